@@ -1,0 +1,3 @@
+"""On-policy reinforcement learning for legged robots."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Losses, returns and the update."""

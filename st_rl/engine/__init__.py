@@ -1,0 +1,1 @@
+"""Turns acting and update steps into compiled code or CUDA graphs."""

@@ -1,0 +1,1 @@
+"""The contract of a vectorised environment, its checker and adapters."""

@@ -1,0 +1,1 @@
+"""Policy files for controllers."""

@@ -1,0 +1,1 @@
+"""The built-in simulation: robots, backends and tasks."""

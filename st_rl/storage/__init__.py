@@ -1,0 +1,1 @@
+"""Rollouts in memory and on disk."""

@@ -1,0 +1,1 @@
+"""Tensors, trajectories, segments, configuration and files; knows nothing of reinforcement learning."""
