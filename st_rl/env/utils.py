@@ -1,0 +1,119 @@
+"""Reads what an environment returns, whichever form of the interface it speaks."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Observations(NamedTuple):
+    """What `get_observations()` or `reset()` delivered: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `extras`."""
+
+    obs: torch.Tensor
+    critic_obs: torch.Tensor | None
+    extras: Mapping[str, Any]
+
+
+class StepResult(NamedTuple):
+    """What `step()` delivered: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `rewards (N,)`, `dones (N,)`, `infos`."""
+
+    obs: torch.Tensor
+    critic_obs: torch.Tensor | None
+    rewards: torch.Tensor
+    dones: torch.Tensor
+    infos: Mapping[str, Any]
+
+
+def split_observations(ret: Any) -> Observations:
+    """Split the result of `get_observations()` or `reset()` into `(obs, critic_obs, extras)`.
+
+    Understood are `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy` is the actor
+    observation), and the older forms `obs` and `(obs, privileged_obs)`. The critic observation is `None` where none is
+    delivered. A mapping of groups is seen afterwards as `extras["observations"]` of a new dict; otherwise `extras` is
+    the environment's own object.
+    """
+    if isinstance(ret, torch.Tensor | Mapping):
+        obs, extras = _merge_groups(ret, {})
+        return Observations(obs, _critic_group(extras), extras)
+    if isinstance(ret, tuple | list) and len(ret) == 2:
+        if isinstance(ret[1], torch.Tensor):
+            obs, extras = _merge_groups(ret[0], {})
+            return Observations(obs, ret[1], extras)
+        obs, extras = _merge_groups(ret[0], ret[1])
+        return Observations(obs, _critic_group(extras), extras)
+    raise TypeError(
+        f"cannot read observations from {_describe(ret)}; return (obs, extras), a mapping of groups or, in the older "
+        "form, the observation tensor"
+    )
+
+
+def split_step(ret: Any) -> StepResult:
+    """Split the result of `step()` into `(obs, critic_obs, rewards, dones, infos)`.
+
+    Understood are `(obs, rewards, dones, infos)`, where `obs` may be a mapping of groups, and the older
+    `(obs, privileged_obs, rewards, dones, infos)`.
+    """
+    if not isinstance(ret, tuple | list) or len(ret) not in (4, 5):
+        raise TypeError(
+            f"cannot read a step from {_describe(ret)}; return (obs, rewards, dones, infos) or, in the older form, "
+            "(obs, privileged_obs, rewards, dones, infos)"
+        )
+    if len(ret) == 4:
+        obs, infos = _merge_groups(ret[0], ret[3])
+        return StepResult(obs, _critic_group(infos), ret[1], ret[2], infos)
+    privileged = ret[1]
+    if privileged is not None and getattr(privileged, "ndim", 2) < 2:
+        raise ValueError(
+            f"step() returned five values and the second has shape {tuple(privileged.shape)}: these look like "
+            "gymnasium's (obs, rewards, terminated, truncated, infos); wrap the environment in "
+            "st_rl.env.GymnasiumVecEnv or return (obs, rewards, dones, infos)"
+        )
+    obs, infos = _merge_groups(ret[0], ret[4])
+    critic_obs = _critic_group(infos) if privileged is None else privileged
+    return StepResult(obs, critic_obs, ret[2], ret[3], infos)
+
+
+def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return the last observation of finished episodes for the critic, rows valid where done, or `None`.
+
+    It is group `critic` of `infos["final_observations"]`, else group `policy`.
+    """
+    groups = infos.get("final_observations")
+    if groups is None or isinstance(groups, torch.Tensor):
+        return groups
+    critic_obs = groups.get("critic")
+    return groups.get("policy") if critic_obs is None else critic_obs
+
+
+def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
+    """Return the actor observation and the extras, with the groups of a mapping seen as `extras["observations"]`."""
+    extras = {} if extras is None else extras
+    if not isinstance(extras, Mapping):
+        raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
+    if not isinstance(obs, Mapping):
+        return obs, extras
+    if "policy" not in obs:
+        raise ValueError(
+            f"the environment returned observation groups {sorted(map(str, obs))} without `policy`, the group the "
+            "actor reads; name it `policy`"
+        )
+    groups = {**_observation_groups(extras), **dict(obs.items())}
+    return obs["policy"], {**extras, "observations": groups}
+
+
+def _observation_groups(extras: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `extras["observations"]`, empty when missing."""
+    groups = extras.get("observations")
+    return {} if groups is None else groups
+
+
+def _critic_group(extras: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return `extras["observations"]["critic"]`, or `None` when either level is missing."""
+    return _observation_groups(extras).get("critic")
+
+
+def _describe(value: Any) -> str:
+    """Name the type of a value in an error message, with the types of its parts."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(type(part).__name__ for part in value)})"
+    return f"a {type(value).__name__}"

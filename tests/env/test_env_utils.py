@@ -1,0 +1,152 @@
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from st_rl.env.utils import split_final_observations, split_observations, split_step
+from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
+
+OBS = torch.arange(6.0).reshape(2, 3)
+CRITIC = torch.arange(8.0).reshape(2, 4)
+REWARDS = torch.tensor([1.0, 2.0])
+DONES = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("ret", "critic"),
+    [
+        (OBS, None),
+        ((OBS, {}), None),
+        ((OBS, None), None),
+        ((OBS, {"observations": {}}), None),
+        ((OBS, {"observations": None}), None),
+        ([OBS, {"observations": {"critic": CRITIC, "camera": torch.zeros(2)}}], CRITIC),
+        ((OBS, CRITIC), CRITIC),
+        ({"policy": OBS}, None),
+        (OrderedDict(policy=OBS, critic=CRITIC), CRITIC),
+        (({"policy": OBS, "critic": CRITIC}, {}), CRITIC),
+        (({"policy": OBS}, {"observations": {"critic": CRITIC}}), CRITIC),
+    ],
+)
+def test_split_observations_reads_every_form(ret, critic):
+    obs, critic_obs, extras = split_observations(ret)
+    assert obs is OBS
+    assert critic_obs is critic
+    assert isinstance(extras, dict)
+
+
+@pytest.mark.parametrize(
+    ("ret", "critic"),
+    [
+        ((OBS, REWARDS, DONES, {}), None),
+        ((OBS, REWARDS, DONES, {"observations": {"critic": CRITIC}}), CRITIC),
+        (({"policy": OBS, "critic": CRITIC}, REWARDS, DONES, {}), CRITIC),
+        ((OBS, None, REWARDS, DONES, {}), None),
+        ((OBS, CRITIC, REWARDS, DONES, {}), CRITIC),
+        ((OBS, None, REWARDS, DONES, {"observations": {"critic": CRITIC}}), CRITIC),
+    ],
+)
+def test_split_step_reads_both_arities(ret, critic):
+    obs, critic_obs, rewards, dones, infos = split_step(ret)
+    assert obs is OBS
+    assert critic_obs is critic
+    assert rewards is REWARDS
+    assert dones is DONES
+    assert isinstance(infos, dict)
+
+
+def test_groups_of_a_mapping_act_as_observations_and_the_environments_dict_stays_as_it_was():
+    reference = torch.zeros(2, 2, 21)
+    log = {"a": 1.0}
+    extras = {"log": log, "observations": {"rnd_state": CRITIC}}
+    _, critic_obs, _, _, infos = split_step(({"policy": OBS, "ref_obs": reference}, REWARDS, DONES, extras))
+    assert critic_obs is None
+    assert infos["observations"]["ref_obs"] is reference
+    assert infos["observations"]["rnd_state"] is CRITIC
+    assert infos["log"] is log
+    assert extras == {"log": log, "observations": {"rnd_state": CRITIC}}
+
+
+def test_a_persistent_dict_is_handed_on_without_a_copy():
+    extras = {"observations": {"critic": CRITIC}}
+    assert split_observations((OBS, extras)).extras is extras
+    assert split_step((OBS, REWARDS, DONES, extras)).infos is extras
+
+
+def test_tensordict_observations():
+    env = TensorDictEnv(num_envs=3, num_obs=5, num_privileged_obs=7)
+    obs, critic_obs, extras = split_observations(env.get_observations())
+    assert torch.equal(obs, env.obs)
+    assert critic_obs.shape == (3, 7)
+    assert extras["observations"]["debug"].shape == (3, 2)
+    assert split_observations(env.reset()).obs.shape == (3, 5)
+    obs, critic_obs, rewards, dones, infos = split_step(env.step(torch.zeros(3, 2)))
+    assert torch.equal(obs, env.obs)
+    assert critic_obs.shape == (3, 7)
+    assert rewards.shape == dones.shape == (3,)
+    assert infos["time_outs"].shape == (3,)
+    without_critic = TensorDictEnv(num_envs=3)
+    assert split_observations(without_critic.get_observations()).critic_obs is None
+
+
+def test_the_fakes_tell_the_same_story_in_every_form():
+    envs = [kind(num_envs=4, num_privileged_obs=9, seed=3) for kind in (EchoEnv, LegacyEnv, TensorDictEnv)]
+    actions = torch.linspace(-1, 1, 8).reshape(4, 2)
+    for _ in range(12):
+        first, *others = [split_step(env.step(actions)) for env in envs]
+        for other in others:
+            for left, right in zip(first[:4], other[:4]):
+                assert torch.equal(left, right)
+    assert torch.equal(envs[1].get_privileged_observations(), first.critic_obs)
+    assert split_observations(envs[1].reset()).critic_obs.shape == (4, 9)
+
+
+def test_final_observations_prefer_the_critic_group():
+    assert split_final_observations({}) is None
+    assert split_final_observations({"final_observations": None}) is None
+    assert split_final_observations({"final_observations": {}}) is None
+    assert split_final_observations({"final_observations": {"policy": OBS}}) is OBS
+    assert split_final_observations({"final_observations": {"policy": OBS, "critic": CRITIC}}) is CRITIC
+    assert split_final_observations({"final_observations": {"policy": OBS, "critic": None}}) is OBS
+
+
+@pytest.mark.parametrize("ret", [None, (OBS,), (OBS, {}, {}), 3.0])
+def test_unreadable_observations_are_refused_with_the_right_form(ret):
+    with pytest.raises(TypeError, match=r"\(obs, extras\)"):
+        split_observations(ret)
+
+
+@pytest.mark.parametrize("ret", [OBS, (OBS, REWARDS, DONES), (OBS,) * 6])
+def test_an_unreadable_step_is_refused_with_the_right_form(ret):
+    with pytest.raises(TypeError, match=r"\(obs, rewards, dones, infos\)"):
+        split_step(ret)
+
+
+def test_infos_that_are_no_dict_are_refused():
+    with pytest.raises(TypeError, match="must be a dict, not a float"):
+        split_step((OBS, REWARDS, DONES, 1.0))
+
+
+def test_groups_without_policy_are_refused_with_their_names():
+    with pytest.raises(ValueError, match=r"\['critic', 'state'\] without `policy`"):
+        split_observations({"state": OBS, "critic": CRITIC})
+
+
+def test_a_gymnasium_step_is_recognised():
+    with pytest.raises(ValueError, match="GymnasiumVecEnv"):
+        split_step((OBS, REWARDS, DONES, DONES, {}))
+
+
+def test_client_extras_are_one_object():
+    env = ClientEnv()
+    _, extras = env.get_observations()
+    assert extras["log"]
+    obs, critic_obs, _, dones, infos = split_step(env.step(torch.zeros(8, 3)))
+    assert infos is extras is env.extras
+    assert dones.dtype == torch.int64
+    assert obs is env.obs_buf[-1]
+    assert critic_obs.shape == (8, env.num_privileged_obs)
+    assert infos["observations"]["ref_obs"].shape == (8, 2, 21)
+    assert infos["ref_motion"].shape == (8, 42)
+    with pytest.raises(AttributeError):
+        env.num_obs = 3
