@@ -1,1 +1,10 @@
-"""Losses, returns and the update."""
+"""Losses, returns and the update; algorithms never see an environment."""
+
+from st_rl.algorithms.ppo import PPO
+
+__all__ = ["PPO", "algorithm_classes"]
+
+
+def algorithm_classes() -> dict[str, type[PPO]]:
+    """The algorithms a configuration can name, by class name."""
+    return {name: cls for name, cls in globals().items() if isinstance(cls, type) and issubclass(cls, PPO)}

@@ -1,1 +1,67 @@
-"""Networks and policies."""
+"""Networks and policies; `build_actor_critic` makes a policy by its class name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from st_rl.modules.actor_critic import Actor, ActorCritic, Critic, get_activation
+from st_rl.modules.actor_critic_recurrent import (
+    ActorCriticHiddenState,
+    ActorCriticRecurrent,
+    LstmHiddenState,
+    Memory,
+)
+from st_rl.modules.conv2d import Conv2dHeadModel, Conv2dModel
+from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
+from st_rl.modules.mlp import MlpModel
+from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
+from st_rl.modules.rnd import RandomNetworkDistillation
+from st_rl.utils.config import unknown_name_message, without_nulls
+
+__all__ = [
+    "Actor",
+    "ActorCritic",
+    "ActorCriticHiddenState",
+    "ActorCriticRecurrent",
+    "Conv2dHeadModel",
+    "Conv2dModel",
+    "Critic",
+    "DeterministicPolicyMixin",
+    "EmpiricalNormalization",
+    "LstmHiddenState",
+    "Memory",
+    "MlpModel",
+    "Normalize",
+    "Normalizer",
+    "RandomNetworkDistillation",
+    "RunningMeanStd",
+    "build_actor_critic",
+    "get_activation",
+    "policy_classes",
+]
+
+
+def policy_classes() -> dict[str, type[ActorCritic]]:
+    """The policies a configuration can name, by class name."""
+    return {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, ActorCritic)}
+
+
+def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
+    """Make a policy from a configuration, with what it leaves out taken from the environment."""
+    classes = policy_classes()
+    if policy_class_name not in classes:
+        raise ValueError(unknown_name_message("policy class", policy_class_name, classes))
+    cfg = without_nulls(policy_cfg)
+    for key in ("class_name", "teacher_ac_path"):
+        cfg.pop(key, None)
+    segments = getattr(env, "obs_segments", None)
+    critic_segments = getattr(env, "critic_obs_segments", None)
+    if critic_segments is None:
+        critic_segments = getattr(env, "privileged_obs_segments", None)
+    if segments is not None:
+        cfg.setdefault("obs_segments", segments)
+    if critic_segments is not None and "privileged_obs_segments" not in cfg:
+        cfg.setdefault("critic_obs_segments", critic_segments)
+    num_actor_obs = cfg.pop("num_actor_obs", None) or env.num_obs
+    num_critic_obs = cfg.pop("num_critic_obs", None) or getattr(env, "num_privileged_obs", None) or num_actor_obs
+    num_actions = cfg.pop("num_actions", None) or env.num_actions
+    return classes[policy_class_name](num_actor_obs, num_critic_obs, num_actions, **cfg)

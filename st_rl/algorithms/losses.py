@@ -1,0 +1,28 @@
+"""The arithmetic of PPO as pure functions of tensors."""
+
+import torch
+from torch import Tensor
+
+
+def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor) -> Tensor:
+    """KL divergence of the new from the old diagonal Gaussian, `(..., A) -> (...)`."""
+    spread = torch.log(std / old_std + 1.0e-5)
+    return (spread + (old_std.square() + (old_mean - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
+
+
+def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) -> Tensor:
+    """The next learning rate: smaller after too large a policy step, larger after too small a one; all 0-d."""
+    slower = (learning_rate / 1.5).clamp(min=1.0e-5)
+    faster = (learning_rate * 1.5).clamp(max=1.0e-2)
+    rate = torch.where(kl > 2.0 * desired_kl, slower, learning_rate)
+    return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """The surrogate cost per sample without and with the clipped ratio, all `(...)`."""
+    return -advantages * ratio, -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)
+
+
+def clipped_value(values: Tensor, old_values: Tensor, clip: float) -> Tensor:
+    """The new value kept within `clip` of the old one, all `(...)`."""
+    return old_values + (values - old_values).clamp(-clip, clip)

@@ -1,0 +1,405 @@
+"""Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.algorithms.losses import adapted_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
+from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.rnd import RandomNetworkDistillation
+from st_rl.modules.symmetry import Symmetry
+from st_rl.storage.rollout_storage import RolloutStorage
+from st_rl.utils.averages import RunningAverages
+from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
+from st_rl.utils.distributed import average
+from st_rl.utils.log import logger
+
+SCHEDULES = ("fixed", "adaptive")
+
+
+class PPO:
+    """Clipped-surrogate PPO; owns the policy, its optimiser, the rollout storage and the observation normalisers.
+
+    A variant adds named losses in `compute_losses`, a reward term in `process_env_step` or a label in `act`; the loop
+    over mini-batches and the gradient step are written here and know nothing of it. The weight of the loss `x` is the
+    attribute `x_coef`, or 1.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        remember_keys(accepted_keys(cls))
+
+    def __init__(
+        self,
+        actor_critic: Any,
+        num_learning_epochs: int = 1,
+        num_mini_batches: int = 1,
+        clip_param: float = 0.2,
+        gamma: float = 0.998,
+        lam: float = 0.95,
+        value_loss_coef: float = 1.0,
+        entropy_coef: float = 0.0,
+        learning_rate: float = 1e-3,
+        max_grad_norm: float = 1.0,
+        use_clipped_value_loss: bool = True,
+        clip_min_std: Any = 1e-15,
+        optimizer_class_name: str = "Adam",
+        schedule: str = "fixed",
+        desired_kl: float | None = 0.01,
+        device: torch.device | str = "cpu",
+        empirical_normalization: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ):
+        if not isinstance(actor_critic, nn.Module):
+            raise TypeError(
+                f"PPO needs a policy (torch.nn.Module) as its first argument, got {type(actor_critic).__name__}; "
+                "build one with st_rl.modules.build_actor_critic(env, class_name, policy_cfg)"
+            )
+        if schedule not in SCHEDULES:
+            raise ValueError(f"unknown schedule '{schedule}'; use one of: {', '.join(SCHEDULES)}")
+        self.device = device
+        self.actor_critic: Any = actor_critic.to(device)
+        self.num_learning_epochs = num_learning_epochs
+        self.num_mini_batches = num_mini_batches
+        self.clip_param = clip_param
+        self.gamma = gamma
+        self.lam = lam
+        self.value_loss_coef = value_loss_coef
+        self.entropy_coef = entropy_coef
+        self.max_grad_norm = max_grad_norm
+        self.use_clipped_value_loss = use_clipped_value_loss
+        self.clip_min_std = (
+            torch.tensor(clip_min_std, device=device) if isinstance(clip_min_std, (tuple, list)) else clip_min_std
+        )
+        self.optimizer_class_name = optimizer_class_name
+        self.schedule = schedule
+        self.desired_kl = desired_kl
+        self.empirical_normalization = empirical_normalization
+        self.current_learning_iteration = 0
+        # Set by init_storage, which knows the environment's sizes.
+        self.storage: Any = None
+        self.transition: Any = None
+        self.obs_normalizer: nn.Module = nn.Identity().to(device)
+        self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
+        self._averages = RunningAverages()
+
+        rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
+        strict = bool(kwargs.pop("strict", False))
+        report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
+        self.rnd: RandomNetworkDistillation | None = None
+        self.rnd_optimizer: torch.optim.Optimizer | None = None
+        self.intrinsic_rewards: Tensor | None = None
+        if rnd_cfg:
+            self._init_rnd(rnd_cfg)
+        self.symmetry = Symmetry.from_config(symmetry_cfg, self.actor_critic) if symmetry_cfg else None
+        self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
+        self._stepper = GuardedOptimizer(
+            optimizer_class_name, self.actor_critic.parameters(), learning_rate, max_grad_norm, device
+        )
+
+    def _init_rnd(self, rnd_cfg: Mapping[str, Any]) -> None:
+        settings = dict(rnd_cfg)
+        learning_rate = settings.pop("learning_rate", 1e-3)
+        self.rnd = RandomNetworkDistillation(**settings, device=str(self.device)).to(self.device)
+        self.rnd_optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=learning_rate)
+
+    # ---- what it is made of --------------------------------------------------------------------------------------
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the policy's parameters."""
+        return self._stepper.optimizer
+
+    @property
+    def learning_rate(self) -> float | Tensor:
+        """The learning rate: a number, or a 0-d tensor on a device that must not be waited for."""
+        return self._stepper.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float | Tensor) -> None:
+        self._stepper.learning_rate = value
+
+    def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
+        """Make the observation normalisers: running statistics, or nothing."""
+        if not self.empirical_normalization:
+            logger.info("observations are not normalised (empirical_normalization is off)")
+            self.obs_normalizer, self.critic_obs_normalizer = nn.Identity(), nn.Identity()
+            return
+        self.obs_normalizer = EmpiricalNormalization(shape=[num_obs], until=1.0e8).to(self.device)
+        self.critic_obs_normalizer = EmpiricalNormalization(shape=[num_critic_obs], until=1.0e8).to(self.device)
+
+    def init_storage(
+        self,
+        num_envs: int,
+        num_transitions_per_env: int,
+        actor_obs_shape: Any,
+        critic_obs_shape: Any,
+        action_shape: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Allocate the rollout storage on the algorithm's device."""
+        if self.rnd is not None:
+            kwargs["rnd_state_shape"] = [self.rnd.num_states]
+        self.transition = RolloutStorage.Transition()
+        self.storage = RolloutStorage(
+            num_envs,
+            num_transitions_per_env,
+            actor_obs_shape,
+            critic_obs_shape,
+            action_shape,
+            device=self.device,
+            **kwargs,
+        )
+
+    def _networks(self) -> list[nn.Module]:
+        networks = [self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer]
+        return networks if self.rnd is None else [*networks, self.rnd]
+
+    def train_mode(self) -> None:
+        """Let networks and normalisers learn."""
+        for network in self._networks():
+            network.train()
+
+    def eval_mode(self) -> None:
+        """Freeze the statistics of networks and normalisers."""
+        for network in self._networks():
+            network.eval()
+
+    def test_mode(self) -> None:
+        """The same as `eval_mode`."""
+        self.eval_mode()
+
+    # ---- collecting ----------------------------------------------------------------------------------------------
+
+    def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
+        """Draw actions `(N, A)` for normalised observations and remember what the update needs."""
+        policy, transition = self.actor_critic, self.transition
+        if policy.is_recurrent:
+            transition.hidden_states = policy.get_hidden_states()
+        transition.actions = policy.act(obs).detach()
+        transition.values = policy.evaluate(critic_obs).detach()
+        transition.actions_log_prob = policy.get_actions_log_prob(transition.actions).detach()
+        transition.action_mean = policy.action_mean.detach()
+        transition.action_sigma = policy.action_std.detach()
+        transition.observations = obs
+        transition.critic_observations = critic_obs
+        return transition.actions
+
+    def process_env_step(
+        self,
+        rewards: Tensor,
+        dones: Tensor,
+        infos: Mapping[str, Any],
+        next_obs: Tensor | None = None,
+        next_critic_obs: Tensor | None = None,
+    ) -> None:
+        """Store the step that follows `act`: rewards and dones `(N,)`, with bonus and time-out correction."""
+        transition = self.transition
+        transition.rewards = rewards.clone()
+        transition.dones = dones
+        if self.rnd is not None:
+            transition.rnd_state = infos["observations"]["rnd_state"].to(self.device)
+            self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
+            transition.rewards += self.intrinsic_rewards
+        if infos.get("time_outs") is not None:
+            transition.rewards += self._time_out_correction(infos)
+        for field, value in (("next_observations", next_obs), ("next_critic_observations", next_critic_obs)):
+            if hasattr(transition, field):
+                setattr(transition, field, value)
+        self.storage.add_transitions(transition)
+        transition.clear()
+        self.actor_critic.reset(dones)
+
+    def _time_out_correction(self, infos: Mapping[str, Any]) -> Tensor:
+        """What a robot would still have earned had its episode not run out of time, `(N,)`; zero for the others."""
+        time_outs = infos["time_outs"].to(self.device).reshape(-1) > 0
+        if time_outs.device.type == "cpu" and not bool(time_outs.any()):
+            return torch.zeros_like(self.transition.rewards)
+        values = self.transition.values
+        final = self._final_critic_observation(infos)
+        if final is not None:
+            normalizer = self.critic_obs_normalizer
+            final = normalizer.normalize(final) if isinstance(normalizer, EmpiricalNormalization) else normalizer(final)
+            with self.actor_critic.memory_kept():
+                values = self.actor_critic.evaluate(final).detach()
+        # `where`, not a product: rows of robots that go on may hold anything.
+        return torch.where(time_outs, self.gamma * values.squeeze(-1), 0.0)
+
+    def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
+        """The last observation `(N, Oc)` of finished episodes, where the environment delivers one that fits."""
+        groups = infos.get("final_observations")
+        if groups is None:
+            return None
+        final = groups["critic"] if "critic" in groups else groups["policy"]
+        fits = final.shape[-1] == self.transition.critic_observations.shape[-1]
+        return final.to(self.device) if fits else None
+
+    def compute_returns(self, last_critic_obs: Tensor) -> None:
+        """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
+        with self.actor_critic.memory_kept():
+            last_values = self.actor_critic.evaluate(last_critic_obs).detach()
+        self.storage.compute_returns(last_values, self.gamma, self.lam)
+
+    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Learn from recorded transitions; PPO itself cannot."""
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from a dataset; TPPO can")
+
+    # ---- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
+        self.current_learning_iteration = current_learning_iteration
+        recurrent = self.actor_critic.is_recurrent
+        generator = self.storage.reccurent_mini_batch_generator if recurrent else self.storage.mini_batch_generator
+        self._averages = RunningAverages()
+        for minibatch in generator(self.num_mini_batches, self.num_learning_epochs):
+            self._averages.add(self.learn_from(minibatch))
+        self.storage.clear()
+        means = self._averages.means()
+        losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
+        stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
+        return losses, stats
+
+    def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
+        """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
+        losses, _, stats = self.compute_losses(minibatch)
+        total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
+        measured = {f"loss/{name}": value for name, value in losses.items()}
+        measured["loss/total_loss"] = total
+        if self.rnd is not None:
+            measured["loss/rnd"] = self._learn_rnd(minibatch)
+        measured |= {f"stat/{name}": value for name, value in stats.items()}
+        measured["gradient_norm"] = self._stepper.step(total)
+        if hasattr(self.actor_critic, "clip_std"):
+            self.actor_critic.clip_std(min=self.clip_min_std)
+        return {name: value.detach() for name, value in measured.items()}
+
+    def _learn_rnd(self, minibatch: Any) -> Tensor:
+        """One step of the novelty predictor, with its own optimiser."""
+        if self.rnd is None or self.rnd_optimizer is None:
+            raise RuntimeError("random network distillation is not configured: give PPO an rnd_cfg")
+        loss = self.rnd.predictor_loss(minibatch.rnd_state)
+        self.rnd_optimizer.zero_grad()
+        loss.backward()
+        self.rnd_optimizer.step()
+        return loss
+
+    def bad_numbers(self) -> dict[str, int]:
+        """What was not finite in the last update, name -> number of mini-batches; waits for the device."""
+        return {name.split("/")[-1]: count for name, count in self._averages.bad_counts().items()}
+
+    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The named losses of a mini-batch, values worth keeping, and statistics."""
+        policy, hidden = self.actor_critic, minibatch.hidden_states
+        size = minibatch.actions.shape[0]
+        if self.symmetry is not None:
+            minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self.critic_obs_normalizer)
+        policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
+        log_prob = policy.get_actions_log_prob(minibatch.actions)
+        values = policy.evaluate(
+            minibatch.critic_obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.critic
+        ).squeeze(-1)
+
+        inter_vars: dict[str, Tensor] = {}
+        if self.desired_kl is not None and self.schedule == "adaptive":
+            with torch.no_grad():
+                # Mirrored samples were never drawn from the old policy: the step size is judged on the real ones.
+                mean, std = policy.action_mean[:size], policy.action_std[:size]
+                inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
+                self._adapt_learning_rate(average(inter_vars["kl"].mean()))
+
+        ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
+        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_param)
+        inter_vars |= {"ratio": ratio, "surrogate": surrogate, "surrogate_clipped": clipped}
+        losses = {"surrogate_loss": torch.max(surrogate, clipped).mean()}
+
+        returns = minibatch.returns.squeeze(-1)
+        value_errors = (values - returns).square()
+        if self.use_clipped_value_loss:
+            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), self.clip_param)
+            inter_vars["value_clipped"] = value_clipped
+            value_errors = torch.max(value_errors, (value_clipped - returns).square())
+        losses["value_loss"] = value_errors.mean()
+        entropy = self._policy_entropy()
+        if entropy is not None:
+            losses["entropy"] = -entropy.mean()
+        if self.symmetry is not None and self.mirror_loss_coef != 0.0:
+            losses["mirror_loss"] = self.symmetry.mirror_loss(policy, minibatch.obs[:size], self.obs_normalizer)
+        return losses, inter_vars, {}
+
+    def _policy_entropy(self) -> Tensor | None:
+        """The entropy of the policy's last distribution; None for a policy that offers none."""
+        try:
+            return self.actor_critic.entropy
+        except (AttributeError, NotImplementedError):
+            return None
+
+    def _adapt_learning_rate(self, kl: Tensor) -> None:
+        rate = torch.as_tensor(self.learning_rate, dtype=torch.float32, device=kl.device)
+        self.learning_rate = adapted_learning_rate(rate, kl, float(self.desired_kl or 0.0))
+
+    # ---- saving --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of the algorithm that a checkpoint keeps."""
+        state: dict[str, Any] = {
+            "model_state_dict": self.actor_critic.state_dict(),
+            "optimizer_state_dict": self.optimizer.state_dict(),
+        }
+        scheduler = getattr(self, "lr_scheduler", None)
+        if scheduler is not None:
+            state["lr_scheduler_state_dict"] = scheduler.state_dict()
+        for key, normalizer in self._normalizers().items():
+            if isinstance(normalizer, EmpiricalNormalization):
+                state[key] = normalizer.state_dict()
+        if self.rnd is not None and self.rnd_optimizer is not None:
+            state["rnd_state_dict"] = self.rnd.state_dict()
+            state["rnd_optimizer_state_dict"] = self.rnd_optimizer.state_dict()
+        return state
+
+    def _normalizers(self) -> dict[str, nn.Module]:
+        """Checkpoint key -> normaliser."""
+        return {
+            "obs_norm_state_dict": self.obs_normalizer,
+            "critic_obs_norm_state_dict": self.critic_obs_normalizer,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; everything but the model may be missing."""
+        self.actor_critic.load_state_dict(state_dict["model_state_dict"])
+        if "optimizer_state_dict" in state_dict:
+            self._stepper.load_state_dict(state_dict["optimizer_state_dict"])
+        self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"), "optimizer_state_dict" in state_dict)
+        for key, normalizer in self._normalizers().items():
+            state = state_dict.get(key) or (
+                state_dict.get("privileged_obs_norm_state_dict") if key.startswith("critic") else None
+            )
+            if not state:
+                continue
+            if not isinstance(normalizer, EmpiricalNormalization):
+                raise ValueError(
+                    f"the checkpoint was trained with normalised observations ('{key}'), but this algorithm has no "
+                    "normaliser: set empirical_normalization=True, or the policy sees numbers it was not trained on"
+                )
+            normalizer.load_state_dict(state)
+        if self.rnd is not None and self.rnd_optimizer is not None:
+            if "rnd_state_dict" in state_dict:
+                self.rnd.load_state_dict(state_dict["rnd_state_dict"])
+            if "rnd_optimizer_state_dict" in state_dict:
+                self.rnd_optimizer.load_state_dict(state_dict["rnd_optimizer_state_dict"])
+
+    def _load_lr_scheduler(self, state: Mapping[str, Any] | None, expected: bool) -> None:
+        scheduler = getattr(self, "lr_scheduler", None)
+        if state is not None and scheduler is None:
+            logger.warning("the checkpoint has a learning-rate scheduler, this algorithm has none: ignored")
+        elif state is not None and scheduler is not None:
+            scheduler.load_state_dict(state)
+        elif scheduler is not None and expected:
+            logger.warning("the checkpoint has no learning-rate scheduler state: the scheduler starts anew")
+
+
+remember_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})

@@ -1,0 +1,285 @@
+"""The feed-forward actor-critic, base of every policy."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from st_rl.modules.memory import Memory
+from st_rl.modules.utils import get_activation_Cls
+from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
+from st_rl.utils.log import logger
+
+ACTIVATIONS = {
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "relu": nn.ReLU,
+    "crelu": nn.ReLU,
+    "lrelu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+def get_activation(act_name: str) -> nn.Module | None:
+    """An activation by its short name; None with a warning when the name is unknown."""
+    if act_name not in ACTIVATIONS:
+        logger.warning(f"unknown activation '{act_name}'; known: {', '.join(ACTIVATIONS)}")
+        return None
+    return ACTIVATIONS[act_name]()
+
+
+def make_activation(name: str) -> nn.Module:
+    """An activation by its short name or torch class name; ValueError when the name is unknown."""
+    cls = ACTIVATIONS.get(name) or (get_activation_Cls(name) if hasattr(nn, str(name)) else None)
+    if cls is None:
+        raise ValueError(f"unknown activation '{name}'; known: {', '.join(ACTIVATIONS)}, or a class name of torch.nn")
+    return cls()
+
+
+def build_head(
+    input_size: int,
+    hidden_sizes: Sequence[int],
+    output_size: int,
+    activation: str,
+    output_activation: str | None = None,
+) -> nn.Sequential:
+    """Alternating Linear and activation, Linear layers at the even indices."""
+    layers: list[nn.Module] = []
+    for hidden_size in hidden_sizes:
+        layers += [nn.Linear(int(input_size), int(hidden_size)), make_activation(activation)]
+        input_size = hidden_size
+    layers.append(nn.Linear(int(input_size), int(output_size)))
+    if output_activation is not None:
+        layers.append(make_activation(output_activation))
+    return nn.Sequential(*layers)
+
+
+class ActorCritic(nn.Module):
+    """A Gaussian actor and a critic, each a multi-layer perceptron.
+
+    Every policy stands on two hooks: `actor_input` and `critic_input` say what goes into the two heads. A mixin
+    overrides the hook it cares about, transforms the observation and calls `super()`; read left to right, the bases
+    of a class are the order in which an observation is transformed. `act`, `act_inference` and `evaluate` are written
+    once, here.
+    """
+
+    is_recurrent = False
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        remember_keys(accepted_keys(cls))
+
+    def __init__(
+        self,
+        num_actor_obs: int | None = None,
+        num_critic_obs: int | None = None,
+        num_actions: int | None = None,
+        actor_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        critic_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        activation: str = "elu",
+        init_noise_std: float = 1.0,
+        mu_activation: str | None = None,
+        obs_segments: Mapping[str, Any] | None = None,
+        critic_obs_segments: Mapping[str, Any] | None = None,
+        privileged_obs_segments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__()
+        sizes = _resolve_sizes(num_actor_obs, num_critic_obs, num_actions, kwargs)
+        self.num_actor_obs, self.num_critic_obs, self.num_actions = sizes
+        rnn_type = kwargs.pop("rnn_type", None)
+        self.rnn_type: str | None = rnn_type.lower() if isinstance(rnn_type, str) else None
+        report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)), bool(kwargs.pop("strict", False)))
+
+        self.obs_segments = obs_segments
+        critic_segments = critic_obs_segments if critic_obs_segments is not None else privileged_obs_segments
+        self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
+        self.actor = build_head(self.num_actor_obs, actor_hidden_dims, self.num_actions, activation, mu_activation)
+        self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, activation)
+        self.std = nn.Parameter(float(init_noise_std) * torch.ones(self.num_actions))
+        # The distribution of the last act; there is none before the first one.
+        self.distribution: Normal | None = None
+
+    @property
+    def privileged_obs_segments(self) -> Mapping[str, Any] | None:
+        """The historical name of `critic_obs_segments`."""
+        return self.critic_obs_segments
+
+    # ---- the two hooks -------------------------------------------------------------------------------------------
+
+    def actor_input(self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
+        """What goes into the actor head, `(..., O) -> (..., I)`."""
+        return observations
+
+    def critic_input(
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+    ) -> Tensor:
+        """What goes into the critic head, `(..., Oc) -> (..., Ic)`."""
+        return critic_observations
+
+    # ---- acting and evaluating -----------------------------------------------------------------------------------
+
+    def update_distribution(self, observations: Tensor) -> None:
+        """Set the action distribution for inputs of the actor head."""
+        mean = self.actor(observations)
+        self.distribution = Normal(mean, self.std.expand_as(mean), validate_args=False)
+
+    def act(
+        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+    ) -> Tensor:
+        """Update the distribution and draw actions `(..., A)` from it."""
+        self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
+        mean = self.action_mean.detach()
+        # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
+        return mean + self.action_std.detach() * torch.randn_like(mean)
+
+    def act_inference(self, observations: Tensor) -> Tensor:
+        """The mean action `(..., A)`; the distribution stays as it was."""
+        return self.actor(self.actor_input(observations))
+
+    def evaluate(
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+    ) -> Tensor:
+        """State values `(..., 1)`."""
+        return self.critic(self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states))
+
+    def forward(self, obs: Tensor) -> tuple[Normal, Tensor]:
+        """The action distribution and the value of one observation that serves actor and critic alike."""
+        with self.memory_kept():
+            self.update_distribution(self.actor_input(obs))
+            return self._distribution, self.critic(self.critic_input(obs))
+
+    def evaluate_actions(
+        self, obs: Tensor, actions: Tensor, critic_obs: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities and entropies `(...)` of given actions, and values `(..., 1)`."""
+        with self.memory_kept():
+            self.update_distribution(self.actor_input(obs))
+            values = self.critic(self.critic_input(obs if critic_obs is None else critic_obs))
+        return self.get_actions_log_prob(actions), self.entropy, values
+
+    def get_actions_log_prob(self, actions: Tensor) -> Tensor:
+        """Log-probability of actions `(..., A) -> (...)` under the last distribution."""
+        return self._distribution.log_prob(actions).sum(dim=-1)
+
+    @property
+    def _distribution(self) -> Normal:
+        if self.distribution is None:
+            raise RuntimeError("the policy has no action distribution yet: call act(observations) first")
+        return self.distribution
+
+    @property
+    def action_mean(self) -> Tensor:
+        """Mean of the last distribution, `(..., A)`."""
+        return self._distribution.mean
+
+    @property
+    def action_std(self) -> Tensor:
+        """Standard deviation of the last distribution, `(..., A)`."""
+        return self._distribution.stddev
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the last distribution, summed over actions, `(...)`."""
+        return self._distribution.entropy().sum(dim=-1)
+
+    @torch.no_grad()
+    def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
+        """Clamp the standard deviation in place."""
+        if min is not None or max is not None:
+            self.std.clamp_(min=min, max=max)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the memory of finished robots; a feed-forward policy has none."""
+
+    def get_hidden_states(self) -> Any:
+        """The memory's state before the next step; None for a feed-forward policy."""
+        return None
+
+    def _memories(self) -> dict[str, Memory]:
+        return {name: module for name, module in self.named_modules() if isinstance(module, Memory)}
+
+    def forget(self) -> None:
+        """Start all memories anew, as before the first step."""
+        for memory in self._memories().values():
+            memory.hidden_states = None
+
+    def memory_state(self) -> dict[str, list[Tensor]]:
+        """The state of every memory as plain lists of tensors, for a checkpoint; those without a state are left out."""
+        return {name: memory.state_leaves() for name, memory in self._memories().items() if memory.hidden_states is not None}
+
+    def load_memory_state(self, state: Mapping[str, Sequence[Tensor]]) -> None:
+        """Continue from what `memory_state` gave."""
+        for name, memory in self._memories().items():
+            memory.load_state_leaves(state.get(name))
+
+    @contextmanager
+    def memory_kept(self) -> Iterator[None]:
+        """Whatever is evaluated inside leaves every memory of the policy as it was."""
+        memories = list(self._memories().values())
+        states = [memory.hidden_states for memory in memories]
+        try:
+            yield
+        finally:
+            for memory, state in zip(memories, states):
+                memory.hidden_states = state
+
+    @staticmethod
+    def init_weights(sequential: nn.Sequential, scales: Sequence[float]) -> None:
+        """Orthogonal initialisation of the Linear layers with the given gains."""
+        linears = [module for module in sequential if isinstance(module, nn.Linear)]
+        for module, scale in zip(linears, scales):
+            nn.init.orthogonal_(module.weight, gain=scale)
+
+
+def _resolve_sizes(
+    num_actor_obs: int | None, num_critic_obs: int | None, num_actions: int | None, aliases: dict[str, Any]
+) -> tuple[int, int, int]:
+    """The three sizes, from the production signature or from `(obs_dim, act_dim)`; removes the aliases it used."""
+    obs_dim, act_dim = aliases.pop("obs_dim", None), aliases.pop("act_dim", None)
+    if num_actions is None and act_dim is None and num_actor_obs is not None and num_critic_obs is not None:
+        num_actor_obs, num_critic_obs, num_actions = num_actor_obs, num_actor_obs, num_critic_obs
+    num_actor_obs = obs_dim if num_actor_obs is None else num_actor_obs
+    num_critic_obs = obs_dim if num_critic_obs is None else num_critic_obs
+    num_actions = act_dim if num_actions is None else num_actions
+    if num_actor_obs is None or num_critic_obs is None or num_actions is None:
+        raise TypeError(
+            "a policy needs its sizes: (num_actor_obs, num_critic_obs, num_actions), or obs_dim=... and act_dim=...; "
+            f"got num_actor_obs={num_actor_obs}, num_critic_obs={num_critic_obs}, num_actions={num_actions}"
+        )
+    return int(num_actor_obs), int(num_critic_obs), int(num_actions)
+
+
+class Actor(nn.Module):
+    """A small stand-alone Gaussian actor for reading and for first experiments."""
+
+    def __init__(self, obs_dim: int, act_dim: int):
+        super().__init__()
+        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+        self.mean = nn.Linear(64, act_dim)
+        self.log_std = nn.Parameter(torch.zeros(act_dim))
+
+    def forward(self, obs: Tensor) -> Normal:
+        """The action distribution of observations `(..., obs_dim)`."""
+        return Normal(self.mean(self.fc(obs)), self.log_std.exp())
+
+
+class Critic(nn.Module):
+    """A small stand-alone value network for reading and for first experiments."""
+
+    def __init__(self, obs_dim: int):
+        super().__init__()
+        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """State values `(..., 1)` of observations `(..., obs_dim)`."""
+        return self.fc(obs)
+
+
+remember_keys(accepted_keys(ActorCritic))

@@ -1,0 +1,66 @@
+"""The actor-critic with memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.memory import ActorCriticHiddenState, LstmHiddenState, Memory
+
+__all__ = ["ActorCriticHiddenState", "ActorCriticRecurrent", "LstmHiddenState", "Memory"]
+
+
+class ActorCriticRecurrent(ActorCritic):
+    """An actor-critic whose two heads each see the world through a recurrent memory."""
+
+    is_recurrent = True
+
+    def __init__(
+        self,
+        num_actor_obs: int,
+        num_critic_obs: int,
+        num_actions: int,
+        actor_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        critic_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        activation: str = "elu",
+        rnn_type: str = "lstm",
+        rnn_hidden_size: int = 256,
+        rnn_num_layers: int = 1,
+        init_noise_std: float = 1.0,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            rnn_hidden_size,
+            rnn_hidden_size,
+            num_actions,
+            actor_hidden_dims=actor_hidden_dims,
+            critic_hidden_dims=critic_hidden_dims,
+            activation=activation,
+            init_noise_std=init_noise_std,
+            rnn_type=rnn_type,
+            **kwargs,
+        )
+        self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
+        self.memory_a = Memory(num_actor_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
+        self.memory_c = Memory(num_critic_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
+
+    def actor_input(self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
+        """The actor memory's output, `(N, O) -> (N, H)` or `(T, K, O) -> (T, B, H)`."""
+        return self.memory_a(super().actor_input(observations), masks, hidden_states)
+
+    def critic_input(
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+    ) -> Tensor:
+        """The critic memory's output, `(N, Oc) -> (N, H)` or `(T, K, Oc) -> (T, B, H)`."""
+        return self.memory_c(super().critic_input(critic_observations), masks, hidden_states)
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the memory of finished robots, or of all."""
+        super().reset(dones)
+        self.memory_a.reset(dones)
+        self.memory_c.reset(dones)
+
+    def get_hidden_states(self) -> Any:
+        """`ActorCriticHiddenState(actor, critic)` before the next step; None inside while nothing was seen."""
+        return ActorCriticHiddenState(self.memory_a.hidden_states, self.memory_c.hidden_states)

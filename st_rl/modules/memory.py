@@ -1,0 +1,70 @@
+"""The recurrent memory of a policy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.utils.collections import namedarraytuple
+from st_rl.utils.trajectories import unpad_trajectories
+
+ActorCriticHiddenState = namedarraytuple("ActorCriticHiddenState", ["actor", "critic"])
+LstmHiddenState = namedarraytuple("LstmHiddenState", ["hidden", "cell"])
+
+RNN_TYPES = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Memory(nn.Module):
+    """A GRU or LSTM that keeps its state between steps, or runs over padded trajectories without touching it."""
+
+    def __init__(self, input_size: int, type: str = "lstm", num_layers: int = 1, hidden_size: int = 256):
+        super().__init__()
+        if str(type).lower() not in RNN_TYPES:
+            raise ValueError(f"rnn_type '{type}' is unknown; use one of: {', '.join(RNN_TYPES)}")
+        self.rnn = RNN_TYPES[type.lower()](int(input_size), int(hidden_size), num_layers=int(num_layers))
+        # No state exists before the first step; a missing state counts as zeros.
+        self.hidden_states: Any = None
+
+    def forward(self, input: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
+        """Step mode `(N, D) -> (N, H)`, or batch mode `(T, K, D) -> (T, K, H)`, unpadded to `(T, B, H)` with masks."""
+        if hidden_states is not None or masks is not None or input.dim() == 3:
+            output, _ = self.rnn(input, _as_rnn_state(hidden_states))
+            return output if masks is None else unpad_trajectories(output, masks)
+        output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(self.hidden_states))
+        self.hidden_states = LstmHiddenState(*state) if isinstance(state, tuple) else state
+        return output.squeeze(0)
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget everything, or only the columns of finished robots; the old tensors stay as they were."""
+        if self.hidden_states is None:
+            return
+        if dones is None:
+            self.hidden_states = _map_state(self.hidden_states, torch.zeros_like)
+            return
+        finished = dones.reshape(-1, 1) > 0
+        self.hidden_states = _map_state(self.hidden_states, lambda leaf: leaf.masked_fill(finished.to(leaf.device), 0.0))
+
+    def state_leaves(self) -> list[Tensor]:
+        """The tensors of the state: one for a GRU, two for an LSTM, none before the first step."""
+        if self.hidden_states is None:
+            return []
+        return list(self.hidden_states) if isinstance(self.hidden_states, tuple) else [self.hidden_states]
+
+    def load_state_leaves(self, leaves: Sequence[Tensor] | None) -> None:
+        """Continue from what `state_leaves` gave; nothing means no state."""
+        if not leaves:
+            self.hidden_states = None
+            return
+        device = next(self.rnn.parameters()).device
+        tensors = [leaf.to(device) for leaf in leaves]
+        self.hidden_states = LstmHiddenState(*tensors) if isinstance(self.rnn, nn.LSTM) else tensors[0]
+
+
+def _as_rnn_state(state: Any) -> Any:
+    """The form torch's networks take: a tensor or a plain pair."""
+    return tuple(state) if isinstance(state, tuple) else state
+
+
+def _map_state(state: Any, function) -> Any:
+    return type(state)(*(function(leaf) for leaf in state)) if isinstance(state, tuple) else function(state)

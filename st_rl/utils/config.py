@@ -1,0 +1,72 @@
+"""Configuration dictionaries: nulls, keys that belong to another part, and misspelt keys."""
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from st_rl.utils.log import logger
+
+# Keys that configurations carry although no constructor takes them; they have no effect and need no word.
+TOLERATED_KEYS = frozenset({"class_name", "teacher_ac_path", "strict"})
+# Keys that a client's configuration classes send to every policy or algorithm, whichever it names.
+_CLIENT_KEYS = frozenset(
+    "bc_loss_coef amp_data amp_obs_dim amp_discriminator rnn_type rnn_hidden_size rnn_num_layers encoder_component_names "
+    "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size mimic_loss_coef "
+    "discriminator_loss_coef ppo teacher_policy teacher_policy_class_name rnd_cfg symmetry_cfg".split()
+)
+
+_known_keys: set[str] = set(TOLERATED_KEYS | _CLIENT_KEYS)
+
+
+def accepted_keys(cls: type) -> set[str]:
+    """The keyword names that the constructors of a class and of its bases take."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        init = base.__dict__.get("__init__")
+        if init is not None and base is not object:
+            parameters = list(inspect.signature(init).parameters.values())[1:]
+            names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return names
+
+
+def remember_keys(keys: Iterable[str]) -> None:
+    """Make keys known: one that reaches the wrong part is then ignored, not taken for a misspelling."""
+    _known_keys.update(keys)
+
+
+def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a configuration without the keys whose value is None, which mean "not given"."""
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The known name that looks most like a given one, or None."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def unknown_name_message(kind: str, name: object, names: Iterable[str]) -> str:
+    """An error text for a name that nothing knows: the nearest known name first, then all of them."""
+    names = sorted(names)
+    close = nearest_name(str(name), names)
+    hint = f"did you mean '{close}'? " if close else ""
+    return f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}"
+
+
+def report_unused_keys(unused: Mapping[str, Any], owner: str, accepted: Iterable[str], strict: bool = False) -> None:
+    """Say what happens to the keys that `owner` does not take.
+
+    Keys that belong to another part are named in one warning and ignored. Keys that nothing knows are a warning each,
+    or a ValueError when `strict`, with the nearest name that `owner` takes.
+    """
+    accepted = set(accepted)
+    foreign = sorted(key for key in unused if key in _known_keys and key not in TOLERATED_KEYS)
+    for key in sorted(set(unused) - _known_keys):
+        close = nearest_name(key, accepted) or nearest_name(key, _known_keys)
+        message = f"unknown key '{key}' for {owner}" + (f"; did you mean '{close}'?" if close else "")
+        if strict:
+            raise ValueError(f"{message} (keys it takes: {', '.join(sorted(accepted))})")
+        logger.warning(message)
+    if foreign:
+        logger.warning(f"{owner} ignores keys of other parts: {', '.join(foreign)}")
