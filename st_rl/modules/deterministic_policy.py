@@ -1,0 +1,23 @@
+"""Acting without exploration noise."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from st_rl.modules.actor_critic import ActorCritic as _Policy
+else:
+    _Policy = object
+
+
+class DeterministicPolicyMixin(_Policy):
+    """Makes `act` return the mean of the distribution.
+
+    Log-probabilities and entropy still belong to the Gaussian, so an importance ratio is evaluated at its mode: meant
+    for distillation, not for the surrogate loss.
+    """
+
+    def act(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Update the distribution as the parent does and return its mean `(..., A)`."""
+        super().act(*args, **kwargs)
+        return self.action_mean

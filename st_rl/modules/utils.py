@@ -1,0 +1,66 @@
+"""Small helpers shared by the network blocks."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from st_rl.utils.log import logger
+
+ModuleMaker = Callable[..., nn.Module]
+
+_ACTIVATION_ALIASES: dict[str, type[nn.Module]] = {
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "relu": nn.ReLU,
+    "crelu": nn.ReLU,
+    "lrelu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+_KNOWN_NAMES = f"{', '.join(_ACTIVATION_ALIASES)}, or a class name of torch.nn"
+
+
+def _find_module_class(name: str) -> type[nn.Module] | None:
+    """The `torch.nn` module class of exactly this name, or the one behind a short activation name."""
+    found = getattr(nn, name, None)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    return _ACTIVATION_ALIASES.get(name)
+
+
+def get_activation_Cls(activation_name: str) -> type[nn.Module] | None:
+    """An activation class by `torch.nn` class name or short name; None with a warning when the name is unknown."""
+    found = _find_module_class(activation_name)
+    if found is None:
+        logger.warning(f"unknown activation '{activation_name}'; known: {_KNOWN_NAMES}")
+    return found
+
+
+def resolve_module(module: str | ModuleMaker, role: str) -> ModuleMaker:
+    """What builds the layer: `module` itself, or the class it names; ValueError naming `role` when there is none."""
+    found = _find_module_class(module) if isinstance(module, str) else module
+    if not callable(found):
+        raise ValueError(f"{role}={module!r} is not a layer; use a class or one of these names: {_KNOWN_NAMES}")
+    return found
+
+
+def int_pair(value: int | tuple[int, int] | list[int]) -> tuple[int, int]:
+    """`(h, w)` of a setting given once for both axes or once for each."""
+    if isinstance(value, (tuple, list)):
+        height, width = value
+        return int(height), int(width)
+    return int(value), int(value)
+
+
+def conv2d_output_shape(
+    h: int,
+    w: int,
+    kernel_size: int | tuple[int, int] = 1,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+) -> tuple[int, int]:
+    """Height and width that a convolution or pooling layer makes of an `(h, w)` image."""
+    settings = zip((int(h), int(w)), int_pair(kernel_size), int_pair(stride), int_pair(padding), int_pair(dilation))
+    height, width = ((size + 2 * pad - dil * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, dil in settings)
+    return height, width
