@@ -1,0 +1,82 @@
+"""Records beside a run which code it ran: git status and the difference to the last commit."""
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from st_rl.utils.files import StrPath, atomic_write
+from st_rl.utils.log import logger
+
+_TIMEOUT_S = 60.0
+
+
+def store_code_state(logdir: StrPath | None, repositories: Iterable[StrPath]) -> list[str]:
+    """Write `logdir/git/{repository}.diff` for the git repository around each path; return the paths written now.
+
+    Whatever cannot be recorded (no git, no repository, no commit, no room) is reported and skipped: a training never
+    stops here.
+    """
+    if logdir is None:
+        return []
+    folder = Path(logdir) / "git"
+    written: list[str] = []
+    names: dict[str, Path] = {}
+    for repository in repositories:
+        try:
+            root = Path(_git(_folder_of(repository), "rev-parse", "--show-toplevel").decode().strip())
+            if root in names.values():
+                continue
+            name = _free_name(root.name, names)
+            names[name] = root
+            path = folder / f"{name}.diff"
+            if path.exists():
+                continue
+            text = _describe(root)
+            folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(text)
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.warning("code state of %s is not recorded: %s", repository, _reason(error))
+            continue
+        written.append(str(path))
+    return written
+
+
+def _folder_of(repository: StrPath) -> Path:
+    """The folder of a path that may name a file in a repository."""
+    path = Path(repository).resolve()
+    return path if path.is_dir() else path.parent
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """The name, or the name with the first suffix `_1`, `_2`, ... that is not taken."""
+    candidate, number = name, 0
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
+
+
+def _describe(root: Path) -> bytes:
+    """Status and difference to the last commit of the repository at `root`."""
+    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    status = _git(root, "status")
+    diff = _git(root, "diff", "--no-ext-diff", "HEAD")
+    return b"--- git status at commit " + commit.strip() + b" ---\n" + status + b"\n--- git diff ---\n" + diff
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    """Standard output of one git command run in `folder`, read-only: it takes no lock and asks no question."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "--no-pager", "-C", str(folder), "-c", "color.ui=false", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S, env=environment).stdout
+
+
+def _reason(error: Exception) -> str:
+    """What to tell the user about a failed recording."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return error.stderr.decode(errors="replace").strip().splitlines()[0] if error.stderr else str(error)
+    if isinstance(error, FileNotFoundError) and error.filename == "git":
+        return "the program git was not found"
+    return str(error)
