@@ -24,7 +24,7 @@ class GuardedOptimizer:
         max_grad_norm: float,
         device: torch.device | str,
     ):
-        cls = getattr(torch.optim, str(class_name), None)
+        cls: Any = getattr(torch.optim, str(class_name), None)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             names = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and n != "Optimizer"]
             raise ValueError(unknown_name_message("optimizer_class_name", class_name, names))

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from st_rl.algorithms.losses import adapted_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
 from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.algorithms.symmetry import SymmetricLearning
+from st_rl.env.utils import split_final_observations
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.rnd import RandomNetworkDistillation
-from st_rl.modules.symmetry import Symmetry
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -95,7 +96,7 @@ class PPO:
         self.intrinsic_rewards: Tensor | None = None
         if rnd_cfg:
             self._init_rnd(rnd_cfg)
-        self.symmetry = Symmetry.from_config(symmetry_cfg, self.actor_critic) if symmetry_cfg else None
+        self.symmetry = SymmetricLearning(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
         self._stepper = GuardedOptimizer(
             optimizer_class_name, self.actor_critic.parameters(), learning_rate, max_grad_norm, device
@@ -231,12 +232,10 @@ class PPO:
 
     def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
         """The last observation `(N, Oc)` of finished episodes, where the environment delivers one that fits."""
-        groups = infos.get("final_observations")
-        if groups is None:
+        final = split_final_observations(infos)
+        if final is None or final.shape[-1] != self.transition.critic_observations.shape[-1]:
             return None
-        final = groups["critic"] if "critic" in groups else groups["policy"]
-        fits = final.shape[-1] == self.transition.critic_observations.shape[-1]
-        return final.to(self.device) if fits else None
+        return final.to(self.device)
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""

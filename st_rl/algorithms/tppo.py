@@ -12,7 +12,7 @@ class UnknownScheduleError(ValueError, KeyError):
     __str__ = ValueError.__str__
 
 
-def GET_PROB_FUNC(option: str, iteration_scale: float) -> Callable[[float], float]:  # noqa: N802
+def GET_PROB_FUNC(option: str, iteration_scale: float) -> Callable[[float], float]:
     """A function of the iteration that falls from about 1 towards 0 within some `iteration_scale` iterations."""
     if option not in PROB_OPTIONS:
         raise UnknownScheduleError(f"unknown schedule '{option}'; use one of: {', '.join(PROB_OPTIONS)}")

@@ -78,8 +78,8 @@ class ActorCritic(nn.Module):
         num_actor_obs: int | None = None,
         num_critic_obs: int | None = None,
         num_actions: int | None = None,
-        actor_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
-        critic_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        actor_hidden_dims: Sequence[int] = [256, 256, 256],
+        critic_hidden_dims: Sequence[int] = [256, 256, 256],
         activation: str = "elu",
         init_noise_std: float = 1.0,
         mu_activation: str | None = None,
@@ -212,7 +212,9 @@ class ActorCritic(nn.Module):
 
     def memory_state(self) -> dict[str, list[Tensor]]:
         """The state of every memory as plain lists of tensors, for a checkpoint; those without a state are left out."""
-        return {name: memory.state_leaves() for name, memory in self._memories().items() if memory.hidden_states is not None}
+        return {
+            name: memory.state_leaves() for name, memory in self._memories().items() if memory.hidden_states is not None
+        }
 
     def load_memory_state(self, state: Mapping[str, Sequence[Tensor]]) -> None:
         """Continue from what `memory_state` gave."""

@@ -21,8 +21,8 @@ class ActorCriticRecurrent(ActorCritic):
         num_actor_obs: int,
         num_critic_obs: int,
         num_actions: int,
-        actor_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
-        critic_hidden_dims: Sequence[int] = [256, 256, 256],  # noqa: B006
+        actor_hidden_dims: Sequence[int] = [256, 256, 256],
+        critic_hidden_dims: Sequence[int] = [256, 256, 256],
         activation: str = "elu",
         rnn_type: str = "lstm",
         rnn_hidden_size: int = 256,

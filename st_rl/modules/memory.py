@@ -43,7 +43,9 @@ class Memory(nn.Module):
             self.hidden_states = _map_state(self.hidden_states, torch.zeros_like)
             return
         finished = dones.reshape(-1, 1) > 0
-        self.hidden_states = _map_state(self.hidden_states, lambda leaf: leaf.masked_fill(finished.to(leaf.device), 0.0))
+        self.hidden_states = _map_state(
+            self.hidden_states, lambda leaf: leaf.masked_fill(finished.to(leaf.device), 0.0)
+        )
 
     def state_leaves(self) -> list[Tensor]:
         """The tensors of the state: one for a GRU, two for an LSTM, none before the first step."""

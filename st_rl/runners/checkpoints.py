@@ -9,7 +9,6 @@ import numpy as np
 from torch import Tensor
 
 from st_rl.utils.files import CHECKPOINT_NAME, save_checkpoint, write_json
-from st_rl.utils.log import logger
 
 BEST_NAME = "best.pt"
 
@@ -88,7 +87,7 @@ def write_run_config(folder: Path, env: Any, runner: Mapping, policy: Mapping, a
         for source in (env, getattr(env, "unwrapped", None)):
             value = _look_up(source, f"cfg.{part}.{key}")
             if value is not None:
-                config.setdefault(part, {})[key] = value.tolist() if isinstance(value, Tensor) else _as_plain_dict(value)
+                config.setdefault(part, {})[key] = _as_plain(value)
                 break
     try:
         write_json(folder / "config.json", config)
@@ -96,8 +95,10 @@ def write_run_config(folder: Path, env: Any, runner: Mapping, policy: Mapping, a
         raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
 
 
-def _as_plain_dict(value: Any) -> Any:
-    """Configuration objects as dictionaries; everything else as it is."""
+def _as_plain(value: Any) -> Any:
+    """Configuration objects as dictionaries, tensors as lists; everything else as it is."""
+    if isinstance(value, Tensor):
+        return value.tolist()
     if hasattr(value, "to_dict"):
         return value.to_dict()
     return dict(vars(value)) if hasattr(value, "__dict__") else value
@@ -113,8 +114,3 @@ def make_run_folder(folder: str | os.PathLike) -> Path:
     if not os.access(path, os.W_OK):
         raise OSError(f"the run folder {path} is read-only. Choose a folder you can write to")
     return path
-
-
-def log_environment_resume(reason: str) -> None:
-    """Say why a resumed training does not continue exactly."""
-    logger.info(f"resuming with a fresh environment: {reason}")

@@ -1,7 +1,7 @@
 """The on-policy training loop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from st_rl.modules import build_actor_critic
 from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, to_plain, write_run_config
 from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.inference_policy import InferencePolicy
-from st_rl.runners.reporter import Console, aggregate_infos, clock, device_memory, mean
+from st_rl.runners.reporter import Console, console_rows, iteration_scalars, mean
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
@@ -34,9 +34,7 @@ NAN = float("nan")
 class OnPolicyRunner:
     """Collects rollouts from an environment, lets the algorithm learn from them, logs, evaluates and saves."""
 
-    def __init__(
-        self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"
-    ):
+    def __init__(self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"):
         self._train_config = read_train_config(train_cfg)
         self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
         self.device = device
@@ -46,7 +44,7 @@ class OnPolicyRunner:
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
         self.save_interval = int(self.cfg.get("save_interval") or 50)
 
-        obs, critic_obs, extras = split_observations(env.get_observations())
+        obs, critic_obs, extras = self._observe()
         self._separate_critic = critic_obs is not None or bool(getattr(env, "num_privileged_obs", None))
         num_obs = getattr(env, "num_obs", None) or obs.shape[-1]
         if obs.shape[-1] != num_obs:
@@ -88,7 +86,7 @@ class OnPolicyRunner:
 
     default_log_interval = 1
 
-    def _build_algorithm(self, extras: dict[str, Any]) -> Any:
+    def _build_algorithm(self, extras: Mapping[str, Any]) -> Any:
         classes = algorithm_classes()
         name = self._train_config.algorithm_class_name
         if name not in classes:
@@ -217,25 +215,33 @@ class OnPolicyRunner:
         if self._observations is not None and self._continue_from_observations:
             self._continue_from_observations = False
             return
-        obs, critic_obs, _ = split_observations(self.env.get_observations())
+        obs, critic_obs, _ = self._observe()
         self.train_mode()
         with torch.inference_mode(self._inference_mode):
             self._observations = self._normalized(*self._clean(obs, critic_obs))
+
+    def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
+        """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
+        obs, critic_obs, extras = split_observations(self.env.get_observations())
+        if critic_obs is None and hasattr(self.env, "get_privileged_observations"):
+            critic_obs = self.env.get_privileged_observations()
+        return obs, critic_obs, extras
 
     @property
     def _inference_mode(self) -> bool:
         setting = self.cfg.get("inference_mode_rollout")
         return True if setting is None else bool(setting)
 
-    def _collect(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _collect(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """One rollout into the storage; returns the episode infos of every step and the infos of the last one."""
         ep_infos: list[dict[str, Any]] = []
-        infos: dict[str, Any] = {}
+        infos: Mapping[str, Any] = {}
         if self._observations is None:
             raise RuntimeError("there is nothing to act on: collect through learn()")
         obs, critic_obs = self._observations
         with torch.inference_mode(self._inference_mode):
-            for self._rollout_position in range(self.num_steps_per_env):
+            for step in range(self.num_steps_per_env):
+                self._rollout_position = step
                 obs, critic_obs, rewards, dones, infos = self.rollout_step(obs, critic_obs)
                 episode = infos.get("episode") or infos.get("log")
                 if episode:
@@ -248,7 +254,7 @@ class OnPolicyRunner:
 
     def rollout_step(
         self, obs: Tensor, critic_obs: Tensor, **kwargs: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Mapping[str, Any]]:
         """Act, step the environment, store; takes and returns normalised observations."""
         actions = self.alg.act(obs, critic_obs)
         # A copy: the stored actions stay what the policy drew even if the environment clips them in place.
@@ -279,15 +285,16 @@ class OnPolicyRunner:
         for name, (count, step) in from_env.items():
             logger.warning(
                 f"iteration {iteration}: {count} rows of {name} from the environment were NaN or Inf (first at step "
-                f"{step} of the rollout); they were set to 0 before the policy saw them. Check the simulation's stability"
+                f"{step} of the rollout); they were set to 0 before the policy saw them. Check that the simulation "
+                "is stable"
             )
         num_rows = self.num_steps_per_env * self.env.num_envs
         if from_env.get("observations", (0, 0))[0] >= num_rows:
             raise RuntimeError("the environment delivered nothing but NaN or Inf for a whole rollout; training stopped")
         for name, count in self.alg.bad_numbers().items():
             logger.warning(
-                f"iteration {iteration}: {name} was NaN or Inf in {count} mini-batches; those left the weights unchanged. "
-                "Lower the learning rate or look at the rewards"
+                f"iteration {iteration}: {name} was NaN or Inf in {count} mini-batches, which left the weights "
+                "unchanged. Lower the learning rate or look at the rewards"
             )
 
     def evaluation(self) -> None:
@@ -304,73 +311,14 @@ class OnPolicyRunner:
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
         """Write one iteration to the writers and the console."""
-        iteration = locs["it"]
-        seconds = locs["collection_time"] + locs["learn_time"]
-        steps_per_second = self.num_steps_per_env * self.env.num_envs / max(seconds, 1e-9)
-        scalars = self._scalars(locs) | {"Perf/total_fps": steps_per_second} | device_memory(self.device)
+        scalars = iteration_scalars(self, locs)
         for tag, value in scalars.items():
-            self.writer.add_scalar(tag, value, iteration)
+            self.writer.add_scalar(tag, value, locs["it"])
         if locs["rewbuffer"] and self.logger_type != "wandb":
             for tag in ("Train/mean_reward", "Train/mean_episode_length"):
                 self.writer.add_scalar(f"{tag}/time", scalars[tag], int(self.tot_time))
-        done = iteration + 1 - locs["start_iter"]
-        remaining = self.tot_time / max(1, self.current_learning_iteration + 1) * (locs["num_learning_iterations"] - done)
-        rows = [
-            (
-                "Computation",
-                f"{steps_per_second:,.0f} steps/s (collection {locs['collection_time']:.3f} s, "
-                f"learning {locs['learn_time']:.3f} s)",
-            ),
-            *((tag.removeprefix("Loss/"), f"{value:.4g}") for tag, value in scalars.items() if tag.startswith("Loss/")),
-            ("Mean action noise std", f"{scalars['Policy/mean_noise_std']:.3f}"),
-        ]
-        if locs["rewbuffer"]:
-            rows.append(("Mean reward", f"{scalars['Train/mean_reward']:.2f}"))
-            rows.append(("Mean episode length", f"{scalars['Train/mean_episode_length']:.1f}"))
-        rows += [(tag, f"{value:.4f}") for tag, value in self._episode_scalars(locs["ep_infos"]).items()]
-        rows += [
-            ("Velocity error", f"{scalars['Metrics/velrmsd']:.4f}"),
-            ("Cost of transport", f"{scalars['Metrics/CoT']:.4f}"),
-            ("Total timesteps", f"{self.tot_timesteps:,}"),
-            ("Iteration time", f"{seconds:.3f} s"),
-            ("Total time", clock(self.tot_time)),
-            ("ETA", clock(remaining)),
-        ]
-        self._console.show(f"Learning iteration {iteration}/{locs['tot_iter']}", rows, width, pad)
-
-    @staticmethod
-    def _episode_scalars(ep_infos: list[dict[str, Any]]) -> dict[str, float]:
-        """Aggregated episode infos by log tag."""
-        return {k if "/" in k else f"Episode/{k}": v for k, v in aggregate_infos(ep_infos).items()}
-
-    def _scalars(self, locs: dict[str, Any]) -> dict[str, float]:
-        """Every scalar of an iteration by its log tag."""
-        rewards, lengths = locs["rewbuffer"], locs["lenbuffer"]
-        scalars = {f"Loss/{name}": float(value) for name, value in locs["losses"].items()}
-        scalars |= {f"Train/{name}": float(value) for name, value in locs["stats"].items()}
-        scalars["Loss/learning_rate"] = float(self.alg.learning_rate)
-        scalars["Policy/mean_noise_std"] = self._mean_noise_std()
-        scalars["Perf/collection time"] = locs["collection_time"]
-        scalars["Perf/learning_time"] = locs["learn_time"]
-        if locs["rframebuffer"]:
-            scalars["Train/mean_reward_each_timestep"] = mean(locs["rframebuffer"])
-        if rewards:
-            average = mean(rewards)
-            scalars["Train/mean_reward"] = average
-            scalars["Train/ratio_above_mean_reward"] = mean([float(reward > average) for reward in rewards])
-            scalars["Train/mean_episode_length"] = mean(lengths)
-        scalars["Metrics/velrmsd"] = float(self.metrics_velrmsd.mean())
-        scalars["Metrics/CoT"] = float(self.metrics_CoT.mean())
-        if self.alg.rnd is not None and self.alg.intrinsic_rewards is not None:
-            intrinsic = float(self.alg.intrinsic_rewards.mean())
-            scalars["Rnd/mean_intrinsic_reward"] = intrinsic
-            scalars["Rnd/mean_extrinsic_reward"] = mean(locs["rframebuffer"])
-            scalars["Rnd/weight"] = float(self.alg.rnd.weight)
-        return scalars | self._episode_scalars(locs["ep_infos"])
-
-    def _mean_noise_std(self) -> float:
-        std = getattr(self.alg.actor_critic, "std", None)
-        return float(std.detach().mean()) if isinstance(std, Tensor) else NAN
+        rows = console_rows(scalars, locs, self.tot_timesteps, self.tot_time)
+        self._console.show(f"Learning iteration {locs['it']}/{locs['tot_iter']}", rows, width, pad)
 
     # ---- saving and loading --------------------------------------------------------------------------------------
 
@@ -472,7 +420,7 @@ class OnPolicyRunner:
     def _manipulated(self, loaded: dict[str, Any], source: Path) -> dict[str, Any]:
         """Apply the configured checkpoint manipulator and keep its result beside the run."""
         name = self.cfg["ckpt_manipulator"]
-        manipulate = getattr(ckpt_manipulator, str(name), None)
+        manipulate: Any = getattr(ckpt_manipulator, str(name), None)
         if not callable(manipulate):
             names = [n for n, f in vars(ckpt_manipulator).items() if callable(f) and not n.startswith("_")]
             raise ValueError(unknown_name_message("ckpt_manipulator", name, names))

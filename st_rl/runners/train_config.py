@@ -8,13 +8,13 @@ from st_rl.utils.config import remember_keys, report_unused_keys
 
 # Keys of the runner's own part; those in the second group steer the client and are only carried along.
 RUNNER_KEYS = frozenset(
-    "num_steps_per_env empirical_normalization policy algorithm save_interval logger neptune_project wandb_project storage "
-    "log_interval inference_mode_rollout ckpt_manipulator pretrain_iterations pretrain_dataset policy_class_name "
-    "algorithm_class_name keep_last keep_best strict".split()
+    "num_steps_per_env empirical_normalization policy algorithm policy_class_name algorithm_class_name "
+    "storage inference_mode_rollout pretrain_iterations pretrain_dataset ckpt_manipulator strict logger "
+    "neptune_project wandb_project log_interval save_interval keep_last keep_best".split()
 )
 CLIENT_KEYS = frozenset(
-    "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name class_name "
-    "clip_actions obs_groups".split()
+    "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
+    "class_name clip_actions obs_groups".split()
 )
 remember_keys(RUNNER_KEYS | CLIENT_KEYS)
 

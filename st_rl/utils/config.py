@@ -11,9 +11,10 @@ from st_rl.utils.log import logger
 TOLERATED_KEYS = frozenset({"class_name", "teacher_ac_path", "strict"})
 # Keys that a client's configuration classes send to every policy or algorithm, whichever it names.
 _CLIENT_KEYS = frozenset(
-    "bc_loss_coef amp_data amp_obs_dim amp_discriminator rnn_type rnn_hidden_size rnn_num_layers encoder_component_names "
-    "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size mimic_loss_coef "
-    "discriminator_loss_coef ppo teacher_policy teacher_policy_class_name rnd_cfg symmetry_cfg".split()
+    "bc_loss_coef amp_data amp_obs_dim amp_discriminator mimic_loss_coef discriminator_loss_coef rnn_type "
+    "rnn_hidden_size rnn_num_layers ppo teacher_policy teacher_policy_class_name encoder_component_names "
+    "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size rnd_cfg "
+    "symmetry_cfg".split()
 )
 
 _known_keys: set[str] = set(TOLERATED_KEYS | _CLIENT_KEYS)

@@ -1,0 +1,63 @@
+"""Learning from mirrored experience."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
+from st_rl.utils.config import report_unused_keys
+
+SYMMETRY_KEYS = frozenset(
+    "use_data_augmentation mirror_loss_coef joint_names joint_signs unpaired_joints obs critic_obs".split()
+)
+
+
+class SymmetricLearning:
+    """Adds mirror images to mini-batches, and a loss that pulls the policy towards symmetry.
+
+    Configuration: `joint_names` in the order of the actions, `obs` (and `critic_obs`, when it differs) mapping every
+    observation segment to a kind of `st_rl.modules.symmetry.observation_mirror`; optionally `joint_signs` and
+    `unpaired_joints` for `joint_mirror`, `use_data_augmentation` (default True) and `mirror_loss_coef` (default 0).
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], policy: Any, device: torch.device | str):
+        report_unused_keys(
+            {key: value for key, value in cfg.items() if key not in SYMMETRY_KEYS}, "symmetry_cfg", SYMMETRY_KEYS, True
+        )
+        if policy.is_recurrent:
+            raise ValueError(
+                "symmetry_cfg needs a feed-forward policy: the memory of a mirrored past is unknown; "
+                f"{type(policy).__name__} is recurrent"
+            )
+        if policy.obs_segments is None:
+            raise ValueError("symmetry_cfg needs obs_segments, from the environment or in the policy configuration")
+        for key in ("joint_names", "obs"):
+            if not cfg.get(key):
+                raise ValueError(f"symmetry_cfg needs '{key}'; it has {sorted(cfg)}")
+        joints = joint_mirror(cfg["joint_names"], cfg.get("joint_signs"), unpaired=cfg.get("unpaired_joints") or ())
+        critic_kinds = cfg.get("critic_obs") or cfg["obs"]
+        self.symmetry = Symmetry(
+            observation_mirror(policy.obs_segments, cfg["obs"], joints),
+            joints,
+            observation_mirror(policy.critic_obs_segments, critic_kinds, joints),
+        ).to(device)
+        self.use_data_augmentation = bool(cfg.get("use_data_augmentation", True))
+        self.mirror_loss_coef = float(cfg.get("mirror_loss_coef") or 0.0)
+
+    def augmented(self, minibatch: Any, obs_normalizer: nn.Module, critic_obs_normalizer: nn.Module) -> Any:
+        """The mini-batch `(M, ...)` followed by its mirror image, `(2M, ...)`."""
+        if not self.use_data_augmentation:
+            return minibatch
+        symmetry = self.symmetry.through(obs_normalizer, critic_obs_normalizer)
+        obs, critic_obs, actions = symmetry.augment(minibatch.obs, minibatch.critic_obs, minibatch.actions)
+        unchanged = {
+            name: Symmetry.duplicate(getattr(minibatch, name))
+            for name in ("values", "advantages", "returns", "old_actions_log_prob")
+        }
+        return minibatch._replace(obs=obs, critic_obs=critic_obs, actions=actions, **unchanged)
+
+    def mirror_loss(self, policy: Any, obs: Tensor, obs_normalizer: nn.Module) -> Tensor:
+        """How far the policy's mean for mirrored observations `(M, O)` is from its mirrored mean, 0-d."""
+        return self.symmetry.through(obs_normalizer, nn.Identity()).mirror_loss(policy.act_inference, obs)
