@@ -104,7 +104,11 @@ def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapp
 def _observation_groups(extras: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `extras["observations"]`, empty when missing."""
     groups = extras.get("observations")
-    return {} if groups is None else groups
+    if groups is None:
+        return {}
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"extras['observations'] must be a dict of groups, not {_describe(groups)}")
+    return groups
 
 
 def _critic_group(extras: Mapping[str, Any]) -> torch.Tensor | None:

@@ -127,6 +127,11 @@ def test_infos_that_are_no_dict_are_refused():
         split_step((OBS, REWARDS, DONES, 1.0))
 
 
+def test_groups_that_are_no_dict_are_refused():
+    with pytest.raises(TypeError, match=r"extras\['observations'\] must be a dict of groups, not a Tensor"):
+        split_observations((OBS, {"observations": CRITIC}))
+
+
 def test_groups_without_policy_are_refused_with_their_names():
     with pytest.raises(ValueError, match=r"\['critic', 'state'\] without `policy`"):
         split_observations({"state": OBS, "critic": CRITIC})

@@ -1,0 +1,355 @@
+"""Finds out whether an environment keeps the contract of `VecEnv`, before a training depends on it."""
+
+import copy
+import io
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from st_rl.env.breaches import (
+    Breach,
+    device_breaches,
+    flag_breaches,
+    log_breaches,
+    same_numbers,
+    segment_breaches,
+    size_breaches,
+    tensor_breaches,
+)
+from st_rl.env.utils import Observations, StepResult, split_observations, split_step
+
+
+def check_env(env: Any, num_steps: int = 16, seed: int = 0, raise_on_error: bool = False) -> list[str]:
+    """Reset and step an environment and return every breach of the contract of `VecEnv`, one readable line each.
+
+    The list is empty when nothing was found. Actions are small and random, drawn with a generator of their own. Half of
+    the episodes are set close to their end (through `episode_length_buf`) so that time-outs are seen. An environment
+    that offers `state_dict()` and `load_state_dict()` is also asked to repeat a few steps exactly. Nothing is raised,
+    unless `raise_on_error` asks for a `ValueError` with the whole list. The environment is left somewhere in the middle
+    of an episode.
+    """
+    checker = _EnvChecker(env, num_steps, seed)
+    with torch.no_grad():
+        checker.run()
+    breaches = list(checker.breaches.values())
+    if breaches and raise_on_error:
+        lines = "\n".join(f"- {breach}" for breach in breaches)
+        raise ValueError(f"{type(env).__name__} breaks the contract of st_rl.env.VecEnv:\n{lines}")
+    return breaches
+
+
+REF_OBS = "observations['ref_obs']"
+
+
+class _CannotContinueError(Exception):
+    """The environment has failed in a way that makes further checks pointless; the breach is already noted."""
+
+
+class _EnvChecker:
+    """Walks through the interface of one environment and collects the breaches."""
+
+    def __init__(self, env: Any, num_steps: int, seed: int) -> None:
+        self.env = env
+        self.num_steps = num_steps
+        self.generator = torch.Generator().manual_seed(seed)
+        self.breaches: dict[str, str] = {}
+        self.where = ""
+        self.num_envs = 0
+        self.num_actions = 0
+        self.device: torch.device | None = None
+        # Widths are those announced until the first observation is delivered, and then that one's, so that a wrong
+        # announcement is one breach and not the cause of many.
+        self.obs_width: int | None = None
+        self.critic_width: int | None = None
+        self.ref_widths: dict[str, int] = {}
+        # What was delivered last, as the environment gave it and as a copy it cannot reach.
+        self.delivered: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def run(self) -> None:
+        """Run all checks, as far as the environment lets them go."""
+        try:
+            self._check_sizes()
+            self._check_observations("reset()", self.env.reset)
+            self._check_observations("get_observations()", self.env.get_observations)
+            self._check_segments()
+            self._check_episode_length()
+            for step in range(self.num_steps):
+                self._check_step(f"step {step}", self._actions())
+            self._check_state_dict()
+        except _CannotContinueError:
+            return
+
+    def _note(self, breaches: Iterable[Breach]) -> bool:
+        """Keep the breaches not met before, saying where they were met; tell whether there were any."""
+        found = list(breaches)
+        for breach in found:
+            text = f"{self.where}: {breach.text}" if self.where else breach.text
+            self.breaches.setdefault(breach.kind, text)
+        return bool(found)
+
+    def _note_one(self, kind: str, text: str) -> None:
+        """Keep one breach."""
+        self._note([Breach(kind, text)])
+
+    def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the environment; what it raises is a breach, after which nothing can be checked."""
+        try:
+            return function(*args)
+        except Exception as error:  # whatever a foreign environment raises belongs into the list
+            self.where = ""
+            self._note_one(f"{name}.raised", f"{name} raised {type(error).__name__}: {error}")
+            raise _CannotContinueError from error
+
+    def _read(self, name: str) -> Any:
+        """Return an attribute of the environment, `None` where it has none."""
+        return self._call(name, getattr, self.env, name, None)
+
+    def _actions(self) -> torch.Tensor:
+        """Draw actions `(N, A)` on the environment's device."""
+        actions = 0.5 * torch.randn(self.num_envs, self.num_actions, generator=self.generator)
+        return actions.to(self.device) if self.device is not None else actions
+
+    def _check_sizes(self) -> None:
+        """Check the methods and attributes that need no step."""
+        for name in ("reset", "get_observations", "step"):
+            if not callable(getattr(self.env, name, None)):
+                self._note_one(name, f"the method {name}() is missing; derive the class from st_rl.env.VecEnv")
+        num_envs, num_actions = self._read("num_envs"), self._read("num_actions")
+        self._note(size_breaches("num_envs", num_envs, "set the number of environments stepped together"))
+        self._note(size_breaches("num_actions", num_actions, "set the width of an action"))
+        if self.breaches:
+            raise _CannotContinueError
+        self.num_envs, self.num_actions = num_envs, num_actions
+        self._check_device()
+        num_obs = self._read("num_obs")
+        if num_obs is not None and not self._note(size_breaches("num_obs", num_obs, "set the width of an observation")):
+            self.obs_width = num_obs
+        num_critic = self._read("num_privileged_obs")
+        remedy = "set the width of the critic observation, None or 0 without one"
+        if num_critic and not self._note(size_breaches("num_privileged_obs", num_critic, remedy)):
+            self.critic_width = num_critic
+
+    def _check_device(self) -> None:
+        """Check that `env.device` names a device."""
+        device = self._read("device")
+        try:
+            self.device = torch.device(device)
+        except (TypeError, RuntimeError):
+            self._note_one("device", f"device is {device!r}; set the torch device that holds the environment's tensors")
+
+    def _check_observations(self, name: str, function: Callable[[], Any]) -> None:
+        """Check what `reset()` or `get_observations()` returns."""
+        ret = self._call(name, function)
+        self.where = name
+        result: Observations = self._split(split_observations, ret)
+        critic_obs = result.critic_obs
+        if critic_obs is None and callable(getattr(self.env, "get_privileged_observations", None)):
+            critic_obs = self._call("get_privileged_observations()", self.env.get_privileged_observations)
+        self._check_groups(result.obs, critic_obs, result.extras)
+        if name == "reset()":
+            self.obs_width = _width(result.obs, self.obs_width)
+            self.critic_width = _width(critic_obs, self.critic_width)
+
+    def _split(self, split: Callable[[Any], Any], ret: Any) -> Any:
+        """Read what the environment returned; an unreadable form is a breach."""
+        try:
+            return split(ret)
+        except (TypeError, ValueError) as error:
+            self._note_one("form", str(error))
+            raise _CannotContinueError from error
+
+    def _check_groups(self, obs: Any, critic_obs: Any, extras: Mapping[str, Any]) -> None:
+        """Check the observation, the critic observation and the other groups that the library reads."""
+        self.delivered = [(value, value.clone()) for value in (obs, critic_obs) if isinstance(value, torch.Tensor)]
+        self._note(tensor_breaches("observation", obs, (self.num_envs, self.obs_width), self.device))
+        if critic_obs is not None:
+            self._check_critic(critic_obs)
+        elif self.critic_width is not None:
+            remedy = "deliver it, or set num_privileged_obs to None"
+            announced = f"though one of {self.critic_width} numbers was announced or delivered before; {remedy}"
+            self._note_one("critic.missing", f"observations['critic'] is missing, {announced}")
+        groups = extras.get("observations")
+        if groups is None:
+            return
+        if groups.get("rnd_state") is not None:
+            name = "observations['rnd_state']"
+            self._note(tensor_breaches(name, groups["rnd_state"], (self.num_envs, None), self.device))
+        if groups.get("ref_obs") is not None:
+            self._check_reference(REF_OBS, groups["ref_obs"])
+
+    def _check_critic(self, critic_obs: Any) -> None:
+        """Check a delivered critic observation against `num_privileged_obs`."""
+        name = "observations['critic']"
+        announced = self._read("num_privileged_obs")
+        if self._note(tensor_breaches(name, critic_obs, (self.num_envs, self.critic_width), self.device)):
+            return
+        if not announced and hasattr(self.env, "num_privileged_obs"):
+            text = f"{name} has {critic_obs.shape[1]} numbers, but num_privileged_obs is {announced}; set it to that"
+            self._note_one("critic.announced", text)
+
+    def _check_reference(self, name: str, value: Any) -> None:
+        """Check motion features `(N, Da)` or, frame by frame, `(N, frames, D)`: one width throughout."""
+        ndim = value.ndim if isinstance(value, torch.Tensor) and value.ndim > 1 else 2
+        shape = (self.num_envs, *(None,) * (ndim - 1))
+        if self._note(tensor_breaches(name, value, shape, self.device)):
+            return
+        width = value[0].numel()
+        self.ref_widths.setdefault(name, width)
+        others = {other: size for other, size in self.ref_widths.items() if size != width}
+        for other, size in others.items():
+            text = f"{name} has {width} numbers for each environment, but {other} has {size}; both show one motion"
+            self._note_one("reference.width", text)
+
+    def _check_segments(self) -> None:
+        """Check `obs_segments` and the critic's, under both of its names."""
+        self.where = ""
+        critic_width = self.critic_width or self.obs_width
+        widths = {
+            "obs_segments": self.obs_width,
+            "critic_obs_segments": critic_width,
+            "privileged_obs_segments": critic_width,
+        }
+        found = {name: self._read(name) for name in widths}
+        for name, segments in found.items():
+            if segments is not None:
+                self._note(segment_breaches(name, segments, widths[name]))
+        first, second = found["critic_obs_segments"], found["privileged_obs_segments"]
+        if isinstance(first, Mapping) and isinstance(second, Mapping) and list(first.items()) != list(second.items()):
+            text = "critic_obs_segments and privileged_obs_segments differ; they are two names of one mapping"
+            self._note_one("critic_obs_segments.twin", text)
+
+    def _check_episode_length(self) -> None:
+        """Check that episode lengths can be read and set, then bring half of the episodes close to their end."""
+        self.where = ""
+        length = self._read("max_episode_length")
+        try:
+            max_length = int(length)
+        except (TypeError, ValueError, OverflowError):
+            max_length = 0
+        if max_length < 1:
+            text = f"max_episode_length is {length!r}; set the number of steps of the longest episode"
+            self._note_one("max_episode_length", text)
+        name = "episode_length_buf"
+        buffer = self._read(name)
+        if not isinstance(buffer, torch.Tensor) or tuple(buffer.shape) != (self.num_envs,):
+            shown = f"has shape {tuple(buffer.shape)}" if isinstance(buffer, torch.Tensor) else f"is {buffer!r}"
+            self._note_one(name, f"{name} {shown}; it holds the steps of each current episode, ({self.num_envs},)")
+            return
+        self._note(device_breaches(name, buffer, self.device))
+        value = buffer.clone()
+        value[::2] = max(max_length - 2, 0)
+        try:
+            self.env.episode_length_buf = value
+        except AttributeError as error:
+            self._note_one(name, f"{name} cannot be set ({error}); give the property a setter")
+            return
+        if not same_numbers(self.env.episode_length_buf.to(value.dtype), value):
+            self._note_one(name, f"{name} does not keep the value it is set to")
+
+    def _check_step(self, name: str, actions: torch.Tensor) -> None:
+        """Check one step."""
+        given = actions.clone()
+        ret = self._call("step()", self.env.step, given)
+        self.where = name
+        if not same_numbers(given, actions):
+            self._note_one("actions", "step() changed the actions it was given; work on a copy of them")
+        if not all(same_numbers(value, before) for value, before in self.delivered):
+            text = "step() overwrote the observation tensor it returned before; return a new tensor every time"
+            self._note_one("observation.overwritten", text)
+        result: StepResult = self._split(split_step, ret)
+        self._check_groups(result.obs, result.critic_obs, result.infos)
+        self._note(tensor_breaches("rewards", result.rewards, (self.num_envs,), self.device))
+        bad_dones = self._note(flag_breaches("dones", result.dones, self.num_envs, self.device))
+        self._check_infos(result.infos, None if bad_dones else result.dones > 0)
+
+    def _check_infos(self, infos: Mapping[str, Any], dones: torch.Tensor | None) -> None:
+        """Check what a step says beyond observations, rewards and dones."""
+        time_outs = infos.get("time_outs")
+        if time_outs is not None and not self._note(flag_breaches("time_outs", time_outs, self.num_envs, self.device)):
+            alone = torch.zeros(0) if dones is None else ((time_outs > 0) & ~dones.to(time_outs.device)).nonzero()
+            if alone.numel() > 0:
+                text = f"time_outs is set where dones is not, first in environment {int(alone[0])}"
+                self._note_one("time_outs.not_done", f"{text}; a time-out ends the episode")
+        if infos.get("ref_motion") is not None:
+            self._check_reference("ref_motion", infos["ref_motion"])
+        elif REF_OBS in self.ref_widths:
+            self._note_one("ref_motion", f"ref_motion is missing, though {REF_OBS} is delivered; both are compared")
+        if infos.get("final_observations") is not None:
+            self._check_final(infos["final_observations"], dones)
+        for name in ("log", "episode"):
+            if infos.get(name) is not None:
+                self._note(log_breaches(name, infos[name]))
+
+    def _check_final(self, groups: Any, dones: torch.Tensor | None) -> None:
+        """Check the last observations of finished episodes, whose rows count where done."""
+        name = "final_observations"
+        if not isinstance(groups, Mapping):
+            self._note_one(name, f"{name} is a {type(groups).__name__}, not a dict of groups like observations")
+            return
+        needed = "policy" if self.critic_width is None else "critic"
+        if groups.get("critic") is None and groups.get(needed) is None:
+            text = f"{name} has the groups {sorted(map(str, groups))}, but not `{needed}`, which the critic reads"
+            self._note_one(name, text)
+        widths = {"policy": self.obs_width, "critic": self.critic_width or self.obs_width}
+        for group, width in widths.items():
+            if groups.get(group) is not None:
+                shape = (self.num_envs, width)
+                self._note(tensor_breaches(f"{name}['{group}']", groups[group], shape, self.device, dones))
+
+    def _check_state_dict(self) -> None:
+        """Check that an environment which offers its state continues exactly from it."""
+        self.where = ""
+        save, load = (getattr(self.env, name, None) for name in ("state_dict", "load_state_dict"))
+        if not callable(save) and not callable(load):
+            return
+        if not callable(save) or not callable(load):
+            missing = "load_state_dict(state)" if callable(save) else "state_dict()"
+            self._note_one("state_dict.pair", f"{missing} is missing; an exact resume needs both methods")
+            return
+        state = self._plain_copy(self._call("state_dict()", save))
+        all_actions = [self._actions() for _ in range(min(self.num_steps, 8))]
+        start = self._snapshot(self._call("get_observations()", self.env.get_observations), split_observations)
+        first = [
+            self._snapshot(self._call("step()", self.env.step, actions.clone()), split_step) for actions in all_actions
+        ]
+        self._call("load_state_dict()", load, state)
+        again = self._snapshot(self._call("get_observations()", self.env.get_observations), split_observations)
+        if not self._same(start, again):
+            text = "after load_state_dict() get_observations() is not the observation of the time of state_dict()"
+            self._note_one("state_dict.observation", text)
+            return
+        for step, (actions, expected) in enumerate(zip(all_actions, first)):
+            if not self._same(
+                expected, self._snapshot(self._call("step()", self.env.step, actions.clone()), split_step)
+            ):
+                text = f"the same actions give another result {step + 1} steps after load_state_dict()"
+                self._note_one("state_dict.replay", f"{text}; state_dict() must hold all that a step depends on")
+                return
+
+    def _plain_copy(self, state: Any) -> Any:
+        """Return a state as a checkpoint gives it back; one that a checkpoint refuses is a breach."""
+        buffer = io.BytesIO()
+        try:
+            torch.save(state, buffer)
+            buffer.seek(0)
+            return torch.load(buffer, weights_only=True)
+        except Exception as error:  # torch raises many kinds here, all of which mean the same
+            reason = str(error).strip().splitlines()
+            text = "state_dict() holds more than tensors, numbers, strings and plain containers; checkpoints refuse it"
+            self._note_one("state_dict.content", f"{text} ({reason[0] if reason else type(error).__name__})")
+            return copy.deepcopy(state)
+
+    def _snapshot(self, ret: Any, split: Callable[[Any], Any]) -> dict[str, torch.Tensor]:
+        """Copy the tensors that the environment returned: observations, rewards, dones."""
+        result = self._split(split, ret)._asdict()
+        return {name: value.clone() for name, value in result.items() if isinstance(value, torch.Tensor)}
+
+    def _same(self, left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+        """Tell whether two snapshots are equal."""
+        return left.keys() == right.keys() and all(same_numbers(left[name], right[name]) for name in left)
+
+
+def _width(value: Any, default: int | None) -> int | None:
+    """Return the width of an observation `(N, width)`, or the default where it has none."""
+    return value.shape[1] if isinstance(value, torch.Tensor) and value.ndim == 2 else default
