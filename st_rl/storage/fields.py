@@ -1,0 +1,106 @@
+"""The declaration of a storage's per-step buffers, and the record types that follow from it."""
+
+import operator
+from collections import namedtuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class BufferField:
+    """One tensor kept for every step: where it comes from, how it is stored and where it goes."""
+
+    name: str
+    """Attribute of the storage that holds the buffer `(T, N, *shape)`."""
+    shape: str
+    """Shape kind: `"scalar"`, or `k` for the constructor argument `k_shape`."""
+    source: str | None = None
+    """Attribute of the transition that is copied in at every step; None when the storage fills the buffer itself."""
+    batch: str | None = None
+    """Field of the mini-batch that receives the selected rows; None when no mini-batch needs them."""
+    dtype: torch.dtype = torch.float32
+    """Element type of the buffer."""
+    flag: bool = False
+    """Whether the source is a truth value of any type, stored as 0 or 1."""
+    padded: bool = False
+    """Whether a recurrent mini-batch holds it as padded trajectories `(T, K, *shape)` instead of `(T, B, *shape)`."""
+    optional: bool = False
+    """Whether there is no buffer (None) when its shape is None, `[None]`, 0 or `[0]`."""
+    fallback: str | None = None
+    """Earlier mini-batch field that stands in when there is no buffer."""
+
+
+class StepTransition:
+    """What one step hands to the storage; every field is None until it is set."""
+
+    observations: torch.Tensor | None = None
+    critic_observations: torch.Tensor | None = None
+    actions: torch.Tensor | None = None
+    rewards: torch.Tensor | None = None
+    dones: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    actions_log_prob: torch.Tensor | None = None
+    action_mean: torch.Tensor | None = None
+    action_sigma: torch.Tensor | None = None
+    hidden_states: Any = None
+    rnd_state: torch.Tensor | None = None
+
+    def clear(self) -> None:
+        """Forget what was set, so that every field reads None again."""
+        self.__dict__.clear()
+        # A subclass may set fields of its own in its constructor instead of declaring them.
+        self.__init__()
+
+
+def resolve_shape(shape: Any) -> tuple[int, ...] | None:
+    """Return a shape given as int, tuple or list as a tuple; None, `[None]`, 0 and `[0]` mean "absent": None."""
+    if shape is None:
+        return None
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if sizes in ((), (None,), (0,)):
+        return None
+    return tuple(operator.index(size) for size in sizes)
+
+
+def fit(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool = False) -> torch.Tensor:
+    """Return a transition's value in the shape of its buffer row `(N, ...)`; a size that does not agree is refused."""
+    if value is None:
+        raise ValueError(f"transition.{source} is None; set it before add_transitions")
+    if flag and value.dtype != torch.bool:
+        value = value.bool()
+    if value.shape == row.shape:
+        return value
+    # Rewards and log-probs come as (N,) or (N, 1), images flat or not; broadcasting would hide a wrong size.
+    if value.shape[:1] != row.shape[:1] or value.numel() != row.numel():
+        expected, given = tuple(row.shape), tuple(value.shape)
+        raise ValueError(f"transition.{source} has shape {given}; the storage keeps {expected} per step")
+    return value.reshape(row.shape)
+
+
+def extend_transition(parent: type, fields: Iterable[BufferField], owner: type) -> type:
+    """Return `parent` with an attribute, None by default, for every source it does not know yet."""
+    missing = {field.source: None for field in fields if field.source and field.source not in dir(parent)}
+    if not missing:
+        return parent
+    namespace = {"__doc__": parent.__doc__, **_location(owner, "Transition"), **missing}
+    return type("Transition", (parent,), namespace)
+
+
+def extend_mini_batch(parent: Any, fields: Iterable[BufferField], owner: type) -> Any:
+    """Return the named tuple `parent` with a trailing field, None by default, for every batch name it lacks."""
+    missing = [field.batch for field in fields if field.batch and field.batch not in parent._fields]
+    if not missing:
+        return parent
+    defaults = [*parent._field_defaults.values(), *[None] * len(missing)]
+    mini_batch = namedtuple("MiniBatch", [*parent._fields, *missing], defaults=defaults)
+    for name, value in _location(owner, "MiniBatch").items():
+        setattr(mini_batch, name, value)
+    return mini_batch
+
+
+def _location(owner: type, name: str) -> dict[str, str]:
+    """Where pickle finds a record type that is an attribute of `owner`."""
+    return {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{name}"}

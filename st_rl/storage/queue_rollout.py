@@ -1,0 +1,93 @@
+"""`QueueRolloutStorage`: a rolling buffer that outlives one rollout."""
+
+from typing import Any
+
+import torch
+
+from st_rl.storage.fields import StepTransition
+from st_rl.storage.mini_batches import leaves
+from st_rl.storage.rollout_base import RolloutStorage
+from st_rl.utils.buffer import buffer_expand, buffer_swap
+
+
+class QueueRolloutStorage(RolloutStorage):
+    """Keeps the newest `int(buffer_dilation_ratio * T)` steps: grows rollout by rollout, then overwrites the oldest."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_transitions_per_env: int,
+        *args: Any,
+        buffer_dilation_ratio: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_envs, num_transitions_per_env, *args, **kwargs)
+        self.num_timesteps_each_rollout = num_transitions_per_env
+        self.buffer_dilation_ratio = buffer_dilation_ratio
+        self.buffer_full = False
+
+    @property
+    def max_num_steps(self) -> int:
+        """The length up to which the buffer grows."""
+        return int(self.buffer_dilation_ratio * self.num_timesteps_each_rollout)
+
+    @property
+    def num_valid_steps(self) -> int:
+        """Number of leading rows that hold data: all once the ring is closed, before that those below the cursor."""
+        return self.num_transitions_per_env if self.buffer_full else self.step
+
+    def add_transitions(self, transition: StepTransition) -> None:
+        """Copy one step of all environments into row `step`; the ring closes when its full length is reached."""
+        super().add_transitions(transition)
+        if self.step >= self.num_transitions_per_env:
+            self.buffer_full = self.num_transitions_per_env >= self.max_num_steps
+            if self.buffer_full:
+                self.step = 0
+
+    def clear(self) -> None:
+        """Make room for the next rollout without forgetting this one."""
+        if self.step >= self.num_transitions_per_env and not self.buffer_full:
+            self.expand_buffer_once()
+
+    def expand_buffer_once(self) -> int:
+        """Append zero rows for one more rollout, at most up to the full length; return how many."""
+        num_rows = max(0, min(self.max_num_steps - self.num_transitions_per_env, self.num_timesteps_each_rollout))
+        if num_rows == 0:
+            return 0
+        with torch.inference_mode(False):
+            for field in self.fields:
+                setattr(self, field.name, buffer_expand(getattr(self, field.name), num_rows))
+            self.saved_hidden_states = buffer_expand(self.saved_hidden_states, num_rows)
+        self.num_transitions_per_env += num_rows
+        return num_rows
+
+    def swap_from_cursor(self, buffer: Any) -> Any:
+        """Return the rows from the cursor on, then those before it; the buffer itself when that changes nothing."""
+        if self.step in (0, self.num_transitions_per_env):
+            return buffer
+        return buffer_swap(buffer, self.step)
+
+    def untie_buffer_loop(self) -> None:
+        """Rotate every buffer in place so that the oldest step is row 0, where the next one will be written."""
+        for field in self.fields:
+            self._untie(getattr(self, field.name))
+        for leaf in leaves(self.saved_hidden_states):
+            self._untie(leaf)
+        self.step = 0
+
+    def _untie(self, buffer: torch.Tensor | None) -> None:
+        """Rotate one buffer in place: it must stay the tensor it is, in inference mode too."""
+        if buffer is None:
+            return
+        rotated = self.swap_from_cursor(buffer)
+        if rotated is not buffer:
+            buffer.copy_(rotated)
+
+    def _order_in_time(self) -> None:
+        """Untie the ring once it is closed; before that the rows are in time order."""
+        if self.buffer_full:
+            self.untie_buffer_loop()
+
+    def _in_time_order(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The valid rows of a buffer, oldest first, without changing it."""
+        return self.swap_from_cursor(buffer) if self.buffer_full else buffer[: self.step]

@@ -1,0 +1,57 @@
+"""`ReplayBuffer`: a ring of the newest state pairs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+
+class ReplayBuffer:
+    """Keeps the newest `buffer_size` pairs of a state and its successor, for sampling with replacement."""
+
+    def __init__(self, obs_dim: int, buffer_size: int, device: torch.device | str) -> None:
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size is {buffer_size}; a replay buffer needs at least 1 row")
+        self.buffer_size = buffer_size
+        self.device = device
+        self.step = 0
+        self.num_samples = 0
+        # Ordinary tensors even when the buffer is built during an inference-mode rollout.
+        with torch.inference_mode(False):
+            self.states = torch.zeros(buffer_size, obs_dim, device=device)
+            self.next_states = torch.zeros(buffer_size, obs_dim, device=device)
+
+    @torch.no_grad()
+    def insert(self, states: torch.Tensor, next_states: torch.Tensor) -> None:
+        """Append pairs `(n, obs_dim)`, overwriting the oldest ones when the ring is full."""
+        for name, rows in (("states", states), ("next_states", next_states)):
+            if rows.shape != (len(states), self.states.shape[1]):
+                expected = (len(states), self.states.shape[1])
+                raise ValueError(f"{name} has shape {tuple(rows.shape)}; the replay buffer expects {expected}")
+        count = len(states)
+        skipped = max(0, count - self.buffer_size)
+        self._write(self.states, states, skipped)
+        self._write(self.next_states, next_states, skipped)
+        self.num_samples = min(self.buffer_size, max(self.step + count, self.num_samples))
+        self.step = (self.step + count) % self.buffer_size
+
+    def _write(self, ring: torch.Tensor, rows: torch.Tensor, skipped: int) -> None:
+        """Write all rows but the first `skipped` where one-by-one insertion would put them, wrapping at most once."""
+        rows = rows[skipped:]
+        start = (self.step + skipped) % self.buffer_size
+        before_wrap = min(len(rows), self.buffer_size - start)
+        ring[start : start + before_wrap].copy_(rows[:before_wrap])
+        ring[: len(rows) - before_wrap].copy_(rows[before_wrap:])
+
+    def feed_forward_generator(
+        self, num_mini_batch: int, mini_batch_size: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Return an iterator of `num_mini_batch` pairs `(states, next_states)`, each `(mini_batch_size, obs_dim)`."""
+        if self.num_samples == 0:
+            raise ValueError("the replay buffer is empty; insert states before sampling")
+        return (self._sample(mini_batch_size) for _ in range(num_mini_batch))
+
+    def _sample(self, mini_batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw pairs uniformly, with replacement, by numpy's global generator."""
+        indices = torch.from_numpy(np.random.choice(self.num_samples, size=mini_batch_size)).to(self.device)
+        return self.states[indices], self.next_states[indices]

@@ -1,0 +1,350 @@
+"""`RolloutStorage`: the steps of one rollout, their returns and the mini-batches cut from them."""
+
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from st_rl.storage.fields import BufferField, StepTransition, extend_mini_batch, extend_transition, fit, resolve_shape
+from st_rl.storage.mini_batches import Select, chunk_size, every_epoch, leaves, select_samples
+from st_rl.storage.returns import generalized_advantages, normalize_advantages
+from st_rl.utils.buffer import buffer_from_example, buffer_func, buffer_to
+from st_rl.utils.trajectories import TrajectoryIndex, index_trajectories, pad
+
+
+class RolloutStorage:
+    """Keeps `T` steps of `N` environments and cuts them into mini-batches.
+
+    A subclass that stores more declares it: `fields = Parent.fields + (BufferField(...),)`. Allocation, copying,
+    `Transition`, `MiniBatch` and the gathering of mini-batches follow from that declaration.
+    """
+
+    fields: ClassVar[tuple[BufferField, ...]] = (
+        BufferField("observations", "obs", source="observations", batch="obs", padded=True),
+        BufferField(
+            "privileged_observations",
+            "privileged_obs",
+            source="critic_observations",
+            batch="critic_obs",
+            padded=True,
+            optional=True,
+            fallback="obs",
+        ),
+        BufferField("rewards", "scalar", source="rewards"),
+        BufferField("actions", "actions", source="actions", batch="actions"),
+        BufferField("dones", "scalar", source="dones", dtype=torch.uint8, flag=True),
+        BufferField("values", "scalar", source="values", batch="values"),
+        BufferField("advantages", "scalar", batch="advantages"),
+        BufferField("returns", "scalar", batch="returns"),
+        BufferField("actions_log_prob", "scalar", source="actions_log_prob", batch="old_actions_log_prob"),
+        BufferField("mu", "actions", source="action_mean", batch="old_mu"),
+        BufferField("sigma", "actions", source="action_sigma", batch="old_sigma"),
+        BufferField("rnd_state", "rnd_state", source="rnd_state", batch="rnd_state", optional=True),
+    )
+
+    Transition: ClassVar[Any] = StepTransition
+    MiniBatch: ClassVar[Any] = namedtuple(
+        "MiniBatch",
+        "obs critic_obs actions values advantages returns old_actions_log_prob old_mu old_sigma hidden_states masks "
+        "rnd_state",
+        defaults=[None],
+    )
+    MiniBatch.__qualname__ = "RolloutStorage.MiniBatch"
+
+    observations: torch.Tensor
+    privileged_observations: torch.Tensor | None
+    rewards: torch.Tensor
+    actions: torch.Tensor
+    dones: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    actions_log_prob: torch.Tensor
+    mu: torch.Tensor
+    sigma: torch.Tensor
+    rnd_state: torch.Tensor | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Derive the record types of a subclass from its fields, unless it writes them itself."""
+        super().__init_subclass__(**kwargs)
+        if "Transition" not in vars(cls):
+            cls.Transition = extend_transition(cls.Transition, cls.fields, cls)
+        if "MiniBatch" not in vars(cls):
+            cls.MiniBatch = extend_mini_batch(cls.MiniBatch, cls.fields, cls)
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_transitions_per_env: int,
+        obs_shape: Any,
+        privileged_obs_shape: Any,
+        actions_shape: Any,
+        device: torch.device | str = "cpu",
+        **kwargs: Any,
+    ) -> None:
+        """Allocate all buffers.
+
+        Args:
+            num_envs: `N`.
+            num_transitions_per_env: `T`.
+            obs_shape: shape of one actor observation.
+            privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic sees `obs`.
+            actions_shape: shape of one action.
+            device: where the buffers live.
+            **kwargs: `k_shape` of every further shape kind `k` among the fields (`rnd_state_shape`, ...); the rest is
+                ignored, because a client hands the same storage settings to every algorithm.
+        """
+        for name, count in (("num_envs", num_envs), ("num_transitions_per_env", num_transitions_per_env)):
+            if count < 1:
+                raise ValueError(f"{name} is {count}; a rollout storage needs at least 1")
+        self.num_envs = num_envs
+        self.num_transitions_per_env = num_transitions_per_env
+        self.device = torch.device(device)
+        self.step = 0
+        # None until the first recurrent state shows which container and sizes to keep.
+        self.saved_hidden_states: Any = None
+        # None: recurrent mini-batches hold exactly K trajectories and bool masks. An int: K is that number whatever
+        # the data (it must be at least `max_trajectories`), and `masks` holds positions, so that shapes are static.
+        self.trajectory_capacity: int | None = None
+        shapes = {
+            **kwargs,
+            "scalar_shape": 1,
+            "obs_shape": obs_shape,
+            "privileged_obs_shape": privileged_obs_shape,
+            "actions_shape": actions_shape,
+        }
+        # Buffers must stay ordinary tensors even when the storage is built during an inference-mode rollout.
+        with torch.inference_mode(False):
+            for field in self.fields:
+                setattr(self, field.name, self._new_buffer(field, shapes.get(f"{field.shape}_shape")))
+        self._inputs = [
+            (field, field.source)
+            for field in self.fields
+            if field.source is not None and getattr(self, field.name) is not None
+        ]
+
+    def _new_buffer(self, field: BufferField, shape: Any) -> torch.Tensor | None:
+        """Zeros `(T, N, *shape)` for one field, or None when an optional field has no shape."""
+        sizes = resolve_shape(shape)
+        if sizes is None:
+            if field.optional:
+                return None
+            raise ValueError(f"{field.shape}_shape is {shape!r}; give the positive size(s) of one {field.name} row")
+        leading = (self.num_transitions_per_env, self.num_envs)
+        return torch.zeros(*leading, *sizes, dtype=field.dtype, device=self.device)
+
+    @property
+    def critic_observations(self) -> torch.Tensor | None:
+        """The critic's observations `(T, N, *Oc)`, or None when the critic sees the actor's."""
+        return self.privileged_observations
+
+    @property
+    def num_valid_steps(self) -> int:
+        """Number of leading rows that mini-batches and returns are made of."""
+        return self.num_transitions_per_env
+
+    # Storing ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def add_transitions(self, transition: StepTransition) -> None:
+        """Copy one step of all environments into row `step`."""
+        if self.step >= self.num_transitions_per_env:
+            raise AssertionError("Rollout buffer overflow")
+        for field, source in self._inputs:
+            row = getattr(self, field.name)[self.step]
+            row.copy_(fit(getattr(transition, source), source, row, field.flag))
+        self._save_hidden_states(transition.hidden_states)
+        self.step += 1
+
+    def _save_hidden_states(self, hidden_states: Any) -> None:
+        """Copy the state before the step, leaves `(L, N, H)`, into row `step`; a missing one reads as zeros."""
+        states = list(leaves(hidden_states))
+        is_complete = all(state is not None for state in states)
+        if self.saved_hidden_states is None:
+            if not is_complete:
+                return
+            with torch.inference_mode(False):
+                container = buffer_from_example(hidden_states, (self.num_transitions_per_env,))
+                self.saved_hidden_states = buffer_to(container, self.device)
+        rows = [saved[self.step] for saved in leaves(self.saved_hidden_states)]
+        if not is_complete:
+            for row in rows:
+                row.zero_()
+            return
+        for row, state in zip(rows, states, strict=True):
+            row.copy_(state)
+
+    def clear(self) -> None:
+        """Start the next rollout at row 0; the data stays until it is overwritten."""
+        self.step = 0
+
+    # Returns and statistics ---------------------------------------------------------------------------------------
+
+    def compute_returns(self, last_values: torch.Tensor, gamma: float, lam: float) -> None:
+        """Fill `returns` and the normalised `advantages`.
+
+        Args:
+            last_values: `(N, 1)`, values of the states after the last step.
+            gamma: discount.
+            lam: decay of the n-step mixture.
+        """
+        self._order_in_time()
+        steps = self.num_valid_steps
+        rewards, values, dones = (buffer[:steps, :, 0] for buffer in (self.rewards, self.values, self.dones))
+        returns, advantages = generalized_advantages(rewards, values, dones, last_values.reshape(-1), gamma, lam)
+        self.returns[:steps, :, 0].copy_(returns)
+        self.advantages[:steps, :, 0].copy_(normalize_advantages(advantages))
+
+    def get_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean trajectory length and the mean reward, 0-d float tensors."""
+        dones = self._in_time_order(self.dones)
+        # Every environment's last step ends a piece, whether or not it is a done.
+        num_pieces = (dones[:-1] > 0).sum() + self.num_envs
+        return dones.numel() / num_pieces, self.rewards[: self.num_valid_steps].mean()
+
+    def _in_time_order(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The valid rows of a buffer, oldest first."""
+        return buffer[: self.num_valid_steps]
+
+    def _order_in_time(self) -> None:
+        """Bring the rows of all buffers into time order; here they always are."""
+
+    # Mini-batches -------------------------------------------------------------------------------------------------
+
+    def mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
+        """Return an iterator of feed-forward mini-batches, fields `(M, ...)`, over one permutation of all samples.
+
+        Every epoch yields the same mini-batches, so each is gathered once.
+        """
+        num_samples = self.num_valid_steps * self.num_envs
+        size = chunk_size(num_samples, num_mini_batches, "samples")
+        permutation = torch.randperm(num_samples, device=self.device)[: size * num_mini_batches]
+        return every_epoch(self._build_samples, permutation.split(size), num_epochs)
+
+    def _build_samples(self, indices: torch.Tensor) -> Any:
+        """The mini-batch of flat sample indices `(M,)`: time `i // N`, environment `i % N`."""
+        return self.get_minibatch_from_indices(indices // self.num_envs, indices % self.num_envs)
+
+    def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
+        """Return an iterator of recurrent mini-batches, each a contiguous chunk of environments over all steps.
+
+        `obs` and `critic_obs` are padded trajectories `(T, K, ...)` with `masks (T, K)` and first-step `hidden_states`
+        `(L, K, H)`; all other fields are `(T, B, ...)`. With `trajectory_capacity` set, K is that capacity and `masks`
+        holds the int64 positions `(T, B)` of the steps. Every epoch yields the same mini-batches, so each is gathered
+        once.
+        """
+        self._order_in_time()
+        size = chunk_size(self.num_envs, num_mini_batches, "environments")
+        starts = self._trajectory_starts()
+        bounds = self._trajectory_bounds(starts, num_mini_batches)
+        build = partial(self._build_sequences, starts, size, bounds)
+        return every_epoch(build, range(num_mini_batches), num_epochs)
+
+    def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
+        """Forward to `reccurent_mini_batch_generator`, the documented name that users override."""
+        return self.reccurent_mini_batch_generator(num_mini_batches, num_epochs)
+
+    def max_trajectories(self, num_mini_batches: int) -> torch.Tensor:
+        """Return the largest number of trajectories in a recurrent mini-batch, as a 0-d int64 tensor on the device."""
+        self._order_in_time()
+        return self._trajectory_counts(self._trajectory_starts(), num_mini_batches).max()
+
+    def _build_sequences(self, starts: torch.Tensor, size: int, bounds: list[int], chunk: int) -> Any:
+        """The mini-batch of the environments of one chunk, `size` wide, over all valid steps."""
+        envs = slice(chunk * size, (chunk + 1) * size)
+        return self.get_minibatch_from_indices(
+            slice(0, self.num_valid_steps),
+            envs,
+            padded_B_slice=slice(bounds[chunk], bounds[chunk + 1]),
+            prev_done_mask=starts[:, envs],
+        )
+
+    def _trajectory_starts(self) -> torch.Tensor:
+        """Bool `(T, N)`, True at step 0 and after every done."""
+        starts = torch.ones(self.num_valid_steps, self.num_envs, dtype=torch.bool, device=self.device)
+        starts[1:] = self.dones[: self.num_valid_steps - 1, :, 0] > 0
+        return starts
+
+    @staticmethod
+    def _trajectory_counts(starts: torch.Tensor, num_mini_batches: int) -> torch.Tensor:
+        """Number of trajectories in each chunk of environments, int64 `(num_mini_batches,)`, from `starts (T, N)`."""
+        size = chunk_size(starts.shape[1], num_mini_batches, "environments")
+        return starts.sum(0)[: size * num_mini_batches].view(num_mini_batches, size).sum(1)
+
+    def _trajectory_bounds(self, starts: torch.Tensor, num_mini_batches: int) -> list[int]:
+        """Where the trajectories of each chunk begin among those of all chunks, and where the last ends."""
+        if self.trajectory_capacity is not None:
+            return [chunk * self.trajectory_capacity for chunk in range(num_mini_batches + 1)]
+        # The one wait for the device: exact shapes need the counts on the host.
+        ends = self._trajectory_counts(starts, num_mini_batches).cumsum(0).tolist()
+        return [0, *ends]
+
+    def get_minibatch_from_indices(
+        self,
+        T_slice: slice | torch.Tensor,
+        B_slice: slice | torch.Tensor,
+        padded_B_slice: slice | None = None,
+        prev_done_mask: torch.Tensor | None = None,
+    ) -> Any:
+        """Build one mini-batch; both generators go through here.
+
+        Args:
+            T_slice: time steps; a slice, or in a feed-forward mini-batch indices `(M,)` paired with those of `B_slice`.
+            B_slice: environments.
+            padded_B_slice: None for a feed-forward mini-batch. For a recurrent one, the place of its trajectories among
+                those of all environments; its length is the number K of padded trajectories.
+            prev_done_mask: bool `(T, B)`, True where a trajectory starts; None takes it from the stored dones.
+        """
+        if padded_B_slice is None:
+            contents = self._gather(select_samples(T_slice, B_slice, self.num_envs))
+            return self.MiniBatch(**contents, hidden_states=None, masks=None)
+        index = self._index_trajectories(T_slice, B_slice, padded_B_slice, prev_done_mask)
+        contents = self._gather(
+            lambda buffer: buffer[T_slice, B_slice].contiguous(),
+            lambda buffer: pad(buffer[T_slice, B_slice], index),
+        )
+        hidden_states = self._first_hidden_states(index, T_slice, B_slice)
+        masks = index.masks if self.trajectory_capacity is None else index.position
+        return self.MiniBatch(**contents, hidden_states=hidden_states, masks=masks)
+
+    def _gather(self, select: Select, select_padded: Select | None = None) -> dict[str, Any]:
+        """Apply `select` to the buffer of every mini-batch field, or `select_padded` to those held as trajectories."""
+        contents: dict[str, Any] = {}
+        for field in self.fields:
+            if field.batch is None:
+                continue
+            buffer = getattr(self, field.name)
+            if buffer is None:
+                contents[field.batch] = contents[field.fallback] if field.fallback else None
+            elif field.padded and select_padded is not None:
+                contents[field.batch] = select_padded(buffer)
+            else:
+                contents[field.batch] = select(buffer)
+        return contents
+
+    def _index_trajectories(
+        self,
+        steps: slice | torch.Tensor,
+        envs: slice | torch.Tensor,
+        padded: slice,
+        starts: torch.Tensor | None,
+    ) -> TrajectoryIndex:
+        """Where every step of the selected environments goes among their padded trajectories."""
+        # A trajectory ends where the next one starts; the last row ends one in any case.
+        ends = self.dones[steps, envs, 0] > 0 if starts is None else starts.roll(-1, 0)
+        return index_trajectories(ends, None if padded.stop is None else padded.stop - (padded.start or 0))
+
+    def _first_hidden_states(self, index: TrajectoryIndex, steps: slice | torch.Tensor, envs: Any) -> Any:
+        """The recurrent state before the first step of every trajectory, leaves `(L, K, H)`; None when none is kept."""
+
+        def select(leaf: torch.Tensor) -> torch.Tensor:
+            by_env = leaf[steps][:, :, envs].transpose(1, 2)
+            first = by_env[index.first_step, index.env].transpose(0, 1)
+            if self.trajectory_capacity is None:
+                return first.contiguous()
+            is_real = index.masks[0].view(1, -1, *[1] * (first.ndim - 2))
+            return torch.where(is_real, first, 0.0).contiguous()
+
+        return buffer_func(self.saved_hidden_states, select)

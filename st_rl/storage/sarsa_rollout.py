@@ -1,0 +1,103 @@
+"""`SarsaRolloutStorage`: a rollout with the observation that follows every step."""
+
+from typing import Any
+
+import torch
+
+from st_rl.storage.fields import BufferField, StepTransition, fit
+from st_rl.storage.rollout_base import RolloutStorage
+from st_rl.utils.log import logger
+
+_FOLLOWED = {
+    "next_observations": "observations",
+    "next_privileged_observations": "privileged_observations",
+}
+"""Buffer of next observations -> the buffer it is one row ahead of."""
+
+
+class SarsaRolloutStorage(RolloutStorage):
+    """Keeps `T + 1` observations, so that the next observation of a step is the row after it.
+
+    At a done step the next observation already belongs to the next episode.
+    """
+
+    fields = (
+        *RolloutStorage.fields,
+        BufferField("next_observations", "obs", source="next_observations", batch="next_obs", padded=True),
+        BufferField(
+            "next_privileged_observations",
+            "privileged_obs",
+            source="next_critic_observations",
+            batch="next_critic_obs",
+            padded=True,
+            optional=True,
+            fallback="next_obs",
+        ),
+    )
+
+    class Transition(StepTransition):
+        """What one step hands to the storage, with the observations after it."""
+
+        next_observations: torch.Tensor | None = None
+        next_critic_observations: torch.Tensor | None = None
+
+        @property
+        def next_privileged_observations(self) -> torch.Tensor | None:
+            """Another name of `next_critic_observations`."""
+            return self.next_critic_observations
+
+        @next_privileged_observations.setter
+        def next_privileged_observations(self, value: torch.Tensor | None) -> None:
+            self.next_critic_observations = value
+
+    all_observations: torch.Tensor
+    all_privileged_observations: torch.Tensor | None
+    next_observations: torch.Tensor
+    next_privileged_observations: torch.Tensor | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._next_inputs = [(field, source) for field, source in self._inputs if field.name in _FOLLOWED]
+        self._inputs = [(field, source) for field, source in self._inputs if field.name not in _FOLLOWED]
+        self._is_repeat_reported = False
+
+    def _new_buffer(self, field: BufferField, shape: Any) -> torch.Tensor | None:
+        """Make observations and next observations two views, one row apart, of the same `T + 1` rows."""
+        if field.name in _FOLLOWED:
+            rows = getattr(self, f"all_{_FOLLOWED[field.name]}")
+            return None if rows is None else rows[1:]
+        buffer = super()._new_buffer(field, shape)
+        if field.name not in _FOLLOWED.values():
+            return buffer
+        rows = None if buffer is None else torch.cat([buffer, buffer[:1]])
+        setattr(self, f"all_{field.name}", rows)
+        return None if rows is None else rows[:-1]
+
+    @property
+    def next_critic_observations(self) -> torch.Tensor | None:
+        """The critic's next observations `(T, N, *Oc)`, or None when the critic sees the actor's."""
+        return self.next_privileged_observations
+
+    @torch.no_grad()
+    def add_transitions(self, transition: StepTransition) -> None:
+        """Copy one step into row `step`; the last step of a rollout brings its next observations along."""
+        super().add_transitions(transition)
+        if self.step < self.num_transitions_per_env:
+            return
+        for field, source in self._next_inputs:
+            row = getattr(self, field.name)[-1]
+            following = getattr(transition, source)
+            if following is None:
+                following = getattr(self, _FOLLOWED[field.name])[-1]
+                self._report_repeat(source)
+            row.copy_(fit(following, source, row))
+
+    def _report_repeat(self, source: str) -> None:
+        """Warn once that the observation after the rollout is not known."""
+        if not self._is_repeat_reported:
+            self._is_repeat_reported = True
+            logger.warning(
+                "transition.%s is None at the end of the rollout: the last observation stands in for the next one; "
+                "pass next_obs and next_critic_obs to process_env_step",
+                source,
+            )
