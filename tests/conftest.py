@@ -1,0 +1,33 @@
+"""What every test starts from: one torch thread, a fixed seed, and no GPU test where there is no GPU."""
+
+import os
+import random
+
+# Set before torch starts its thread pools, here and in the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` on a machine without an NVIDIA GPU."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Seed all three generators before each test, so that no test depends on those that ran before it."""
+    value = 0
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)
+    return value
