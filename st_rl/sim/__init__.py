@@ -1,1 +1,1 @@
-"""The built-in simulation: robots, backends and tasks."""
+"""The built-in simulation: robots (MJCF), backends (MuJoCo on the CPU), tasks."""

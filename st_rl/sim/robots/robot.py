@@ -1,0 +1,265 @@
+"""What a task needs to know about a robot, read from its MJCF file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.sensors import add_missing_sensors, find_fall_geoms, find_feet, has_ground, sensor_address
+
+
+class Foot(NamedTuple):
+    """Where the sensors of one foot start in `sensordata`."""
+
+    name: str
+    """Name of the foot's geom."""
+    contact: int
+    """Number of contacts."""
+    position: int
+    """World position of the geom's centre (3)."""
+    velocity: int
+    """World velocity of the geom's centre (3)."""
+    radius: float
+    """Height of the centre above the ground when the foot stands on it."""
+
+
+class FreeJoint(NamedTuple):
+    """Where the free joint of the base starts: position and quaternion (7), velocities (6)."""
+
+    body: int
+    qpos: int
+    qvel: int
+
+
+@dataclass(frozen=True, eq=False)
+class Robot:
+    """A robot as its MJCF file describes it. Arrays over joints are in actuator order."""
+
+    path: Path
+    """The MJCF file."""
+    model: Any
+    """The compiled `mujoco.MjModel`, with the sensors that locomotion tasks read."""
+    actuation: Literal["position", "torque"]
+    """Whether the control is a joint position or a joint torque."""
+    joint_names: tuple[str, ...]
+    """Actuated joints."""
+    qpos_indices: tuple[int, ...]
+    """Column of each actuated joint in `qpos`."""
+    qvel_indices: tuple[int, ...]
+    """Column of each actuated joint in `qvel`."""
+    default_qpos: np.ndarray
+    """`(nq,)` keyframe "home", else the pose in which the file is written."""
+    stiffness: np.ndarray
+    """`(nu,)` position gain at the joint, zero for torque actuators."""
+    damping: np.ndarray
+    """`(nu,)` velocity gain at the joint, zero for torque actuators."""
+    joint_range: np.ndarray
+    """`(nu, 2)` joint limits, infinite where there are none."""
+    control_range: np.ndarray
+    """`(nu, 2)` limits of the control (for position actuators as joint positions), else of the joint, else infinite."""
+    effort_limit: np.ndarray
+    """`(nu,)` largest torque at the joint, infinite where there is no limit."""
+    gear: np.ndarray
+    """`(nu,)` joint torque for each unit of actuator force, and servo control for each unit of joint position."""
+    free_joint: FreeJoint | None
+    """The floating base; None for a robot that is bolted down."""
+    mass: float
+    """Mass of everything that moves."""
+    feet: tuple[Foot, ...]
+    """Feet, in model order; empty without a floating base."""
+    fall_sensors: tuple[int, ...]
+    """Contact counts in `sensordata` that are positive only when the robot has fallen (base and knees)."""
+
+    @classmethod
+    def from_mjcf(cls, path: str | Path) -> "Robot":
+        """Read an MJCF file with position or torque actuators on its joints.
+
+        A file with a floating base gets a floor, and contact, position and velocity sensors of its feet, where it has
+        none. ValueError, with the file's name and the remedy, for a file that cannot be driven.
+        """
+        path = Path(path)
+        model, floating = _compile(path)
+        if model.nu == 0:
+            raise ValueError(f"{path} has no actuators: add <position> or <motor> actuators to its joints")
+        joints = [_driven_joint(model, a, path) for a in range(model.nu)]
+        actuation = _actuation(model, path)
+        position = actuation == "position"
+        limited = model.jnt_limited[joints].astype(bool)[:, None]
+        joint_range = np.where(limited, model.jnt_range[joints], [-np.inf, np.inf])
+        control_limited = model.actuator_ctrllimited.astype(bool)[:, None]
+        fallback = joint_range if position else np.full_like(joint_range, [-np.inf, np.inf])
+        gear = model.actuator_gear[:, 0].copy()
+        # A servo's control is a length of gear times the joint's angle: everything here is per joint.
+        servo_range = np.sort(model.actuator_ctrlrange / gear[:, None], axis=1)
+        control_range = servo_range if position else model.actuator_ctrlrange
+        return cls(
+            path=path,
+            model=model,
+            actuation=actuation,
+            joint_names=tuple(model.joint(j).name or f"joint_{j}" for j in joints),
+            qpos_indices=tuple(int(model.jnt_qposadr[j]) for j in joints),
+            qvel_indices=tuple(int(model.jnt_dofadr[j]) for j in joints),
+            default_qpos=_home_qpos(model),
+            stiffness=model.actuator_gainprm[:, 0] * gear**2 if position else np.zeros(model.nu),
+            damping=-model.actuator_biasprm[:, 2] * gear**2 if position else np.zeros(model.nu),
+            joint_range=joint_range,
+            control_range=np.where(control_limited, control_range, fallback),
+            effort_limit=_effort_limit(model, position),
+            gear=gear,
+            free_joint=floating,
+            mass=float(model.body_mass[1:].sum()),
+            feet=tuple(_feet(model, floating)),
+            fall_sensors=tuple(_fall_sensors(model, floating)),
+        )
+
+    @property
+    def num_joints(self) -> int:
+        """Number of actuated joints."""
+        return len(self.joint_names)
+
+    @property
+    def default_joint_pos(self) -> np.ndarray:
+        """`(nu,)` positions of the actuated joints in the default pose."""
+        return self.default_qpos[list(self.qpos_indices)]
+
+    def require_locomotion(self, task: str) -> FreeJoint:
+        """The free joint, or a ValueError that says what a walking task misses in the file."""
+        if self.free_joint is None:
+            raise ValueError(
+                f"{self.path} has no free joint, so its base cannot move: add <freejoint/> to the robot's base body "
+                f"for the task '{task}', or choose a task for a robot that is bolted down"
+            )
+        if not self.feet:
+            raise ValueError(
+                f"{self.path} has no feet that the task '{task}' could find: name the geoms that touch the ground "
+                "'..._foot' and let them collide (contype or conaffinity not 0)"
+            )
+        return self.free_joint
+
+
+def robot_path(name: str) -> Path:
+    """The MJCF file of a robot: a path, or the name of a file that comes with the library (`quadruped`)."""
+    own = Path(__file__).parent
+    path = Path(name).expanduser()
+    for candidate in (path, own / name, own / f"{name}.xml"):
+        if candidate.is_file():
+            return candidate
+    known = ", ".join(sorted(p.stem for p in own.glob("*.xml")))
+    raise ValueError(f"no robot file '{name}': give the path of an MJCF file, or one of the built-in robots: {known}")
+
+
+def _compile(path: Path) -> tuple[Any, FreeJoint | None]:
+    """The model of a file with ground and sensors where its base floats, and its free joint."""
+    mujoco = require_mujoco()
+    if not path.is_file():
+        raise ValueError(f"no robot file '{path}'")
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+        model = spec.compile()
+    except ValueError as error:
+        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
+    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
+    if len(free) == 0:
+        return model, None
+    joint = int(free[0])
+    floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
+    recompile = add_missing_sensors(spec, model, _foot_geoms(model, floating), find_fall_geoms(model, floating.body))
+    if not has_ground(model):
+        spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
+        recompile = True
+    return (spec.compile() if recompile else model), floating
+
+
+def _home_qpos(model: Any) -> np.ndarray:
+    """`(nq,)` keyframe "home", else `qpos0`."""
+    mujoco = require_mujoco()
+    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, "home")
+    return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
+
+
+def _foot_geoms(model: Any, floating: FreeJoint) -> list[int]:
+    """Geom ids of the feet in the home pose."""
+    mujoco = require_mujoco()
+    data = mujoco.MjData(model)
+    data.qpos[:] = _home_qpos(model)
+    mujoco.mj_kinematics(model, data)
+    return find_feet(model, data, floating.body)
+
+
+def _feet(model: Any, floating: FreeJoint | None) -> list[Foot]:
+    """The feet with the addresses of their sensors."""
+    if floating is None:
+        return []
+    mujoco = require_mujoco()
+    feet = []
+    for geom in _foot_geoms(model, floating):
+        thin_axis = 2 if int(model.geom_type[geom]) == int(mujoco.mjtGeom.mjGEOM_BOX) else 0
+        feet.append(
+            Foot(
+                name=model.geom(geom).name,
+                contact=_address(model, geom, "contact"),
+                position=_address(model, geom, "position"),
+                velocity=_address(model, geom, "velocity"),
+                radius=float(model.geom_size[geom, thin_axis]),
+            )
+        )
+    return feet
+
+
+def _fall_sensors(model: Any, floating: FreeJoint | None) -> list[int]:
+    """Addresses of the contact counts that tell a fall."""
+    if floating is None:
+        return []
+    return [_address(model, g, "contact") for g in find_fall_geoms(model, floating.body)]
+
+
+def _address(model: Any, geom: int, kind: Literal["contact", "position", "velocity"]) -> int:
+    """Where a sensor starts that `_compile` has made sure of."""
+    address = sensor_address(model, geom, kind)
+    if address is None:
+        raise RuntimeError(f"geom {geom} has no {kind} sensor although one was added")
+    return address
+
+
+def _driven_joint(model: Any, actuator: int, path: Path) -> int:
+    """The hinge or slide joint that an actuator drives."""
+    mujoco = require_mujoco()
+    name = model.actuator(actuator).name or f"number {actuator}"
+    kinds = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+    joint = int(model.actuator_trnid[actuator, 0])
+    single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+    if int(model.actuator_trntype[actuator]) not in kinds or int(model.jnt_type[joint]) not in single:
+        raise ValueError(f"{path}: actuator '{name}' does not drive a hinge or slide joint; give it joint=\"...\"")
+    return joint
+
+
+def _actuation(model: Any, path: Path) -> Literal["position", "torque"]:
+    """Whether all actuators are position servos or all are torque motors."""
+    mujoco = require_mujoco()
+    kinds: set[str] = set()
+    for a in range(model.nu):
+        fixed_gain = int(model.actuator_gaintype[a]) == int(mujoco.mjtGain.mjGAIN_FIXED)
+        stateless = int(model.actuator_dyntype[a]) == int(mujoco.mjtDyn.mjDYN_NONE)
+        bias, gain, prm = int(model.actuator_biastype[a]), model.actuator_gainprm[a, 0], model.actuator_biasprm[a]
+        servo = bias == int(mujoco.mjtBias.mjBIAS_AFFINE) and gain > 0 and np.isclose(prm[1], -gain)
+        motor = bias == int(mujoco.mjtBias.mjBIAS_NONE)
+        if not (fixed_gain and stateless and (servo or motor)):
+            name = model.actuator(a).name or f"number {a}"
+            raise ValueError(f"{path}: actuator '{name}' is neither <position> nor <motor>; use one of these")
+        kinds.add("position" if servo else "torque")
+    if len(kinds) > 1:
+        raise ValueError(f"{path} mixes <position> and <motor> actuators; use one kind for all joints")
+    return "position" if kinds == {"position"} else "torque"
+
+
+def _effort_limit(model: Any, position: bool) -> np.ndarray:
+    """`(nu,)` largest joint torque: of the actuator's force range, else of a motor's control range."""
+    limit = np.full(model.nu, np.inf)
+    gear = np.abs(model.actuator_gear[:, 0])
+    if not position:
+        control = np.abs(model.actuator_ctrlrange).max(axis=1) * np.abs(model.actuator_gainprm[:, 0]) * gear
+        limit = np.where(model.actuator_ctrllimited.astype(bool), control, limit)
+    force = np.abs(model.actuator_forcerange).max(axis=1) * gear
+    return np.where(model.actuator_forcelimited.astype(bool), np.minimum(force, limit), limit)
