@@ -1,0 +1,147 @@
+"""Random network distillation: a curiosity reward."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from st_rl.modules.mlp import MlpModel
+from st_rl.modules.normalizer import EmpiricalNormalization
+
+REWARD_DISCOUNT = 0.99
+NORMALIZE_UNTIL = 1.0e8
+SCHEDULE_MODES = ("constant", "step", "linear")
+
+
+class RandomNetworkDistillation(nn.Module):
+    """Rewards states on which a trained predictor does not yet agree with a frozen random network.
+
+    The weight of the reward follows a schedule on the number of calls of `get_intrinsic_reward` in training mode. The
+    counter is a buffer and the weight is computed from it on the device, so a replayed graph keeps the schedule.
+    """
+
+    call_count: Tensor
+
+    def __init__(
+        self,
+        num_states: int,
+        num_outputs: int,
+        predictor_hidden_dims: Sequence[int],
+        target_hidden_dims: Sequence[int],
+        activation: str = "elu",
+        weight: float = 0.0,
+        state_normalization: bool = False,
+        reward_normalization: bool = False,
+        device: torch.device | str = "cpu",
+        weight_schedule: Mapping[str, Any] | None = None,
+    ):
+        super().__init__()
+        self.num_states = int(num_states)
+        self.num_outputs = int(num_outputs)
+        self.initial_weight = float(weight)
+        self.weight_schedule = _checked_schedule(weight_schedule)
+        self.state_normalizer = (
+            EmpiricalNormalization(self.num_states, until=NORMALIZE_UNTIL) if state_normalization else None
+        )
+        self.reward_normalizer = DiscountedRewardScaling() if reward_normalization else None
+        self.register_buffer("call_count", torch.zeros((), dtype=torch.int64))
+        self.predictor = self._build_network(predictor_hidden_dims, activation)
+        self.target = self._build_network(target_hidden_dims, activation).requires_grad_(False)
+        self.to(device)
+        self.train()
+
+    def _build_network(self, hidden_dims: Sequence[int], activation: str) -> MlpModel:
+        sizes = [self.num_states if size == -1 else size for size in hidden_dims]
+        return MlpModel(self.num_states, sizes, self.num_outputs, activation)
+
+    def train(self, mode: bool = True) -> "RandomNetworkDistillation":
+        """Switch the mode of everything but the target, which never trains."""
+        super().train(mode)
+        self.target.eval()
+        return self
+
+    @property
+    def weight(self) -> Tensor:
+        """The present weight of the reward, 0-d, on the device."""
+        start = self.initial_weight
+        schedule = self.weight_schedule
+        if schedule["mode"] == "constant":
+            return torch.full_like(self.call_count, start, dtype=torch.float32)
+        change = schedule["final_value"] - start
+        if schedule["mode"] == "step":
+            return start + change * (self.call_count >= schedule["final_step"]).float()
+        duration = schedule["final_step"] - schedule["initial_step"]
+        progress = ((self.call_count - schedule["initial_step"]) / duration).clamp(0.0, 1.0)
+        return start + change * progress
+
+    @torch.no_grad()
+    def get_intrinsic_reward(self, rnd_state: Tensor) -> Tensor:
+        """Reward `(N,)` of raw states `(N, num_states)`; training mode counts the call and updates the statistics."""
+        if self.training:
+            self.call_count.add_(1)
+        states = rnd_state if self.state_normalizer is None else self.state_normalizer(rnd_state)
+        reward = torch.linalg.vector_norm(self.target(states) - self.predictor(states), dim=-1)
+        if self.reward_normalizer is not None:
+            reward = self.reward_normalizer(reward)
+        return self.weight * reward
+
+    def predictor_loss(self, rnd_state: Tensor) -> Tensor:
+        """Mean squared error, 0-d, of the predictor on raw states `(..., num_states)`; statistics stay as they are."""
+        with torch.no_grad():
+            states = rnd_state if self.state_normalizer is None else self.state_normalizer.normalize(rnd_state)
+            target = self.target(states)
+        return F.mse_loss(self.predictor(states), target)
+
+
+class DiscountedRewardScaling(nn.Module):
+    """Divides rewards by the running standard deviation of their discounted sum per robot."""
+
+    discounted_sum: Tensor
+
+    def __init__(self, discount: float = REWARD_DISCOUNT):
+        super().__init__()
+        self.discount = discount
+        self.statistics = EmpiricalNormalization((), until=NORMALIZE_UNTIL)
+        # The number of robots is known with the first rewards.
+        self.register_buffer("discounted_sum", torch.zeros(0))
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """`(N,) -> (N,)`; unchanged while the standard deviation is zero."""
+        if self.training:
+            self._allocate(reward.shape[0])
+            self.discounted_sum.mul_(self.discount).add_(reward)
+            self.statistics.update(self.discounted_sum)
+        std = self.statistics.std
+        return reward / torch.where(std > 0.0, std, 1.0)
+
+    def _allocate(self, num_envs: int) -> None:
+        if self.discounted_sum.shape[0] != num_envs:
+            with torch.inference_mode(False):
+                self.discounted_sum = torch.zeros(num_envs, device=self.discounted_sum.device)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "discounted_sum")
+        if saved is not None:
+            self._allocate(saved.shape[0])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def _checked_schedule(weight_schedule: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The schedule with its mode and exactly the settings that the mode needs; `initial_step` is 0 unless given."""
+    given = {key: value for key, value in (weight_schedule or {}).items() if value is not None}
+    schedule = {"mode": "constant", "initial_step": 0, **given}
+    mode = schedule["mode"]
+    if mode not in SCHEDULE_MODES:
+        raise ValueError(f"weight_schedule mode '{mode}' is unknown; use one of: {', '.join(SCHEDULE_MODES)}")
+    needed = [] if mode == "constant" else ["initial_step", "final_step", "final_value"]
+    missing = [key for key in needed if key not in schedule]
+    if missing:
+        raise ValueError(f"weight_schedule of mode '{mode}' needs {', '.join(missing)}; got {given}")
+    if mode == "linear" and schedule["final_step"] <= schedule["initial_step"]:
+        raise ValueError(
+            f"weight_schedule of mode 'linear' needs final_step > initial_step, "
+            f"got {schedule['final_step']} and {schedule['initial_step']}"
+        )
+    return {"mode": mode, **{key: schedule[key] for key in needed}}

@@ -1,0 +1,354 @@
+"""The four normalisers."""
+
+import io
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
+from tests.modules.graph_safety import NoHostSync
+
+
+def batches(num_batches=40, width=5, seed=0):
+    """Batches of differing sizes and drifting statistics; float32."""
+    generator = np.random.default_rng(seed)
+    offset, scale = generator.normal(0, 20, width), generator.uniform(0.01, 5, width)
+    return [
+        (offset + 0.1 * index + scale * generator.normal(size=(generator.integers(1, 50), width))).astype(np.float32)
+        for index in range(num_batches)
+    ]
+
+
+def moments(samples):
+    """Mean and biased standard deviation in float64."""
+    samples = np.concatenate(samples).astype(np.float64)
+    return samples.mean(axis=0), samples.std(axis=0)
+
+
+# --- EmpiricalNormalization ------------------------------------------------------------------------------------------
+
+
+def test_moments_equal_those_of_all_samples_at_once():
+    normalizer = EmpiricalNormalization(5)
+    seen = []
+    for batch in batches():
+        output = normalizer(torch.from_numpy(batch))
+        seen.append(batch)
+        mean, std = moments(seen)
+        np.testing.assert_allclose(normalizer.mean.numpy(), mean, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(normalizer.std.numpy(), std, rtol=1e-4)
+        np.testing.assert_allclose(output.numpy(), (batch - mean) / (std + 1e-2), rtol=1e-3, atol=2e-3)
+    assert int(normalizer.count) == sum(len(batch) for batch in seen)
+    np.testing.assert_allclose(normalizer._var.numpy()[0], normalizer.std.numpy() ** 2, rtol=1e-5)
+
+
+def test_a_large_offset_keeps_the_small_spread():
+    samples = 1000.0 + 0.05 * torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    normalizer = EmpiricalNormalization(1)
+    for batch in samples.split(100):
+        normalizer(batch)
+    assert float(normalizer.std) == pytest.approx(samples.double().std(correction=0).item(), rel=1e-2)
+
+
+@pytest.mark.parametrize("shape", [4, [4], (2, 3), ()])
+def test_leading_axes_are_all_samples(shape):
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    torch.manual_seed(0)
+    x = 3 + 2 * torch.randn(7, 6, *sizes)
+    normalizer, flat = EmpiricalNormalization(shape, eps=0.1), EmpiricalNormalization(shape, eps=0.1)
+    output = normalizer(x)
+    assert output.shape == x.shape
+    torch.testing.assert_close(output.reshape(42, *sizes), flat(x.reshape(42, *sizes)))
+    assert normalizer.mean.shape == normalizer.std.shape == sizes
+    assert normalizer._mean.shape == (1, *sizes)
+    np.testing.assert_allclose(normalizer.mean.numpy(), x.double().numpy().mean(axis=(0, 1)), rtol=1e-5)
+    expected = (x.double() - x.double().mean((0, 1))) / (x.double().std((0, 1), correction=0) + 0.1)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_shape_is_refused():
+    # 3 * 4 numbers would fit into rows of 6
+    with pytest.raises(ValueError, match=r"\(6,\).*\(3, 4\)"):
+        EmpiricalNormalization(6)(torch.zeros(3, 4))
+
+
+def test_until_stops_the_statistics():
+    normalizer = EmpiricalNormalization(2, until=100)
+    torch.manual_seed(0)
+    data = torch.randn(10, 30, 2)
+    for batch in data:
+        normalizer(batch)
+    # batches are taken while fewer than 100 samples were seen: four of them
+    mean, std = moments(list(data[:4].numpy()))
+    assert int(normalizer.count) == 120
+    np.testing.assert_allclose(normalizer.mean.numpy(), mean, atol=1e-6)
+    np.testing.assert_allclose(normalizer.std.numpy(), std, rtol=1e-5)
+    before = {key: value.clone() for key, value in normalizer.state_dict().items()}
+    normalizer(torch.full((3, 2), torch.nan))
+    for key, value in normalizer.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_evaluation_mode_leaves_the_statistics_alone():
+    normalizer = EmpiricalNormalization(2)
+    normalizer(torch.randn(9, 2))
+    before = {key: value.clone() for key, value in normalizer.state_dict().items()}
+    normalizer.eval()
+    normalizer(torch.randn(9, 2))
+    normalizer.update(torch.randn(9, 2))
+    normalizer.train()
+    normalizer.normalize(torch.randn(9, 2))
+    assert all(torch.equal(value, before[key]) for key, value in normalizer.state_dict().items())
+    assert list(before) == ["_mean", "_var", "_std", "count"]
+    assert before["count"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("at_start", [True, False])
+def test_bad_numbers_never_reach_the_statistics(bad, at_start):
+    torch.manual_seed(0)
+    good, poisoned = torch.randn(8, 3), torch.randn(8, 3)
+    poisoned[2, 1] = bad
+    clean, normalizer = EmpiricalNormalization(3), EmpiricalNormalization(3)
+    for batch in [poisoned, good] if at_start else [good, poisoned]:
+        normalizer(batch)
+    clean(good)
+    assert all(torch.equal(value, normalizer.state_dict()[key]) for key, value in clean.state_dict().items())
+
+
+def test_inference_mode_first_then_training():
+    normalizer = EmpiricalNormalization(3)
+    pointers = {key: value.data_ptr() for key, value in normalizer.named_buffers()}
+    with torch.inference_mode():
+        normalizer(torch.randn(8, 3))
+    x = torch.randn(8, 3, requires_grad=True)
+    normalizer(x).square().sum().backward()
+    normalizer.load_state_dict(EmpiricalNormalization(3).state_dict())
+    assert x.grad is not None
+    assert {key: value.data_ptr() for key, value in normalizer.named_buffers()} == pointers
+    assert not any(value.is_inference() or value.requires_grad for value in normalizer.buffers())
+
+
+def test_never_waits_for_the_device():
+    normalizer = EmpiricalNormalization(3, until=100)
+    with NoHostSync():
+        for _ in range(3):
+            normalizer(torch.randn(60, 3))
+    assert int(normalizer.count) == 120
+    with pytest.raises(AssertionError, match="waits"), NoHostSync():
+        bool(normalizer.count > 3)
+
+
+def one_rank(rank, world_size, folder, sizes):
+    """Normalise this rank's batches and save the state."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+    )
+    try:
+        normalizer = EmpiricalNormalization(5, until=400)
+        for batch in rank_batches(rank, sizes):
+            normalizer(batch)
+        torch.save(normalizer.state_dict(), f"{folder}/rank_{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def rank_batches(rank, sizes):
+    """This rank's batches, with an offset of its own; one poisoned batch on rank 1 only."""
+    generator = torch.Generator().manual_seed(rank)
+    data = [100 + 10 * rank + torch.randn(size, 5, generator=generator) for size in sizes]
+    if rank == 1:
+        data[2][0, 0] = torch.nan
+    return data
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
+    # the third batch is poisoned on one rank and so skipped on both; the last comes after `until`
+    sizes = [50, 40, 30, 90, 70, 10]
+    other = torch.multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), sizes))
+    other.start()
+    one_rank(0, 2, str(tmp_path), sizes)
+    other.join()
+    states = [torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
+    for key, value in states[0].items():
+        assert torch.equal(value, states[1][key])
+    used = [rank_batches(rank, sizes)[step].numpy() for step in (0, 1, 3, 4) for rank in range(2)]
+    mean, std = moments(used)
+    assert int(states[0]["count"]) == sum(map(len, used))
+    np.testing.assert_allclose(states[0]["_mean"][0].numpy(), mean, rtol=1e-6)
+    np.testing.assert_allclose(states[0]["_std"][0].numpy(), std, rtol=1e-4)
+
+
+def test_callers_tensor_is_not_changed_and_other_types_work():
+    x = torch.randn(6, 3)
+    copy = x.clone()
+    EmpiricalNormalization(3)(x)
+    assert torch.equal(x, copy)
+    normalizer = EmpiricalNormalization(3)
+    normalizer(x.double())
+    assert normalizer._mean.dtype == torch.float32
+    torch.testing.assert_close(normalizer.mean, x.mean(0))
+
+
+def test_inverse_and_properties_are_copies():
+    normalizer = EmpiricalNormalization(3)
+    x = 5 + 3 * torch.randn(20, 3)
+    torch.testing.assert_close(normalizer.inverse(normalizer(x)), x)
+    normalizer.mean.zero_()
+    normalizer.std.zero_()
+    assert normalizer.mean.abs().min() > 0
+    assert normalizer.std.min() > 0
+
+
+def test_state_round_trip():
+    normalizer, other = EmpiricalNormalization(3, until=100), EmpiricalNormalization(3, until=100)
+    normalizer(torch.randn(20, 3))
+    buffer = io.BytesIO()
+    torch.save(normalizer.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    batch = torch.randn(7, 3)
+    assert torch.equal(normalizer(batch), other(batch))
+    assert all(torch.equal(value, other.state_dict()[key]) for key, value in normalizer.state_dict().items())
+
+
+def trained_normalizer():
+    torch.manual_seed(0)
+    normalizer = EmpiricalNormalization([4], until=1.0e8)
+    normalizer(2 + 3 * torch.randn(50, 4))
+    return normalizer.eval()
+
+
+def test_script_in_evaluation_mode():
+    normalizer = trained_normalizer()
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(torch.jit.script(normalizer)(x), normalizer(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dynamo": True}, {"dynamo": False, "opset_version": 11}], ids=["dynamo", "opset11"]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_in_evaluation_mode(options, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    normalizer = trained_normalizer()
+    path = tmp_path / "normalizer.onnx"
+    torch.onnx.export(normalizer, (torch.randn(1, 4),), str(path), input_names=["obs"], output_names=["out"], **options)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = torch.randn(1, 4)
+    np.testing.assert_allclose(session.run(["out"], {"obs": x.numpy()})[0], normalizer(x).numpy(), rtol=1e-6, atol=1e-6)
+
+
+# --- the others ------------------------------------------------------------------------------------------------------
+
+
+def test_normalize_gives_unit_length():
+    x = torch.randn(3, 4, 5)
+    torch.testing.assert_close(Normalize()(x), x / x.square().sum(-1, keepdim=True).sqrt())
+    assert torch.equal(Normalize()(torch.zeros(2, 3)), torch.zeros(2, 3))
+    torch.testing.assert_close(Normalize()(x), F.normalize(x, dim=-1))
+
+
+def test_running_mean_std_equals_all_samples_at_once():
+    running = RunningMeanStd(epsilon=1e-12, shape=(5,))
+    seen = batches()
+    for batch in seen:
+        running.update(batch)
+    mean, std = moments(seen)
+    np.testing.assert_allclose(running.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(running.var, std**2, rtol=1e-9)
+    assert running.count == pytest.approx(sum(map(len, seen)))
+    assert running.mean.dtype == np.float64
+
+
+def test_running_mean_std_starts_as_epsilon_samples_of_the_standard_normal():
+    running = RunningMeanStd(epsilon=2.0)
+    assert (running.mean, running.var, running.count) == (0.0, 1.0, 2.0)
+    running.update_from_moments(np.array(3.0), np.array(0.5), 4)
+    # two samples of mean 0 and variance 1, four of mean 3 and variance 0.5
+    second_moment = (2 * (1.0 + 0.0) + 4 * (0.5 + 9.0)) / 6
+    assert running.mean == pytest.approx(2.0)
+    assert running.var == pytest.approx(second_moment - 2.0**2)
+    assert running.count == 6.0
+
+
+def test_normalizer_scales_and_clips():
+    normalizer = Normalizer(5, epsilon=1e-3, clip_obs=1.5)
+    assert normalizer.count == 1e-4
+    seen = batches()
+    for batch in seen:
+        normalizer.update(batch)
+    x = seen[0]
+    expected = np.clip((x - normalizer.mean) / np.sqrt(normalizer.var + 1e-3), -1.5, 1.5)
+    np.testing.assert_allclose(normalizer.normalize(x), expected)
+    assert (np.abs(expected) == 1.5).any()
+    before = normalizer.mean.copy(), normalizer.var.copy(), normalizer.count
+    output = normalizer.normalize_torch(torch.from_numpy(x), "cpu", update=False)
+    assert output.dtype == torch.float32
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-4)
+    assert normalizer.count == before[2]
+    np.testing.assert_array_equal(normalizer.mean, before[0])
+    np.testing.assert_array_equal(normalizer.var, before[1])
+
+
+def test_normalize_torch_updates_first():
+    normalizer, expected = Normalizer(3), Normalizer(3)
+    x = 4 + torch.randn(50, 3, dtype=torch.float64)
+    output = normalizer.normalize_torch(x, "cpu")
+    expected.update(x.numpy())
+    np.testing.assert_allclose(normalizer.mean, expected.mean)
+    np.testing.assert_allclose(output.numpy(), expected.normalize(x.numpy()), rtol=1e-4, atol=1e-5)
+
+
+class AmpSource:
+    """Offers both generators of the motion-prior lineage; remembers how it was called."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+        self.calls = []
+
+    def feed_forward_generator_amp(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        yield from self.pairs
+
+
+class PlainSource:
+    """Offers `feed_forward_generator` only, as the replay buffer and the motion loader do."""
+
+    def __init__(self, value, num_samples):
+        self.value, self.num_samples = value, num_samples
+
+    def feed_forward_generator(self, num_mini_batch, mini_batch_size):
+        for _ in range(num_mini_batch):
+            yield torch.full((mini_batch_size, 2), self.value), torch.full((mini_batch_size, 2), self.value + 1)
+
+
+def test_update_normalizer_stacks_policy_and_expert_batches():
+    torch.manual_seed(0)
+    policy = AmpSource([(torch.randn(4, 2), torch.randn(4, 2)) for _ in range(3)])
+    expert = AmpSource([(3 + torch.randn(4, 2), torch.randn(4, 2)) for _ in range(2)])
+    normalizer, expected = Normalizer(2), Normalizer(2)
+    normalizer.update_normalizer(policy, SimpleNamespace(batch_size=4, dataset=expert))
+    for pair in range(2):
+        expected.update(torch.cat([*policy.pairs[pair], *expert.pairs[pair]]).numpy())
+    np.testing.assert_allclose(normalizer.mean, expected.mean)
+    np.testing.assert_allclose(normalizer.var, expected.var)
+    assert policy.calls == [((None,), {"mini_batch_size": 4})]
+    assert expert.calls == [((4,), {})]
+
+
+def test_update_normalizer_with_plain_generators():
+    normalizer = Normalizer(2)
+    loader = SimpleNamespace(batch_size=8, dataset=PlainSource(4.0, 0))
+    normalizer.update_normalizer(PlainSource(0.0, num_samples=24), loader)
+    # three batches, each with 8 rows of 0, 1, 4 and 5
+    assert normalizer.count == pytest.approx(3 * 32 + 1e-4)
+    np.testing.assert_allclose(normalizer.mean, 2.5, rtol=1e-5)
+    np.testing.assert_allclose(normalizer.var, np.var([0, 1, 4, 5]), rtol=1e-4)
