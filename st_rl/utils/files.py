@@ -19,6 +19,7 @@ from st_rl.utils.log import logger
 from st_rl.utils.plain_pickle import load_plain_pickle
 
 __all__ = [
+    "CHECKPOINT_NAME",
     "CheckpointError",
     "atomic_write",
     "load_checkpoint",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 StrPath = str | os.PathLike[str]
-_CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
+CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
 _LISTED_NAMES = 20
 
 
@@ -77,7 +78,7 @@ def save_checkpoint(payload: Mapping[str, Any], path: StrPath) -> None:
     names it.
     """
     path = Path(path)
-    plain = _plain_value(payload, "checkpoint")
+    plain = plain_value(payload, "checkpoint")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary, open(temporary, "wb") as file:
@@ -104,7 +105,7 @@ def _os_error_behind(error: BaseException) -> OSError | None:
     return None
 
 
-def _plain_value(value: Any, where: str) -> Any:
+def plain_value(value: Any, where: str) -> Any:
     """The value in types that `torch.load(weights_only=True)` admits."""
     if value is None or isinstance(value, torch.dtype | torch.device | torch.Size):
         return value
@@ -117,11 +118,11 @@ def _plain_value(value: Any, where: str) -> Any:
             raise TypeError(f"{where} is a numpy array of {value.dtype}; a checkpoint holds numeric arrays only")
         return torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape).clone()
     if isinstance(value, np.generic):
-        return _plain_value(value.item(), where)
+        return plain_value(value.item(), where)
     if isinstance(value, Mapping):
         return _plain_mapping(value, where)
     if isinstance(value, list | tuple | set | frozenset):
-        items = [_plain_value(item, f"{where}[{position}]") for position, item in enumerate(value)]
+        items = [plain_value(item, f"{where}[{position}]") for position, item in enumerate(value)]
         return tuple(items) if isinstance(value, tuple) else set(items) if isinstance(value, set | frozenset) else items
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -136,7 +137,7 @@ def _plain_value(value: Any, where: str) -> Any:
 
 def _plain_mapping(value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
     """The mapping with plain keys and values; the same object when it needs no change."""
-    items = {_plain_key(key, where): _plain_value(item, f"{where}[{key!r}]") for key, item in value.items()}
+    items = {_plain_key(key, where): plain_value(item, f"{where}[{key!r}]") for key, item in value.items()}
     same_keys = len(items) == len(value) and all(new is old for new, old in zip(items, value))
     if type(value) in (dict, OrderedDict) and same_keys and all(items[key] is item for key, item in value.items()):
         return value
@@ -149,7 +150,7 @@ def _plain_mapping(value: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
 
 def _plain_key(key: Any, where: str) -> Any:
     """A dictionary key in types that a checkpoint holds."""
-    plain = _plain_value(key, f"{where} key {key!r}")
+    plain = plain_value(key, f"{where} key {key!r}")
     if isinstance(plain, torch.Tensor):
         raise TypeError(f"{where} has a tensor as key; use a string or a number")
     return plain
@@ -237,7 +238,7 @@ def newest_checkpoint(folder: StrPath) -> Path | None:
     folder = Path(folder)
     if not folder.is_dir():
         return None
-    found = [(int(match[1]), entry) for entry in folder.iterdir() if (match := _CHECKPOINT_NAME.fullmatch(entry.name))]
+    found = [(int(match[1]), entry) for entry in folder.iterdir() if (match := CHECKPOINT_NAME.fullmatch(entry.name))]
     return max(found)[1] if found else None
 
 

@@ -1,0 +1,147 @@
+"""Works on nested containers of arrays, leaf by leaf.
+
+A buffer is an array (torch or numpy), or a named array tuple, named tuple, tuple, list or mapping of buffers. None
+stands for an absent part and passes through everywhere.
+"""
+
+import ctypes
+import math
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from st_rl.utils.collections import is_namedarraytuple, is_namedtuple
+
+
+def _contents(buffer: Any) -> list[Any] | None:
+    """The parts of a container in order, or None for a leaf."""
+    if isinstance(buffer, Mapping):
+        return list(buffer.values())
+    return list(buffer) if isinstance(buffer, tuple | list) and not isinstance(buffer, torch.Size) else None
+
+
+def _rebuild(buffer: Any, contents: list[Any]) -> Any:
+    """A container of the same type with other parts."""
+    if isinstance(buffer, Mapping):
+        return type(buffer)(zip(buffer, contents))  # pyright: ignore[reportCallIssue]
+    if is_namedarraytuple(buffer) or is_namedtuple(buffer):
+        return type(buffer)(*contents)
+    return type(buffer)(contents)
+
+
+def _map(buffer: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply `function` to every leaf that is not None, keeping the containers."""
+    if buffer is None:
+        return None
+    contents = _contents(buffer)
+    if contents is None:
+        return function(buffer)
+    return _rebuild(buffer, [_map(part, function) for part in contents])
+
+
+def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
+    """Zeros of shape `leading_dims + example.shape` and the example's dtype.
+
+    A tensor gives a tensor on the same device; a numpy array, number or nested list gives a numpy array.
+    """
+    leading = (leading_dims,) if isinstance(leading_dims, int) else tuple(int(size) for size in leading_dims)
+    if isinstance(example, torch.Tensor):
+        zeros = torch.zeros(leading + tuple(example.shape), dtype=example.dtype, device=example.device)
+        return zeros.share_memory_() if share_memory else zeros
+    array = np.asarray(example)
+    if array.dtype == object:
+        raise TypeError(f"cannot build an array from a {type(example).__name__}: {example!r} is not made of numbers")
+    shape = leading + array.shape
+    if not share_memory:
+        return np.zeros(shape, dtype=array.dtype)
+    size = math.prod(shape)
+    shared = multiprocessing.RawArray(ctypes.c_char, max(1, size * array.dtype.itemsize))
+    return np.frombuffer(memoryview(shared), dtype=array.dtype, count=size).reshape(shape)
+
+
+def buffer_from_example(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
+    """A zero buffer whose leaves have shape `leading_dims + leaf.shape`, in the same containers as `example`."""
+    return _map(example, lambda leaf: build_array(leaf, leading_dims, share_memory))
+
+
+def buffer_expand(buffer: Any, expand_size: int, dim: int = 0, contiguous: bool = False) -> Any:
+    """A longer copy of the buffer, with `expand_size` zero rows after the last one along `dim`."""
+    if expand_size < 0:
+        raise ValueError(f"expand_size must not be negative, got {expand_size}")
+
+    def expand(leaf: Any) -> Any:
+        shape = list(leaf.shape)
+        shape[dim] = expand_size
+        if isinstance(leaf, torch.Tensor):
+            longer = torch.cat([leaf, leaf.new_zeros(shape)], dim=dim)
+            return longer.contiguous() if contiguous else longer
+        longer = np.concatenate([leaf, np.zeros(shape, dtype=leaf.dtype)], axis=dim)
+        return np.ascontiguousarray(longer) if contiguous else longer
+
+    return _map(buffer, expand)
+
+
+def buffer_swap(buffer: Any, cursor: int, dim: int = 0, contiguous: bool = False) -> Any:
+    """The buffer with the rows from `cursor` on first and those before it last; along dim 0 only."""
+    if dim != 0:
+        raise ValueError(f"buffer_swap works along dim 0 only, got dim={dim}")
+
+    def swap(leaf: Any) -> Any:
+        if not 0 <= cursor <= leaf.shape[0]:
+            raise ValueError(f"cursor {cursor} is outside a buffer of {leaf.shape[0]} rows")
+        if isinstance(leaf, torch.Tensor):
+            swapped = leaf if cursor in (0, leaf.shape[0]) else torch.cat([leaf[cursor:], leaf[:cursor]])
+            return swapped.contiguous() if contiguous else swapped
+        swapped = leaf if cursor in (0, leaf.shape[0]) else np.concatenate([leaf[cursor:], leaf[:cursor]])
+        return np.ascontiguousarray(swapped) if contiguous else swapped
+
+    return _map(buffer, swap)
+
+
+def torchify_buffer(buffer: Any) -> Any:
+    """The buffer with tensors in place of numpy arrays, sharing their memory."""
+
+    def torchify(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return torch.from_numpy(leaf)
+        return torch.as_tensor(leaf) if isinstance(leaf, np.generic) else leaf
+
+    return _map(buffer, torchify)
+
+
+def numpify_buffer(buffer: Any) -> Any:
+    """The buffer with numpy arrays in place of tensors, sharing the memory of those on the CPU."""
+    return _map(buffer, lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
+    """The buffer with every tensor on `device`; numpy arrays, which cannot move, are refused."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            raise TypeError("a numpy array cannot move to a device; call torchify_buffer first")
+        return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
+
+    return _map(buffer, move)
+
+
+def buffer_method(buffer: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call the method of this name on every leaf: `buffer_method(state, "detach")`."""
+    return _map(buffer, lambda leaf: getattr(leaf, method_name)(*args, **kwargs))
+
+
+def buffer_func(buffer: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `func(leaf, *args, **kwargs)` on every leaf."""
+    return _map(buffer, lambda leaf: func(leaf, *args, **kwargs))
+
+
+def get_leading_dims(buffer: Any, n_dim: int = 1) -> tuple[int, ...] | None:
+    """The first `n_dim` sizes, which all leaves must share; None when there is no leaf."""
+    found: set[tuple[int, ...]] = set()
+    _map(buffer, lambda leaf: found.add(tuple(int(size) for size in leaf.shape[:n_dim])))
+    if len(found) > 1:
+        raise ValueError(f"leaves have different leading dimensions: {sorted(found)}")
+    return found.pop() if found else None

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from st_rl.utils.distributed import (
+    average,
+    average_gradients,
+    broadcast_module,
+    combine_moments,
+    is_main,
+    rank,
+    world_size,
+)
+
+BATCH_SIZES = (5, 12)
+
+
+def batch(number, size):
+    """A float64 batch whose mean is a million times its spread, different on every rank."""
+    return 1e3 * (number + 1) + np.random.default_rng(number).normal(size=(size, 3)) * 1e-3
+
+
+def parameters():
+    return [
+        torch.zeros(2, 3, requires_grad=True),
+        torch.zeros(4, requires_grad=True),
+        torch.zeros(1, requires_grad=True),
+    ]
+
+
+def on_rank(this_rank, folder):
+    """What every rank computes; saved so that the test compares with one computation over all data."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=this_rank, world_size=2)
+    torch.manual_seed(this_rank)
+    given = torch.full((2,), 1.0 + this_rank)
+    result = {"rank": rank(), "world_size": world_size(), "is_main": is_main(), "average": average(given)}
+    result["given"] = given
+    result["average_of_ints"] = average(torch.tensor([this_rank, 3]))
+
+    data = torch.from_numpy(batch(this_rank, BATCH_SIZES[this_rank]))
+    moments = data.mean(0), data.var(0, correction=0)
+    result["moments"] = combine_moments(*moments, torch.tensor(len(data)))
+    same = data[:5]
+    result["equal_moments"] = combine_moments(same.mean(0), same.var(0, correction=0), 5)
+
+    mine = parameters()
+    for number, parameter in enumerate(mine[:2]):
+        parameter.grad = torch.full_like(parameter, float(10 * number + this_rank))
+    average_gradients(mine)
+    result["gradients"] = [parameter.grad for parameter in mine]
+
+    module = torch.nn.BatchNorm1d(3)
+    torch.nn.init.normal_(module.weight)
+    module.running_mean.fill_(float(this_rank))
+    broadcast_module(module)
+    result["module"] = dict(module.state_dict())
+    torch.save(result, f"{folder}/rank_{this_rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(on_rank, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"rank_{number}.pt", weights_only=True) for number in range(2)]
+
+
+def test_every_rank_knows_itself(results):
+    assert [(r["rank"], r["world_size"], r["is_main"]) for r in results] == [(0, 2, True), (1, 2, False)]
+
+
+def test_average_is_the_mean_over_ranks_and_leaves_the_input(results):
+    for number, result in enumerate(results):
+        assert result["average"].tolist() == [1.5, 1.5]
+        assert result["given"].tolist() == [1.0 + number] * 2
+        assert result["average_of_ints"].tolist() == [0.5, 3.0]
+
+
+def test_moments_equal_those_of_all_samples_together(results):
+    together = np.concatenate([batch(number, size) for number, size in enumerate(BATCH_SIZES)])
+    equal = np.concatenate([batch(number, size)[:5] for number, size in enumerate(BATCH_SIZES)])
+    for result in results:
+        for key, data in (("moments", together), ("equal_moments", equal)):
+            mean, var, count = result[key]
+            np.testing.assert_allclose(mean.numpy(), data.mean(0), rtol=1e-12)
+            np.testing.assert_allclose(var.numpy(), data.var(0), rtol=1e-9)
+            assert int(count) == len(data)
+        assert isinstance(result["equal_moments"][2], int)
+
+
+def test_gradients_are_averaged_and_absent_ones_stay_absent(results):
+    for result in results:
+        first, second, third = result["gradients"]
+        assert torch.equal(first, torch.full((2, 3), 0.5))
+        assert torch.equal(second, torch.full((4,), 10.5))
+        assert third is None
+
+
+def test_broadcast_gives_every_rank_the_state_of_rank_0(results):
+    assert results[0]["module"]["running_mean"].tolist() == [0.0, 0.0, 0.0]
+    torch.testing.assert_close(results[0]["module"], results[1]["module"], rtol=0, atol=0)
+
+
+def test_one_process_does_nothing():
+    assert (world_size(), rank(), is_main()) == (1, 0, True)
+    tensor = torch.ones(2)
+    assert average(tensor) is tensor
+    mean, var = torch.zeros(2), torch.ones(2)
+    joint = combine_moments(mean, var, 4)
+    assert joint[0] is mean
+    assert joint[1] is var
+    assert joint[2] == 4
+    parameter = torch.zeros(2, requires_grad=True)
+    parameter.grad = gradient = torch.ones(2)
+    average_gradients([parameter])
+    assert parameter.grad is gradient
+    broadcast_module(torch.nn.Linear(1, 1))
