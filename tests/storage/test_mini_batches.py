@@ -305,3 +305,21 @@ def test_unpadding_restores_the_chunk_for_random_dones():
         for chunk, batch in enumerate(storage.recurrent_mini_batch_generator(num_chunks, 1)):
             restored = unpad_trajectories(batch.obs, batch.masks)
             assert torch.equal(restored, storage.observations[:, chunk * size : (chunk + 1) * size])
+
+
+def test_nothing_waits_for_the_device():
+    # Tensors on the meta device hold no data: reading a number, or a shape that depends on data, raises there.
+    storage = RolloutStorage(NUM_ENVS, NUM_STEPS, [OBS_DIM], [CRITIC_DIM], [NUM_ACTIONS], device="meta")
+    fill(storage, NUM_STEPS, hidden_states=lambda step: torch.zeros(NUM_LAYERS, NUM_ENVS, HIDDEN_SIZE))
+    storage.compute_returns(torch.zeros(NUM_ENVS, 1, device="meta"), 0.99, 0.95)
+    assert all(statistic.shape == () for statistic in storage.get_statistics())
+    for batch in storage.mini_batch_generator(2, 2):
+        assert batch.obs.shape == (17, OBS_DIM)
+    storage.trajectory_capacity = 9
+    assert storage.max_trajectories(2).shape == ()
+    for batch in storage.recurrent_mini_batch_generator(2, 2):
+        assert batch.obs.shape == (NUM_STEPS, 9, OBS_DIM)
+        assert batch.hidden_states.shape == (NUM_LAYERS, 9, HIDDEN_SIZE)
+    storage.trajectory_capacity = None
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        storage.recurrent_mini_batch_generator(2, 2)

@@ -36,8 +36,8 @@ def test_generalized_advantages_follow_the_definition(gamma, lam, num_steps):
     expected = loop_gae(rewards, values, dones, last_values, gamma, lam)
     inputs = [torch.from_numpy(array) for array in (rewards, values, dones, last_values)]
     before = [tensor.clone() for tensor in inputs]
-    for dtype in (torch.bool, torch.uint8, torch.int64, torch.float32):
-        inputs[2] = inputs[2].to(dtype)
+    for finished in (inputs[2], inputs[2].to(torch.uint8), 3 * inputs[2].to(torch.int64), 0.5 * inputs[2].float()):
+        inputs[2] = finished
         results = generalized_advantages(*inputs, gamma, lam)
         for result, reference in zip(results, expected):
             np.testing.assert_allclose(result.numpy(), reference, rtol=1e-12, atol=1e-12)

@@ -140,6 +140,9 @@ def test_bad_input_is_named():
     transition.observations = torch.zeros(1, OBS_DIM)
     with pytest.raises(ValueError, match=r"transition\.observations has shape \(1, 3\)"):
         storage.add_transitions(transition)
+    transition.observations = torch.zeros(OBS_DIM, NUM_ENVS)
+    with pytest.raises(ValueError, match=r"transition\.observations has shape \(3, 5\)"):
+        storage.add_transitions(transition)
     assert storage.step == 0
     with pytest.raises(ValueError, match="num_envs is 0"):
         make_storage(num_envs=0)
