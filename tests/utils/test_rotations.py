@@ -1,0 +1,69 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.utils.utils import (
+    quat_to_rotmat,
+    rotmat_to_euler_xzy,
+    rotmat_to_euler_yzx,
+    rotmat_to_euler_zxy,
+    wrap_to_pi,
+)
+
+
+def elementary(axis, angle):
+    """Rotation about one axis, by Rodrigues' formula in float64."""
+    unit = np.zeros(3)
+    unit["xyz".index(axis)] = 1.0
+    cross = np.cross(np.eye(3), unit)  # cross @ v is unit x v
+    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross
+
+
+def test_wrap_to_pi_is_periodic_and_leaves_the_input():
+    angles = torch.tensor([0.0, 3.0, -3.0, 4.0, -4.0, 100.0, -100.0, math.pi], dtype=torch.float64)
+    given = angles.clone()
+    wrapped = wrap_to_pi(given)
+    assert torch.equal(given, angles)
+    assert ((wrapped > -math.pi) & (wrapped <= math.pi)).all()
+    torch.testing.assert_close(torch.sin(wrapped), torch.sin(angles))
+    torch.testing.assert_close(torch.cos(wrapped), torch.cos(angles))
+    assert wrapped[1] == 3.0
+    assert wrapped[-1] == math.pi
+
+
+def test_quaternion_turns_vectors_as_the_product_of_quaternions_does():
+    generator = torch.Generator().manual_seed(0)
+    quat = torch.nn.functional.normalize(torch.randn(20, 4, generator=generator, dtype=torch.float64), dim=-1)
+    vector = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    real, imaginary = quat[:, 3:], quat[:, :3]
+    twice = 2 * torch.linalg.cross(imaginary, vector)
+    expected = vector + real * twice + torch.linalg.cross(imaginary, twice)
+    torch.testing.assert_close((quat_to_rotmat(quat) @ vector.unsqueeze(-1)).squeeze(-1), expected)
+    assert torch.equal(quat_to_rotmat(torch.tensor([[0.0, 0.0, 0.0, 1.0]]))[0], torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("function", "order"), [(rotmat_to_euler_zxy, "zxy"), (rotmat_to_euler_yzx, "yzx"), (rotmat_to_euler_xzy, "xzy")]
+)
+def test_euler_angles_are_those_that_built_the_matrix(function, order):
+    rng = np.random.default_rng(0)
+    np.testing.assert_allclose(elementary("z", math.pi / 2) @ [1, 0, 0], [0, 1, 0], atol=1e-12)
+    outer = rng.uniform(-math.pi, math.pi, size=(30, 2))
+    middle = rng.uniform(-1.5, 1.5, size=30)
+    expected = np.stack([outer[:, 0], middle, outer[:, 1]], axis=-1)
+    matrices = []
+    for angles in expected:
+        matrix = np.eye(3)
+        for axis, angle in zip(order, angles):  # the first named axis turns first
+            matrix = elementary(axis, angle) @ matrix
+        matrices.append(matrix)
+    found = torch.stack(function(torch.from_numpy(np.stack(matrices))), dim=-1)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+
+
+def test_a_sine_that_rounding_carried_past_one_gives_a_right_angle():
+    matrix = torch.eye(3).unsqueeze(0)
+    matrix[0, 1, 2] = -1.0000001
+    assert torch.isfinite(torch.stack(rotmat_to_euler_zxy(matrix))).all()
