@@ -85,6 +85,8 @@ class QueueRolloutStorage(RolloutStorage):
 
     def _order_in_time(self) -> None:
         """Untie the ring once it is closed; before that the rows are in time order."""
+        if self.num_valid_steps == 0:
+            raise ValueError("the storage holds no steps yet; add transitions first")
         if self.buffer_full:
             self.untie_buffer_loop()
 

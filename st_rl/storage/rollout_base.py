@@ -190,6 +190,9 @@ class RolloutStorage:
             gamma: discount.
             lam: decay of the n-step mixture.
         """
+        if last_values.numel() != self.num_envs:
+            given = tuple(last_values.shape)
+            raise ValueError(f"last_values has shape {given}; give one value per environment, ({self.num_envs}, 1)")
         self._order_in_time()
         steps = self.num_valid_steps
         rewards, values, dones = (buffer[:steps, :, 0] for buffer in (self.rewards, self.values, self.dones))
@@ -216,7 +219,7 @@ class RolloutStorage:
     def mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
         """Return an iterator of feed-forward mini-batches, fields `(M, ...)`, over one permutation of all samples.
 
-        Every epoch yields the same mini-batches, so each is gathered once.
+        Every epoch yields the same mini-batches, so each is gathered once and must not be changed in place.
         """
         num_samples = self.num_valid_steps * self.num_envs
         size = chunk_size(num_samples, num_mini_batches, "samples")
@@ -233,7 +236,7 @@ class RolloutStorage:
         `obs` and `critic_obs` are padded trajectories `(T, K, ...)` with `masks (T, K)` and first-step `hidden_states`
         `(L, K, H)`; all other fields are `(T, B, ...)`. With `trajectory_capacity` set, K is that capacity and `masks`
         holds the int64 positions `(T, B)` of the steps. Every epoch yields the same mini-batches, so each is gathered
-        once.
+        once and must not be changed in place.
         """
         self._order_in_time()
         size = chunk_size(self.num_envs, num_mini_batches, "environments")

@@ -150,8 +150,11 @@ def test_the_next_rollout_overwrites_the_oldest_steps_after_untying():
 
 def test_rows_that_were_never_written_are_never_used():
     storage = make_queue(3.0)
+    for use in (storage.mini_batch_generator, storage.recurrent_mini_batch_generator, storage.max_trajectories):
+        with pytest.raises(ValueError, match="add transitions"):
+            use(1)
     with pytest.raises(ValueError, match="add transitions"):
-        storage.mini_batch_generator(1, 1)
+        storage.compute_returns(torch.zeros(NUM_ENVS, 1), 0.99, 0.95)
     run(storage, 1, clear_last=True)
     transition = random_transition(storage, torch.Generator().manual_seed(7))
     storage.add_transitions(transition)

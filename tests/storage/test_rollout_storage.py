@@ -144,6 +144,8 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"transition\.observations has shape \(3, 5\)"):
         storage.add_transitions(transition)
     assert storage.step == 0
+    with pytest.raises(ValueError, match=r"last_values has shape \(1, 1\); give one value per environment, \(5, 1\)"):
+        storage.compute_returns(torch.zeros(1, 1), 0.99, 0.95)
     with pytest.raises(ValueError, match="num_envs is 0"):
         make_storage(num_envs=0)
     with pytest.raises(ValueError, match="actions_shape is None"):
