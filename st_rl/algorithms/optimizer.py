@@ -13,6 +13,11 @@ from st_rl.utils.distributed import average_gradients
 FUSED_OPTIMIZERS = ("Adam", "AdamW")
 
 
+def _is_optimizer(value: Any) -> bool:
+    base = torch.optim.Optimizer
+    return isinstance(value, type) and issubclass(value, base) and value is not base
+
+
 class GuardedOptimizer:
     """A torch optimiser whose step clips the gradients and leaves the weights alone when they are not finite."""
 
@@ -21,23 +26,19 @@ class GuardedOptimizer:
         class_name: str,
         parameters: Iterable[nn.Parameter],
         learning_rate: float,
-        max_grad_norm: float,
         device: torch.device | str,
     ):
-        cls: Any = getattr(torch.optim, str(class_name), None)
-        if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-            names = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and n != "Optimizer"]
-            raise ValueError(unknown_name_message("optimizer_class_name", class_name, names))
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.max_grad_norm = max_grad_norm
+        known = {name: cls for name, cls in vars(torch.optim).items() if _is_optimizer(cls)}
+        if class_name not in known:
+            raise ValueError(unknown_name_message("optimizer_class_name", class_name, known))
+        self.parameters = list(parameters)
         self._fused = class_name in FUSED_OPTIMIZERS and torch.device(device).type in ("cpu", "cuda")
         # On a GPU the rate is a tensor there, so that changing it neither waits nor invalidates a captured step.
-        self._rate_tensor = (
-            torch.tensor(float(learning_rate), device=device) if torch.device(device).type == "cuda" else None
-        )
-        rate = learning_rate if self._rate_tensor is None else self._rate_tensor
-        options = {"fused": True, "capturable": self._rate_tensor is not None} if self._fused else {}
-        self.optimizer: torch.optim.Optimizer = cls(self.parameters, lr=rate, **options)
+        tensor_rate = self._fused and torch.device(device).type == "cuda"
+        self._rate_tensor = torch.tensor(float(learning_rate), device=device) if tensor_rate else None
+        rate = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
+        self._options = {"fused": True, "capturable": self._rate_tensor is not None} if self._fused else {}
+        self.optimizer: torch.optim.Optimizer = known[class_name](self.parameters, lr=rate, **self._options)
         self._learning_rate: float | Tensor = rate
 
     @property
@@ -56,12 +57,12 @@ class GuardedOptimizer:
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
-    def step(self, loss: Tensor) -> Tensor:
+    def step(self, loss: Tensor, max_grad_norm: float) -> Tensor:
         """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         average_gradients(self.parameters)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
         if self._fused:
             self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # pyright: ignore[reportAttributeAccessIssue]
             self.optimizer.step()
@@ -71,5 +72,7 @@ class GuardedOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the optimiser and take over its learning rate."""
-        self.optimizer.load_state_dict(dict(state))
+        # A file from another device or program may say "not fused", which would put the guard out of action.
+        groups = [{**group, **self._options} for group in state["param_groups"]]
+        self.optimizer.load_state_dict({**state, "param_groups": groups})
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.algorithms.losses import adapted_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
+from st_rl.algorithms.novelty import NoveltyLearning
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.symmetry import SymmetricLearning
 from st_rl.env.utils import split_final_observations
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.modules.rnd import RandomNetworkDistillation
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -88,25 +88,18 @@ class PPO:
         self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
         self._averages = RunningAverages()
 
+        if args:
+            logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
         rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
         strict = bool(kwargs.pop("strict", False))
         report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
-        self.rnd: RandomNetworkDistillation | None = None
-        self.rnd_optimizer: torch.optim.Optimizer | None = None
+        self._novelty = NoveltyLearning(rnd_cfg, device) if rnd_cfg else None
+        self.rnd = self._novelty.rnd if self._novelty else None
+        self.rnd_optimizer = self._novelty.optimizer if self._novelty else None
         self.intrinsic_rewards: Tensor | None = None
-        if rnd_cfg:
-            self._init_rnd(rnd_cfg)
         self.symmetry = SymmetricLearning(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
-        self._stepper = GuardedOptimizer(
-            optimizer_class_name, self.actor_critic.parameters(), learning_rate, max_grad_norm, device
-        )
-
-    def _init_rnd(self, rnd_cfg: Mapping[str, Any]) -> None:
-        settings = dict(rnd_cfg)
-        learning_rate = settings.pop("learning_rate", 1e-3)
-        self.rnd = RandomNetworkDistillation(**settings, device=str(self.device)).to(self.device)
-        self.rnd_optimizer = torch.optim.Adam(self.rnd.predictor.parameters(), lr=learning_rate)
+        self._stepper = GuardedOptimizer(optimizer_class_name, self.actor_critic.parameters(), learning_rate, device)
 
     # ---- what it is made of --------------------------------------------------------------------------------------
 
@@ -205,9 +198,9 @@ class PPO:
         if self.rnd is not None:
             transition.rnd_state = infos["observations"]["rnd_state"].to(self.device)
             self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
-            transition.rewards += self.intrinsic_rewards
+            transition.rewards = transition.rewards + self.intrinsic_rewards
         if infos.get("time_outs") is not None:
-            transition.rewards += self._time_out_correction(infos)
+            transition.rewards = transition.rewards + self._time_out_correction(infos)
         for field, value in (("next_observations", next_obs), ("next_critic_observations", next_critic_obs)):
             if hasattr(transition, field):
                 setattr(transition, field, value)
@@ -223,19 +216,27 @@ class PPO:
         values = self.transition.values
         final = self._final_critic_observation(infos)
         if final is not None:
-            normalizer = self.critic_obs_normalizer
-            final = normalizer.normalize(final) if isinstance(normalizer, EmpiricalNormalization) else normalizer(final)
             with self.actor_critic.memory_kept():
-                values = self.actor_critic.evaluate(final).detach()
+                final_values = self.actor_critic.evaluate(final).detach()
+            # A last observation that holds NaN or Inf gives no value; the state before it still does.
+            values = torch.where(torch.isfinite(final_values), final_values, values)
         # `where`, not a product: rows of robots that go on may hold anything.
         return torch.where(time_outs, self.gamma * values.squeeze(-1), 0.0)
 
     def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
-        """The last observation `(N, Oc)` of finished episodes, where the environment delivers one that fits."""
+        """The last observation `(N, Oc)` of finished episodes, normalised; None where none fits the critic."""
         final = split_final_observations(infos)
         if final is None or final.shape[-1] != self.transition.critic_observations.shape[-1]:
             return None
-        return final.to(self.device)
+        normalizer = self.obs_normalizer
+        if self.storage.critic_observations is not None:
+            normalizer = self.critic_obs_normalizer
+            groups = infos["final_observations"]
+            if isinstance(groups, Mapping) and groups.get("critic") is None:
+                # The actor's last observation says nothing to a critic that sees another one, even of the same width.
+                return None
+        final = final.to(self.device)
+        return normalizer.normalize(final) if isinstance(normalizer, EmpiricalNormalization) else normalizer(final)
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
@@ -269,23 +270,13 @@ class PPO:
         total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
         measured = {f"loss/{name}": value for name, value in losses.items()}
         measured["loss/total_loss"] = total
-        if self.rnd is not None:
-            measured["loss/rnd"] = self._learn_rnd(minibatch)
+        if self._novelty is not None:
+            measured["loss/rnd"] = self._novelty.learn(minibatch.rnd_state)
         measured |= {f"stat/{name}": value for name, value in stats.items()}
-        measured["gradient_norm"] = self._stepper.step(total)
+        measured["gradient_norm"] = self._stepper.step(total, self.max_grad_norm)
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
-
-    def _learn_rnd(self, minibatch: Any) -> Tensor:
-        """One step of the novelty predictor, with its own optimiser."""
-        if self.rnd is None or self.rnd_optimizer is None:
-            raise RuntimeError("random network distillation is not configured: give PPO an rnd_cfg")
-        loss = self.rnd.predictor_loss(minibatch.rnd_state)
-        self.rnd_optimizer.zero_grad()
-        loss.backward()
-        self.rnd_optimizer.step()
-        return loss
 
     def bad_numbers(self) -> dict[str, int]:
         """What was not finite in the last update, name -> number of mini-batches; waits for the device."""
@@ -338,7 +329,9 @@ class PPO:
             return None
 
     def _adapt_learning_rate(self, kl: Tensor) -> None:
-        rate = torch.as_tensor(self.learning_rate, dtype=torch.float32, device=kl.device)
+        # A number keeps its precision: a rate that the rule leaves alone must not even be rounded.
+        rate = self.learning_rate
+        rate = rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device=kl.device)
         self.learning_rate = adapted_learning_rate(rate, kl, float(self.desired_kl or 0.0))
 
     # ---- saving --------------------------------------------------------------------------------------------------
@@ -355,10 +348,7 @@ class PPO:
         for key, normalizer in self._normalizers().items():
             if isinstance(normalizer, EmpiricalNormalization):
                 state[key] = normalizer.state_dict()
-        if self.rnd is not None and self.rnd_optimizer is not None:
-            state["rnd_state_dict"] = self.rnd.state_dict()
-            state["rnd_optimizer_state_dict"] = self.rnd_optimizer.state_dict()
-        return state
+        return state if self._novelty is None else state | self._novelty.state_dict()
 
     def _normalizers(self) -> dict[str, nn.Module]:
         """Checkpoint key -> normaliser."""
@@ -369,14 +359,23 @@ class PPO:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; everything but the model may be missing."""
+        # Refused before anything is changed.
+        statistics = self._normalizer_states(state_dict)
         self.actor_critic.load_state_dict(state_dict["model_state_dict"])
         if "optimizer_state_dict" in state_dict:
             self._stepper.load_state_dict(state_dict["optimizer_state_dict"])
-        self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"), "optimizer_state_dict" in state_dict)
+        self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
+        for key, state in statistics.items():
+            self._normalizers()[key].load_state_dict(state)
+        if self._novelty is not None:
+            self._novelty.load_state_dict(state_dict)
+
+    def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """The statistics in a checkpoint by our key; ValueError when there is no normaliser to take them."""
+        upstream_names = {"critic_obs_norm_state_dict": "privileged_obs_norm_state_dict"}
+        states: dict[str, Mapping[str, Any]] = {}
         for key, normalizer in self._normalizers().items():
-            state = state_dict.get(key) or (
-                state_dict.get("privileged_obs_norm_state_dict") if key.startswith("critic") else None
-            )
+            state = state_dict.get(key) or state_dict.get(upstream_names.get(key, key))
             if not state:
                 continue
             if not isinstance(normalizer, EmpiricalNormalization):
@@ -384,20 +383,16 @@ class PPO:
                     f"the checkpoint was trained with normalised observations ('{key}'), but this algorithm has no "
                     "normaliser: set empirical_normalization=True, or the policy sees numbers it was not trained on"
                 )
-            normalizer.load_state_dict(state)
-        if self.rnd is not None and self.rnd_optimizer is not None:
-            if "rnd_state_dict" in state_dict:
-                self.rnd.load_state_dict(state_dict["rnd_state_dict"])
-            if "rnd_optimizer_state_dict" in state_dict:
-                self.rnd_optimizer.load_state_dict(state_dict["rnd_optimizer_state_dict"])
+            states[key] = state
+        return states
 
-    def _load_lr_scheduler(self, state: Mapping[str, Any] | None, expected: bool) -> None:
+    def _load_lr_scheduler(self, state: Mapping[str, Any] | None) -> None:
         scheduler = getattr(self, "lr_scheduler", None)
         if state is not None and scheduler is None:
             logger.warning("the checkpoint has a learning-rate scheduler, this algorithm has none: ignored")
         elif state is not None and scheduler is not None:
             scheduler.load_state_dict(state)
-        elif scheduler is not None and expected:
+        elif scheduler is not None:
             logger.warning("the checkpoint has no learning-rate scheduler state: the scheduler starts anew")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
-from st_rl.utils.config import report_unused_keys
+from st_rl.utils.config import report_unused_keys, without_nulls
 
 SYMMETRY_KEYS = frozenset(
     "use_data_augmentation mirror_loss_coef joint_names joint_signs unpaired_joints obs critic_obs".split()
@@ -26,6 +26,7 @@ class SymmetricLearning:
         report_unused_keys(
             {key: value for key, value in cfg.items() if key not in SYMMETRY_KEYS}, "symmetry_cfg", SYMMETRY_KEYS, True
         )
+        cfg = without_nulls(cfg)
         if policy.is_recurrent:
             raise ValueError(
                 "symmetry_cfg needs a feed-forward policy: the memory of a mirrored past is unknown; "
@@ -44,7 +45,7 @@ class SymmetricLearning:
             observation_mirror(policy.critic_obs_segments, critic_kinds, joints),
         ).to(device)
         self.use_data_augmentation = bool(cfg.get("use_data_augmentation", True))
-        self.mirror_loss_coef = float(cfg.get("mirror_loss_coef") or 0.0)
+        self.mirror_loss_coef = float(cfg.get("mirror_loss_coef", 0.0))
 
     def augmented(self, minibatch: Any, obs_normalizer: nn.Module, critic_obs_normalizer: nn.Module) -> Any:
         """The mini-batch `(M, ...)` followed by its mirror image, `(2M, ...)`."""

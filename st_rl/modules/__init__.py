@@ -62,6 +62,6 @@ def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str
     if critic_segments is not None and "privileged_obs_segments" not in cfg:
         cfg.setdefault("critic_obs_segments", critic_segments)
     num_actor_obs = cfg.pop("num_actor_obs", None) or env.num_obs
-    num_critic_obs = cfg.pop("num_critic_obs", None) or getattr(env, "num_privileged_obs", None) or num_actor_obs
+    num_critic_obs = cfg.pop("num_critic_obs", None) or getattr(env, "num_privileged_obs", None) or env.num_obs
     num_actions = cfg.pop("num_actions", None) or env.num_actions
     return classes[policy_class_name](num_actor_obs, num_critic_obs, num_actions, **cfg)

@@ -34,10 +34,14 @@ def get_activation(act_name: str) -> nn.Module | None:
 
 def make_activation(name: str) -> nn.Module:
     """An activation by its short name or torch class name; ValueError when the name is unknown."""
-    cls = ACTIVATIONS.get(name) or (get_activation_Cls(name) if hasattr(nn, str(name)) else None)
+    cls = ACTIVATIONS.get(str(name)) or (get_activation_Cls(name) if hasattr(nn, str(name)) else None)
+    message = f"unknown activation '{name}'; known: {', '.join(ACTIVATIONS)}, or a class name of torch.nn"
     if cls is None:
-        raise ValueError(f"unknown activation '{name}'; known: {', '.join(ACTIVATIONS)}, or a class name of torch.nn")
-    return cls()
+        raise ValueError(message)
+    try:
+        return cls()
+    except TypeError as error:
+        raise ValueError(f"{message}, but one that needs no arguments") from error
 
 
 def build_head(
@@ -192,6 +196,10 @@ class ActorCritic(nn.Module):
         """Clamp the standard deviation in place."""
         if min is not None or max is not None:
             self.std.clamp_(min=min, max=max)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy gets: all but the last distribution, whose tensors may hang on a graph that cannot be copied."""
+        return {**self.__dict__, "distribution": None}
 
     # ---- memory --------------------------------------------------------------------------------------------------
 

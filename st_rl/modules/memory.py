@@ -1,6 +1,6 @@
 """The recurrent memory of a policy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ RNN_TYPES = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Memory(nn.Module):
-    """A GRU or LSTM that keeps its state between steps, or runs over padded trajectories without touching it."""
+    """A GRU or LSTM that keeps its state between steps, or runs over padded trajectories without touching it.
+
+    The state it keeps carries no gradient: a step never reaches back into earlier steps.
+    """
 
     def __init__(self, input_size: int, type: str = "lstm", num_layers: int = 1, hidden_size: int = 256):
         super().__init__()
@@ -31,8 +34,10 @@ class Memory(nn.Module):
         if hidden_states is not None or masks is not None or input.dim() == 3:
             output, _ = self.rnn(input, _as_rnn_state(hidden_states))
             return output if masks is None else unpad_trajectories(output, masks)
-        output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(self.hidden_states))
-        self.hidden_states = LstmHiddenState(*state) if isinstance(state, tuple) else state
+        output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(_map_state(self.hidden_states, _usable)))
+        state = LstmHiddenState(*state) if isinstance(state, tuple) else state
+        # With its graph, the state would hold on to every step since the start of training.
+        self.hidden_states = _map_state(state, torch.Tensor.detach)
         return output.squeeze(0)
 
     def reset(self, dones: Tensor | None = None) -> None:
@@ -68,5 +73,12 @@ def _as_rnn_state(state: Any) -> Any:
     return tuple(state) if isinstance(state, tuple) else state
 
 
-def _map_state(state: Any, function) -> Any:
+def _usable(leaf: Tensor) -> Tensor:
+    """The tensor itself, or an ordinary copy of one left by an inference-mode rollout, which autograd refuses."""
+    return leaf.clone() if leaf.is_inference() and not torch.is_inference_mode_enabled() else leaf
+
+
+def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if state is None:
+        return None
     return type(state)(*(function(leaf) for leaf in state)) if isinstance(state, tuple) else function(state)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class RunningAverages:
-    """Means over many calls of a fixed set of named 0-d tensors; values that are not finite are left out and counted."""
+    """Means over many calls of a fixed set of named 0-d tensors; values that are not finite are counted, not added."""
 
     def __init__(self) -> None:
         self._names: list[str] = []

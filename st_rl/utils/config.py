@@ -13,8 +13,8 @@ TOLERATED_KEYS = frozenset({"class_name", "teacher_ac_path", "strict"})
 _CLIENT_KEYS = frozenset(
     "bc_loss_coef amp_data amp_obs_dim amp_discriminator mimic_loss_coef discriminator_loss_coef rnn_type "
     "rnn_hidden_size rnn_num_layers ppo teacher_policy teacher_policy_class_name encoder_component_names "
-    "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size rnd_cfg "
-    "symmetry_cfg".split()
+    "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size "
+    "critic_encoder_class_name critic_encoder_kwargs rnd_cfg symmetry_cfg".split()
 )
 
 _known_keys: set[str] = set(TOLERATED_KEYS | _CLIENT_KEYS)
