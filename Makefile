@@ -72,7 +72,7 @@ bench: $(VENV)/.installed ## speed on this machine beside rsl_rl, results in ben
 
 docs: $(VENV)/.docs ## the documentation, in site/
 	@echo "docs      site/index.html"
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean: ## remove the virtual environment and all that was built
 	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache

@@ -245,7 +245,14 @@ print(json.dumps(sorted(packages() - before - set(sys.stdlib_module_names))))
 
     def test_version_needs_no_installed_metadata(self, tree: Path):
         # without site-packages nothing is installed, so there is no metadata to read and no torch either
-        command = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import st_rl; "]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            "-c",
+            "import sys; sys.path.insert(0, sys.argv[1]); import st_rl; ",
+        ]
         command[-1] += "print(st_rl.__version__, st_rl.__file__)"
         printed = subprocess.run([*command, str(tree)], capture_output=True, text=True, timeout=60)
         assert printed.returncode == 0, printed.stderr
