@@ -5,35 +5,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from st_rl.utils.files import CHECKPOINT_NAME, save_checkpoint, write_json
+from st_rl.utils.files import CHECKPOINT_NAME, plain_value, save_checkpoint, write_json
+from st_rl.utils.log import logger
 
 BEST_NAME = "best.pt"
 
 
-def to_plain(value: Any) -> Any:
-    """A state as tensors, numbers, strings and plain containers, which load without running code.
-
-    TypeError names what else it holds.
-    """
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        import torch
-
-        return torch.from_numpy(value.copy())
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value
-    if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [to_plain(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    raise TypeError(f"a state must hold tensors, arrays, numbers, strings and containers of them; got {type(value)}")
+def environment_state(env: Any) -> Any:
+    """The state of an environment that offers one a checkpoint can hold, else None."""
+    if not hasattr(env, "state_dict"):
+        return None
+    try:
+        return plain_value(env.state_dict(), "env.state_dict()")
+    except TypeError as error:
+        logger.warning(f"the environment's state is not saved, so a resumed training starts new episodes: {error}")
+        return None
 
 
 class CheckpointKeeper:

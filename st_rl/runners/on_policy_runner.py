@@ -13,7 +13,7 @@ import st_rl
 from st_rl.algorithms import algorithm_classes
 from st_rl.env.utils import split_observations, split_step
 from st_rl.modules import build_actor_critic
-from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, to_plain, write_run_config
+from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.reporter import Console, console_rows, iteration_scalars, mean
@@ -330,9 +330,8 @@ class OnPolicyRunner:
             "rng_state_dict": rng_state_dict(self.device),
             "runner_state_dict": self._runner_state(),
         }
-        if hasattr(self.env, "state_dict"):
-            payload["env_state_dict"] = to_plain(self.env.state_dict())
-        return payload
+        env_state = environment_state(self.env)
+        return payload if env_state is None else payload | {"env_state_dict": env_state}
 
     def _runner_state(self) -> dict[str, Any]:
         policy = self.alg.actor_critic
@@ -343,8 +342,8 @@ class OnPolicyRunner:
             "learning_rate": float(self.alg.learning_rate),
             "best_score": self._keeper.best_score if self._keeper is not None else float("-inf"),
             "episodes": self._episodes.state_dict(),
-            "observations": None if self._observations is None else to_plain(list(self._observations)),
-            "memory": to_plain(policy.memory_state()),
+            "observations": None if self._observations is None else list(self._observations),
+            "memory": policy.memory_state(),
         }
 
     def save(self, path: str | Path, infos: Any = None) -> None:
