@@ -62,6 +62,8 @@ class ActionMapper:
 
     def __call__(self, actions: torch.Tensor, device: torch.device | str) -> torch.Tensor:
         """Return new actions `(N, *shape)` on a device, in the dtype of the space."""
+        if actions.ndim != 2 or actions.shape[1] != self.width:
+            raise ValueError(f"actions have shape {tuple(actions.shape)}, expected (num_envs, {self.width})")
         low, high = self.low.to(device), self.high.to(device)
         actions = actions.detach().to(device=device, dtype=low.dtype, copy=True)
         if self._rescale:

@@ -257,6 +257,13 @@ def test_actions_are_clipped_rescaled_or_left_alone():
         assert given.flatten().tolist() == [-9.0, -1.0, 0.5, 9.0]
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (4,)])
+def test_actions_of_a_wrong_shape_are_refused(shape):
+    env = GymnasiumVecEnv(SyncVectorEnv(FACTORIES, autoreset_mode=SAME))
+    with pytest.raises(ValueError, match=r"expected \(num_envs, 1\)"):
+        env.step(torch.zeros(shape))
+
+
 class ShapedEnv(gymnasium.Env):
     """Nested observations and an action that is a matrix of float64."""
 
