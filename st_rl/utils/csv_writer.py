@@ -1,0 +1,93 @@
+"""Curves in one CSV file that opens anywhere."""
+
+import csv
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from st_rl.utils.files import atomic_write
+
+
+class CsvWriter:
+    """Writes `progress.csv`: one row per step, one column per tag, columns added as tags show up.
+
+    A row is written when the next step begins, or at `close`. A writer on an existing file continues it: rows from its
+    own first step on, left by a training that was resumed before them, give way to the new ones.
+    """
+
+    file_name = "progress.csv"
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self.path = Path(log_dir) / self.file_name
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._columns = ["step", "wall_time"]
+        self._step = 0
+        self._row: dict[str, Any] = {}
+        # None until this writer has written a row.
+        self._last_step: int | None = None
+
+    def add_scalar(
+        self,
+        tag: str,
+        value: Any,
+        global_step: int | None = None,
+        walltime: float | None = None,
+        new_style: bool = False,
+    ) -> None:
+        """Put one value into the row of `global_step`; tags over time instead of steps (`.../time`) are left out."""
+        if tag.endswith("/time"):
+            return
+        step = self._step if global_step is None else int(global_step)
+        if step != self._step:
+            self.flush()
+        self._step = step
+        if not self._row:
+            self._row = {"step": step, "wall_time": f"{time.time() if walltime is None else walltime:.3f}"}
+        self._row[tag] = float(value)
+
+    def flush(self) -> None:
+        """Write the row in progress."""
+        if not self._row:
+            return
+        row, self._row = self._row, {}
+        step = int(row["step"])
+        is_continuation = self._last_step is not None and step > self._last_step
+        if is_continuation and all(tag in self._columns for tag in row):
+            with open(self.path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns, restval="").writerow(row)
+        else:
+            self._rewrite(row)
+        self._last_step = step if self._last_step is None else max(step, self._last_step)
+
+    def close(self) -> None:
+        """Write the last row."""
+        self.flush()
+
+    def _rewrite(self, row: dict[str, Any]) -> None:
+        """Write the whole file anew, with `row` in its place."""
+        rows = {int(old["step"]): old for old in self._read()}
+        if self._last_step is None:
+            rows = {step: old for step, old in rows.items() if step < row["step"]}
+        rows[row["step"]] = {**rows.get(row["step"], {}), **row}
+        self._columns += [tag for tag in row if tag not in self._columns]
+        with atomic_write(self.path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows[step] for step in sorted(rows))
+
+    def _read(self) -> list[dict[str, Any]]:
+        """The complete rows of the file; takes over its columns."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):  # cut short by a crash
+            lines.pop()
+        reader = csv.DictReader(lines)
+        columns = reader.fieldnames or []
+        self._columns += [tag for tag in columns if tag not in self._columns]
+        return [
+            {tag: value for tag, value in row.items() if tag is not None and value is not None}
+            for row in reader
+            if (row.get("step") or "").lstrip("-").isdecimal()
+        ]

@@ -1,0 +1,16 @@
+"""The `SummaryWriter` on which other writers stand: torch's, or tensorboardX's where tensorboard is missing."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+else:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise ImportError("logging needs tensorboard; install it with: pip install tensorboard") from error
+
+__all__ = ["SummaryWriter"]
