@@ -1,6 +1,6 @@
 """Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from st_rl.algorithms.losses import adapted_learning_rate, clipped_surrogate, cl
 from st_rl.algorithms.novelty import NoveltyLearning
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.symmetry import SymmetricLearning
+from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.rollout_storage import RolloutStorage
@@ -87,6 +88,8 @@ class PPO:
         self.obs_normalizer: nn.Module = nn.Identity().to(device)
         self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
         self._averages = RunningAverages()
+        # How the steps of the update run; the runner sets a faster one.
+        self.engine = Engine("eager", device)
 
         if args:
             logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
@@ -253,20 +256,37 @@ class PPO:
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
-        recurrent = self.actor_critic.is_recurrent
-        generator = self.storage.reccurent_mini_batch_generator if recurrent else self.storage.mini_batch_generator
         self._averages = RunningAverages()
-        for minibatch in generator(self.num_mini_batches, self.num_learning_epochs):
-            self._averages.add(self.learn_from(minibatch))
+        settings = self._settings()
+        for minibatch in self._mini_batches():
+            self._averages.add(self.engine.run_step(self.learn_from, minibatch, settings))
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
         stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
         return losses, stats
 
+    def _mini_batches(self) -> Iterator[Any]:
+        """The mini-batches of all epochs."""
+        storage, sizes = self.storage, (self.num_mini_batches, self.num_learning_epochs)
+        if not self.actor_critic.is_recurrent:
+            return storage.mini_batch_generator(*sizes)
+        storage.trajectory_capacity = self.engine.static_size(lambda: storage.max_trajectories(self.num_mini_batches))
+        return storage.reccurent_mini_batch_generator(*sizes)
+
+    def _settings(self) -> tuple[tuple[str, Any], ...]:
+        """Every plain number and word that the losses may read; the engine starts anew when one changes."""
+        plain = (bool, int, float, str)
+        names = sorted(set(vars(self)) - {"current_learning_iteration"})
+        return tuple((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain))
+
+    def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
+        """Every plain number and word that acting and storing may read."""
+        return self._settings()
+
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        losses, _, stats = self.compute_losses(minibatch)
+        losses, _, stats = self.engine.compiled(self.compute_losses)(minibatch)
         total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
         measured = {f"loss/{name}": value for name, value in losses.items()}
         measured["loss/total_loss"] = total

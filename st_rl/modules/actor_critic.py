@@ -218,6 +218,11 @@ class ActorCritic(nn.Module):
         for memory in self._memories().values():
             memory.hidden_states = None
 
+    def settle_memory(self) -> None:
+        """Keep the present state of all memories where the next rollout will look for it."""
+        for memory in self._memories().values():
+            memory.settle()
+
     def memory_state(self) -> dict[str, list[Tensor]]:
         """The state of every memory as plain lists of tensors, for a checkpoint; those without a state are left out."""
         return {

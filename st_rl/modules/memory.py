@@ -28,6 +28,8 @@ class Memory(nn.Module):
         self.rnn = RNN_TYPES[type.lower()](int(input_size), int(hidden_size), num_layers=int(num_layers))
         # No state exists before the first step; a missing state counts as zeros.
         self.hidden_states: Any = None
+        # A place that never moves, for the state between two rollouts; none before the first one ends.
+        self._settled: Any = None
 
     def forward(self, input: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
         """Step mode `(N, D) -> (N, H)`, or batch mode `(T, K, D) -> (T, K, H)`, unpadded to `(T, B, H)` with masks."""
@@ -52,11 +54,20 @@ class Memory(nn.Module):
             self.hidden_states, lambda leaf: leaf.masked_fill(finished.to(leaf.device), 0.0)
         )
 
+    def settle(self) -> None:
+        """Move the state to a fixed place, from which a captured rollout can start."""
+        if self.hidden_states is None:
+            return
+        if self._settled is None or _leaves(self._settled)[0].shape != _leaves(self.hidden_states)[0].shape:
+            with torch.inference_mode(False):
+                self._settled = _map_state(self.hidden_states, torch.clone)
+        for fixed, leaf in zip(_leaves(self._settled), _leaves(self.hidden_states)):
+            fixed.copy_(leaf)
+        self.hidden_states = self._settled
+
     def state_leaves(self) -> list[Tensor]:
         """The tensors of the state: one for a GRU, two for an LSTM, none before the first step."""
-        if self.hidden_states is None:
-            return []
-        return list(self.hidden_states) if isinstance(self.hidden_states, tuple) else [self.hidden_states]
+        return [] if self.hidden_states is None else _leaves(self.hidden_states)
 
     def load_state_leaves(self, leaves: Sequence[Tensor] | None) -> None:
         """Continue from what `state_leaves` gave; nothing means no state."""
@@ -76,6 +87,10 @@ def _as_rnn_state(state: Any) -> Any:
 def _usable(leaf: Tensor) -> Tensor:
     """The tensor itself, or an ordinary copy of one left by an inference-mode rollout, which autograd refuses."""
     return leaf.clone() if leaf.is_inference() and not torch.is_inference_mode_enabled() else leaf
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    return list(state) if isinstance(state, tuple) else [state]
 
 
 def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -21,30 +21,30 @@ class EpisodeStatistics:
         self.cur_episode_length = torch.zeros(num_envs, device=device)
         # Rows of one rollout: step reward, return so far, length so far, done.
         self._rollout = torch.zeros(num_steps, 4, num_envs, device=device)
-        self._filled = 0
+        self.num_recorded = 0
 
     def record(self, rewards: Tensor, dones: Tensor) -> None:
         """Take in one step of all robots, rewards and dones `(N,)`."""
         finished = dones.reshape(-1) > 0
         self.cur_reward_sum.add_(rewards.reshape(-1))
         self.cur_episode_length.add_(1)
-        row = self._rollout[self._filled]
+        row = self._rollout[self.num_recorded]
         row[0] = rewards.reshape(-1)
         row[1] = self.cur_reward_sum
         row[2] = self.cur_episode_length
         row[3] = finished
         self.cur_reward_sum.masked_fill_(finished, 0.0)
         self.cur_episode_length.masked_fill_(finished, 0.0)
-        self._filled += 1
+        self.num_recorded += 1
 
     def drain(self) -> None:
         """Move what was recorded into the buffers that the log shows; waits for the device."""
-        rewards, returns, lengths, dones = self._rollout[: self._filled].cpu().unbind(dim=1)
+        rewards, returns, lengths, dones = self._rollout[: self.num_recorded].cpu().unbind(dim=1)
         finished = dones > 0
         self.rewbuffer.extend(returns[finished].tolist())
         self.lenbuffer.extend(lengths[finished].tolist())
         self.rframebuffer.extend(rewards[~finished][-2000:].tolist())
-        self._filled = 0
+        self.num_recorded = 0
 
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs."""

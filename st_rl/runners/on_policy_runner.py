@@ -11,6 +11,7 @@ from torch import Tensor
 
 import st_rl
 from st_rl.algorithms import algorithm_classes
+from st_rl.engine import Engine
 from st_rl.env.utils import split_observations, split_step
 from st_rl.modules import build_actor_critic
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
@@ -82,6 +83,8 @@ class OnPolicyRunner:
         self._continue_from_observations = False
         self._stop_requested = False
         self._rollout_position = 0
+        # How a rollout runs, chosen when learning starts.
+        self._rollout: Callable[[Any], Any] | None = None
         env.reset()
 
     default_log_interval = 1
@@ -145,6 +148,7 @@ class OnPolicyRunner:
         self.init_writter(init_at_random_ep_len)
         self._stop_requested = False
         try:
+            self._start_engine(num_learning_iterations)
             self._start_observing()
             self.train_mode()
             start = self.current_learning_iteration
@@ -218,7 +222,7 @@ class OnPolicyRunner:
         obs, critic_obs, _ = self._observe()
         self.train_mode()
         with torch.inference_mode(self._inference_mode):
-            self._observations = self._normalized(*self._clean(obs, critic_obs))
+            self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
@@ -234,6 +238,24 @@ class OnPolicyRunner:
 
     def _collect(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """One rollout into the storage; returns the episode infos of every step and the infos of the last one."""
+        if self._rollout is None:
+            raise RuntimeError("there is nothing to act on: collect through learn()")
+        outcome = self._rollout(self.alg.rollout_settings())
+        self._episodes.drain()
+        return outcome
+
+    def _start_engine(self, num_iterations: int) -> None:
+        """Choose how rollout and update run, and say so."""
+        engine = Engine(self.cfg.get("engine") or "auto", self.device, num_iterations)
+        engine.announce()
+        self.alg.engine = engine
+        self._rollout = lambda settings: self._roll_out()
+        if getattr(self.env, "is_graph_safe", False):
+            host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
+            self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
+
+    def _roll_out(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Act, step and store for the length of a rollout, then compute the returns; no wait for the device."""
         ep_infos: list[dict[str, Any]] = []
         infos: Mapping[str, Any] = {}
         if self._observations is None:
@@ -248,9 +270,19 @@ class OnPolicyRunner:
                     ep_infos.append(dict(episode))
                 self._episodes.record(rewards, dones)
             self.alg.compute_returns(critic_obs)
-        self._observations = (obs, critic_obs)
-        self._episodes.drain()
+            self._keep_observations(obs, critic_obs)
+            self.alg.actor_critic.settle_memory()
         return ep_infos, infos
+
+    def _keep_observations(self, obs: Tensor, critic_obs: Tensor) -> None:
+        """Remember what to act on next, always in the same place."""
+        if self._observations is None:
+            with torch.inference_mode(False):
+                own = obs.clone()
+                self._observations = (own, own if critic_obs is obs else critic_obs.clone())
+            return
+        for kept, new in zip(self._observations, (obs, critic_obs)):
+            kept.copy_(new)
 
     def rollout_step(
         self, obs: Tensor, critic_obs: Tensor, **kwargs: Any
@@ -410,8 +442,7 @@ class OnPolicyRunner:
         if "env_state_dict" in loaded and hasattr(self.env, "load_state_dict"):
             self.env.load_state_dict(loaded["env_state_dict"])
             if state["observations"] is not None:
-                obs, critic_obs = (tensor.to(self.device) for tensor in state["observations"])
-                self._observations = (obs, critic_obs)
+                self._keep_observations(*(tensor.to(self.device) for tensor in state["observations"]))
                 self._continue_from_observations = True
             self.alg.actor_critic.load_memory_state(state["memory"])
         load_rng_state_dict(loaded["rng_state_dict"])
@@ -419,12 +450,12 @@ class OnPolicyRunner:
     def _manipulated(self, loaded: dict[str, Any], source: Path) -> dict[str, Any]:
         """Apply the configured checkpoint manipulator and keep its result beside the run."""
         name = self.cfg["ckpt_manipulator"]
-        manipulate: Any = getattr(ckpt_manipulator, str(name), None)
+        manipulate = vars(ckpt_manipulator).get(str(name))
         if not callable(manipulate):
             names = [n for n, f in vars(ckpt_manipulator).items() if callable(f) and not n.startswith("_")]
             raise ValueError(unknown_name_message("ckpt_manipulator", name, names))
         logger.warning(f"*** the checkpoint {source.name} is changed by '{name}' before it is loaded ***")
-        result: dict[str, Any] = manipulate(loaded, self.alg.state_dict())
+        result = manipulate(loaded, self.alg.state_dict())
         if self.log_dir is not None:
             target = Path(self.log_dir) / f"model_{result['iter']}.pt"
             if target.resolve() != source.resolve():

@@ -1,0 +1,112 @@
+"""How the hot functions of a training run: as they are, compiled, or as CUDA graphs."""
+
+import shutil
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from st_rl.engine.graph import GraphedLoop, GraphedStep
+from st_rl.utils.log import logger
+
+ENGINES = ("auto", "eager", "compile", "graph")
+
+
+class Plan(NamedTuple):
+    """What an engine does, and why."""
+
+    graphs: bool
+    compiles: bool
+    reason: str
+
+
+def make_plan(setting: str, device: torch.device, iterations: int | None, world_size: int = 1) -> Plan:
+    """Decide how to run on a device, for a training of so many iterations."""
+    if setting not in ENGINES:
+        raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
+    cuda = device.type == "cuda"
+    if setting == "eager":
+        return Plan(False, False, "asked for")
+    if setting == "graph":
+        if not cuda:
+            raise ValueError(f"engine 'graph' needs a CUDA device, not '{device}'; use 'auto', 'eager' or 'compile'")
+        return Plan(True, False, "asked for")
+    if setting == "compile":
+        return Plan(cuda, True, "asked for")
+    if cuda:
+        pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cuda"]
+        return Plan(True, pays, "on a GPU" + (", long enough for compilation to pay back" if pays else ""))
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        return Plan(False, False, "no C++ compiler for torch.compile")
+    pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cpu"]
+    return Plan(False, pays, "long enough for compilation to pay back" if pays else "too short for compilation to pay")
+
+
+# Iterations after which the compilation of the losses has paid for itself, measured in benchmarks/engine_payback.
+COMPILE_PAYS_AFTER = {"cpu": 1500, "cuda": 4000}
+
+
+class Engine:
+    """Wraps the functions that an algorithm and a runner call again and again; knows neither of them."""
+
+    def __init__(self, setting: str = "eager", device: torch.device | str = "cpu", iterations: int | None = None):
+        self.device = torch.device(device)
+        self.plan = make_plan(setting, self.device, iterations)
+        self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
+        self._capacity = 0
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._steps: dict[Any, GraphedStep] = {}
+
+    def describe(self) -> str:
+        """One line for the log: what runs how, and why."""
+        losses = "compiled losses" if self.plan.compiles else "losses as written"
+        steps = "CUDA graphs" if self.plan.graphs else "no graphs"
+        return f"engine: {steps}, {losses} ({self.plan.reason})"
+
+    def announce(self) -> None:
+        """Say in the log how things run."""
+        logger.info(self.describe())
+
+    def static_size(self, measure: Callable[[], Tensor]) -> int | None:
+        """A size that holds what `measure` counts and seldom changes; None when sizes may change freely.
+
+        Waits for the device once.
+        """
+        if self._stream is None:
+            return None
+        needed = int(measure())
+        if needed > self._capacity or needed * 2 < self._capacity:
+            self._capacity = 64 * -(-int(needed * 1.1) // 64)
+        return self._capacity
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled if that is the plan."""
+        if not self.plan.compiles:
+            return function
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, dynamic=False)
+        return self._compiled[function]
+
+    def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None) -> Any:
+        """Call a function of nested tensors whose shapes repeat; its result is valid until its next call.
+
+        `key` names the Python values that the function reads: a new one means that it must be captured anew.
+        """
+        if self._stream is None:
+            return function(argument)
+        if function not in self._steps:
+            self._steps[function] = GraphedStep(function, self._stream)
+        return self._steps[function](argument, key)
+
+    def loop(
+        self,
+        function: Callable[[], Any],
+        host_state: Sequence[tuple[Any, str]] = (),
+        during_capture: Callable[[torch.cuda.Stream], AbstractContextManager[Any]] | None = None,
+    ) -> Callable[[Hashable], Any]:
+        """A function without arguments on tensors in fixed places, as one graph if that is the plan."""
+        if self._stream is None:
+            return lambda key=None: function()
+        return GraphedLoop(function, self._stream, host_state, during_capture)
