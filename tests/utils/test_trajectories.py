@@ -140,3 +140,29 @@ def test_wrong_shapes_are_named():
     padded, masks = split_and_pad_trajectories(data, torch.ones(9, 5))
     with pytest.raises(ValueError, match="complete environments"):
         unpad_trajectories(padded[:, :10], masks[:, :10])
+
+
+def test_with_a_given_number_of_pieces_nothing_reads_the_data():
+    """Meta tensors hold no data: whatever would wait on a device fails on them."""
+    dones = torch.empty(9, 5, 1, dtype=torch.int64, device="meta")
+    data = torch.empty(9, 5, 3, device="meta")
+    index = index_trajectories(dones, num_trajectories=20)
+    assert unpad_trajectories(pad(data, index), index.position).shape == (9, 5, 3)
+    assert count_trajectories(dones).shape == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_nothing_waits_and_the_numbers_are_the_same():
+    data, dones = rollout(24, 8, 0.1)
+    expected = pad(data, index_trajectories(dones, 60))
+    cuda_data, cuda_dones = data.cuda(), dones.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        index = index_trajectories(cuda_dones, 60)
+        padded = pad(cuda_data, index)
+        restored = unpad_trajectories(padded, index.position)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(padded.cpu(), expected)
+    assert torch.equal(restored, cuda_data)
