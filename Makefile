@@ -6,7 +6,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := sim,gym,export,video,plot,sweep,wandb,dev
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 # torch first and by itself, so that a build chosen for this machine is kept and not replaced by another
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 # small networks run faster on one thread (DESIGN 3), and the tests run in several processes

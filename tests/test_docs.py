@@ -1,0 +1,141 @@
+"""What the README, the guides and the examples show works as it is written."""
+
+import ast
+import copy
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+
+from st_rl.algorithms import PPO
+from st_rl.modules import ActorCritic, ActorCriticRecurrent
+from st_rl.runners import OnPolicyRunner, build_runner
+from tests.fakes import EchoEnv
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+
+
+def python_blocks(page: str) -> list[str]:
+    """The blocks of a Markdown page that are marked as Python."""
+    return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def documented_config() -> dict:
+    """The configuration with which the page on configurations begins."""
+    namespace: dict = {}
+    exec(python_blocks("docs/configuration.md")[0], namespace)
+    return {**namespace["config"], "strict": True}
+
+
+def fragment(page: str, key: str) -> dict:
+    """The value of a block that shows one key of a configuration, `"key": {...}`."""
+    (block,) = (block for block in python_blocks(page) if block.startswith(f'"{key}"'))
+    return ast.literal_eval("{" + block + "}")[key]
+
+
+class WalkerEnv(EchoEnv):
+    """Echoes, and names its observation as the page on configurations assumes."""
+
+    def __init__(self):
+        super().__init__(num_envs=4, num_obs=15, num_actions=6)
+        self.obs_segments = OrderedDict(command=3, angular_velocity=3, gravity=3, joints=6)
+
+    def _with_novelty(self, extras: dict) -> dict:
+        groups = {**extras.get("observations", {}), "rnd_state": torch.zeros(self.num_envs, 2)}
+        return {**extras, "observations": groups}
+
+    def get_observations(self):
+        obs, extras = super().get_observations()
+        return obs, self._with_novelty(extras)
+
+    def step(self, actions):
+        obs, rewards, dones, infos = super().step(actions)
+        return obs, rewards, dones, self._with_novelty(infos)
+
+
+def test_readme_trains_and_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    train, play = python_blocks("README.md")
+    code = (train + play).replace("learn(200)", "learn(2)").replace("model_200.pt", "model_2.pt")
+    namespace: dict = {"MyVecEnv": lambda num_envs: EchoEnv(num_envs=8)}
+    exec(code, namespace)
+    assert namespace["actions"].shape == (8, 2)
+    assert {"best.pt", "config.json", "model_2.pt"} <= {path.name for path in (tmp_path / "runs/first").iterdir()}
+
+
+def test_readme_fits_on_a_screen():
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 90
+
+
+def test_the_first_configuration_shown_is_complete():
+    before = documented_config()
+    config = copy.deepcopy(before)
+    runner = build_runner("OnPolicyRunner", EchoEnv(), config)
+    runner.learn(1)
+    assert config == before
+
+
+@pytest.mark.parametrize("key", ["rnd_cfg", "symmetry_cfg"])
+def test_algorithm_options_shown_are_accepted(key: str):
+    config = documented_config()
+    config["algorithm"][key] = fragment("docs/configuration.md", key)
+    runner = OnPolicyRunner(WalkerEnv(), config)
+    runner.learn(1)
+    assert (runner.alg.rnd is not None) == (key == "rnd_cfg")
+    assert (runner.alg.symmetry is not None) == (key == "symmetry_cfg")
+
+
+def test_memory_shown_is_accepted():
+    config = documented_config()
+    config["policy"] = fragment("docs/first-steps.md", "policy")
+    runner = OnPolicyRunner(EchoEnv(), config)
+    runner.learn(1)
+    assert runner.alg.actor_critic.is_recurrent
+
+
+def documented_defaults(heading: str) -> dict[str, object]:
+    """Default of every key in the table under a heading of the page on configurations, where one is given."""
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    section = page.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    defaults: dict[str, object] = {}
+    for keys, default in re.findall(r"^\| (`[^|]*`) \| ([^|]*?) \|", section, re.MULTILINE):
+        names = re.findall(r"`(\w+)`", keys)
+        try:
+            value = ast.literal_eval(default.replace("`", "") or "''")
+        except (ValueError, SyntaxError):
+            continue  # words, such as "required"
+        values = value if isinstance(value, tuple) else (value,) * len(names)
+        defaults.update(zip(names, values, strict=True))
+    return {name: value for name, value in defaults.items() if value != "" and name != "class_name"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "classes"), [("Policy", [ActorCritic, ActorCriticRecurrent]), ("Algorithm: PPO", [PPO])]
+)
+def test_defaults_shown_are_those_of_the_code(heading: str, classes: list[type]):
+    defaults: dict[str, object] = {}
+    for cls in classes:
+        parameters = inspect.signature(cls).parameters.values()
+        defaults |= {parameter.name: parameter.default for parameter in parameters}
+    shown = documented_defaults(heading)
+    assert len(shown) > 5
+    for name, value in shown.items():
+        default = defaults[name]
+        assert (list(default) if isinstance(default, tuple) else default) == value, name
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(example: Path, tmp_path: Path):
+    command = [sys.executable, str(example), "--iterations", "2", "--log-dir", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "check_env:" not in done.stdout
+    assert (tmp_path / "run" / "model_2.pt").exists()
