@@ -1,5 +1,6 @@
 """The gradient step: average over ranks, clip, skip what is not finite, never wait for the device."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -74,5 +75,6 @@ class GuardedOptimizer:
         """Restore the optimiser and take over its learning rate."""
         # A file from another device or program may say "not fused", which would put the guard out of action.
         groups = [{**group, **self._options} for group in state["param_groups"]]
-        self.optimizer.load_state_dict({**state, "param_groups": groups})
+        # A copy, because torch would go on writing into the tensors it is given.
+        self.optimizer.load_state_dict({"state": copy.deepcopy(state["state"]), "param_groups": groups})
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
