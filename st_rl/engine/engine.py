@@ -51,10 +51,17 @@ COMPILE_PAYS_AFTER = {"cpu": 1500, "cuda": 4000}
 class Engine:
     """Wraps the functions that an algorithm and a runner call again and again; knows neither of them."""
 
-    def __init__(self, setting: str = "eager", device: torch.device | str = "cpu", iterations: int | None = None):
+    def __init__(
+        self,
+        setting: str = "eager",
+        device: torch.device | str = "cpu",
+        iterations: int | None = None,
+        compile_backend: str = "inductor",
+    ):
         self.device = torch.device(device)
         self.plan = make_plan(setting, self.device, iterations)
         self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
+        self._compile_backend = compile_backend
         self._capacity = 0
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._steps: dict[Any, GraphedStep] = {}
@@ -86,7 +93,7 @@ class Engine:
         if not self.plan.compiles:
             return function
         if function not in self._compiled:
-            self._compiled[function] = torch.compile(function, dynamic=False)
+            self._compiled[function] = torch.compile(function, dynamic=False, backend=self._compile_backend)
         return self._compiled[function]
 
     def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None) -> Any:

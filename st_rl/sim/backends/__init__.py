@@ -6,10 +6,20 @@ import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg, fine_physics, with_physics
 from st_rl.sim.backends.mujoco_backend import MujocoBackend
+from st_rl.sim.backends.warp_backend import WarpBackend
 
-__all__ = ["BACKENDS", "Backend", "MujocoBackend", "PhysicsCfg", "fine_physics", "make_backend", "with_physics"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "MujocoBackend",
+    "PhysicsCfg",
+    "WarpBackend",
+    "fine_physics",
+    "make_backend",
+    "with_physics",
+]
 
-BACKENDS: dict[str, type[Backend]] = {"cpu": MujocoBackend}
+BACKENDS: dict[str, type[Backend]] = {"cpu": MujocoBackend, "cuda": WarpBackend}
 """Backend class for each type of device."""
 
 

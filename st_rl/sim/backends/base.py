@@ -30,6 +30,8 @@ class PhysicsCfg:
     """Constraint solver."""
     num_threads: int = 0
     """Threads that step robots on the CPU; 0 for one on each core."""
+    max_contacts: int = 0
+    """Contacts of one robot that a GPU has room for; 0 to work it out from its shapes."""
 
     @property
     def control_period(self) -> float:
@@ -115,8 +117,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor) -> None:
-        """Add `delta` `(N, k)` to the first `k` columns of `qvel` for the robots of `mask` `(N,)`: a push."""
+    def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
+        """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`: a push."""
 
     @abstractmethod
     def expand(self, field: str) -> torch.Tensor:

@@ -105,13 +105,13 @@ class MujocoBackend(Backend):
         self.sensordata.numpy()[rows] = 0.0
         self.joint_force.numpy()[rows] = 0.0
 
-    def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor) -> None:
-        """Add `delta` `(N, k)` to the first `k` columns of `qvel` for the robots of `mask` `(N,)`."""
-        start = self._columns["qvel"].start
-        velocity = self.batch.state[:, start : start + delta.shape[1]]
+    def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
+        """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`."""
+        start, stop = column, column + delta.shape[1]
+        velocity = self.batch.state[:, self._columns["qvel"]][:, start:stop]
         np.add(velocity, delta.numpy(), out=velocity, where=mask.numpy()[:, None])
         if not self._motion_is_stale:
-            np.copyto(self._qvel32.numpy()[:, : delta.shape[1]], velocity)
+            np.copyto(self._qvel32.numpy()[:, start:stop], velocity)
 
     def expand(self, field: str) -> torch.Tensor:
         """Give a field of the model a value per robot and return it live, `(N, ...)` float64."""
