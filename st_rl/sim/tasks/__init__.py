@@ -1,0 +1,68 @@
+"""Built-in tasks: what a robot should do, in batched torch on top of a backend."""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+
+from st_rl.sim.tasks.balance import Balance, BalanceCfg
+from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
+from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
+from st_rl.sim.tasks.quadruped_walk_cfg import QuadrupedWalkCfg
+from st_rl.sim.tasks.task import Task
+from st_rl.sim.tasks.training import BALANCE_TRAINING, QUADRUPED_WALK_TRAINING
+from st_rl.utils.config import unknown_name_message
+
+__all__ = ["TASKS", "Task", "TaskCfg", "TaskEntry", "find_task", "make_task", "with_overrides"]
+
+
+class TaskEntry(NamedTuple):
+    """A task by name: its class, the class of its configuration, and how to train it."""
+
+    task: type[Any]
+    cfg: type[Any]
+    training: dict[str, Any]
+
+    def training_config(self) -> dict[str, Any]:
+        """A copy of the default training configuration, free to change."""
+        return copy.deepcopy(self.training)
+
+
+TASKS: dict[str, TaskEntry] = {
+    "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
+    "quadruped-walk": TaskEntry(QuadrupedWalk, QuadrupedWalkCfg, QUADRUPED_WALK_TRAINING),
+}
+"""Tasks that `make_task` and the command line know."""
+
+
+def find_task(name: str) -> TaskEntry:
+    """The entry of a task; ValueError with the nearest name first and all names for an unknown one."""
+    if name not in TASKS:
+        raise ValueError(unknown_name_message("task", name, TASKS))
+    return TASKS[name]
+
+
+def make_task(
+    name: str,
+    num_envs: int | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    *,
+    cfg: TaskCfg | None = None,
+    **overrides: Any,
+) -> Task:
+    """Build a task by name.
+
+    Args:
+        name: One of `TASKS`.
+        num_envs: Number of robots; the configuration's own number by default.
+        device: Where tensors live; it also decides which backend steps physics.
+        seed: Of the task's random numbers.
+        cfg: The configuration to start from, by default that of the task; not modified.
+        overrides: Fields to replace by dotted name, such as `**{"commands.forward": (0.3, 1.0)}`.
+    """
+    entry = find_task(name)
+    if cfg is not None and not isinstance(cfg, entry.cfg):
+        raise ValueError(f"the task '{name}' takes a {entry.cfg.__name__}, got a {type(cfg).__name__}")
+    final_cfg = with_overrides(entry.cfg() if cfg is None else cfg, overrides)
+    return entry.task(final_cfg, final_cfg.num_envs if num_envs is None else num_envs, device, seed)

@@ -1,0 +1,135 @@
+"""The task `balance`: keep a pole upright on a cart. It learns in seconds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from st_rl.sim.tasks.cfg import ControlCfg, NormalizationCfg, TaskCfg
+from st_rl.sim.tasks.task import Task, Term
+
+
+def upright(task: Any) -> torch.Tensor:
+    """One when the pole points straight up, zero when it is level."""
+    return task.pole_angle.cos()
+
+
+def centred(task: Any) -> torch.Tensor:
+    """Squared distance of the cart from the middle of the rail."""
+    return task.cart_position.square()
+
+
+def effort(task: Any) -> torch.Tensor:
+    """Squared action."""
+    return task.actions.square().sum(dim=1)
+
+
+def pole_down(task: Any) -> torch.Tensor:
+    """Whether the pole leans further than it may."""
+    return task.pole_angle.abs() > task.cfg.max_angle
+
+
+def off_rail(task: Any) -> torch.Tensor:
+    """Whether the cart is further from the middle than it may be."""
+    return task.cart_position.abs() > task.cfg.max_position
+
+
+# Every reward term with its function and its weight per second.
+REWARDS: dict[str, tuple[Term, float]] = {
+    "upright": (upright, 1.0),
+    "centred": (centred, -0.2),
+    "effort": (effort, -0.01),
+}
+
+
+@dataclass
+class BalanceCfg(TaskCfg):
+    """Settings of `balance`."""
+
+    robot: str = "cartpole"
+    """Path of an MJCF file with joints `slider` and `hinge`, or the name of a built-in robot."""
+    num_envs: int = 64
+    """Number of robots simulated together unless the caller says otherwise."""
+    episode_length_s: float = 5.0
+    """Seconds after which an episode ends by time-out."""
+    control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=6.0, clip_actions=2.0))
+    """Force on the cart = action_scale * action, in N."""
+    normalization: NormalizationCfg = field(
+        default_factory=lambda: NormalizationCfg({"position": 1.0, "lin_vel": 0.5, "angle": 4.0, "ang_vel": 0.5})
+    )
+    """Scales of observations."""
+    rewards: dict[str, float] = field(default_factory=lambda: {name: weight for name, (_, weight) in REWARDS.items()})
+    """Weight of each reward term, per second; a term of weight 0 is not computed."""
+    max_angle: float = 0.6
+    """Angle of the pole from upright at which an episode ends, rad."""
+    max_position: float = 2.0
+    """Distance of the cart from the middle at which an episode ends, m."""
+    start_spread: float = 0.2
+    """Largest position and velocity of cart and pole at the start, m, rad, m/s and rad/s."""
+
+
+class Balance(Task):
+    """Cart-poles that are pushed by a force on the cart."""
+
+    REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in REWARDS.items()}
+    METRICS: ClassVar[Sequence[str]] = ("Balance/angle", "Balance/position")
+    TERMINATIONS: ClassVar[Mapping[str, Term]] = {"pole_down": pole_down, "off_rail": off_rail}
+
+    cfg: BalanceCfg
+    cart_position: torch.Tensor
+    """`(N,)` m"""
+    cart_velocity: torch.Tensor
+    """`(N,)` m/s"""
+    pole_angle: torch.Tensor
+    """`(N,)` from upright, from -pi to pi, rad"""
+    pole_velocity: torch.Tensor
+    """`(N,)` rad/s"""
+
+    def __init__(self, cfg: BalanceCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        """Build the cart-poles and start the first episodes."""
+        super().__init__(cfg, num_envs, device, seed)
+        joints = {self.robot.model.joint(j).name: j for j in range(self.robot.model.njnt)}
+        if not {"slider", "hinge"} <= set(joints) or self.robot.actuation != "torque":
+            raise ValueError(
+                f"{self.robot.path} is no cart-pole: 'balance' needs joints 'slider' and 'hinge' and a <motor> on the "
+                f"slider; it has the joints {', '.join(joints)}"
+            )
+        model = self.robot.model
+        self._slider, self._hinge = (int(model.jnt_qposadr[joints[name]]) for name in ("slider", "hinge"))
+        segments = {"cart_position": 1, "cart_velocity": 1, "pole_angle": 1, "pole_velocity": 1}
+        scales = cfg.normalization.obs_scales
+        ordered = [scales[name] for name in ("position", "lin_vel", "angle", "ang_vel")]
+        self._scales = torch.tensor(ordered, dtype=torch.float32, device=self.device)
+        near = [(-cfg.start_spread, cfg.start_spread)] * 2
+        self.start(segments, privileged={}, random={"position": near, "velocity": near})
+
+    def _drive(self, actions: torch.Tensor) -> None:
+        """Push the cart with the scaled action for one control period."""
+        self.backend.set_control(actions * self.cfg.control.action_scale)
+        self.backend.step(self.cfg.physics.substeps)
+
+    def _read_state(self) -> None:
+        """Name the columns of the state; both joints have one position and one velocity each, in the same order."""
+        qpos, qvel = self.backend.qpos, self.backend.qvel
+        self.cart_position, self.cart_velocity = qpos[:, self._slider], qvel[:, self._slider]
+        self.pole_angle = torch.remainder(qpos[:, self._hinge] + math.pi, 2 * math.pi) - math.pi
+        self.pole_velocity = qvel[:, self._hinge]
+
+    def _observe(self) -> torch.Tensor:
+        """Scaled positions and velocities, `(N, 4)`."""
+        parts = (self.cart_position, self.cart_velocity, self.pole_angle, self.pole_velocity)
+        clip = self.cfg.normalization.clip_observations
+        return (torch.stack(parts, dim=1) * self._scales).clamp_(-clip, clip)
+
+    def _metrics(self) -> torch.Tensor:
+        """Distances from the goal, `(N, 2)`."""
+        return torch.stack([self.pole_angle, self.cart_position], dim=1).abs_()
+
+    def _start_episodes(self, mask: torch.Tensor) -> None:
+        """Put the cart-poles of `mask` near the middle with the pole almost upright."""
+        self.backend.reset(mask, self.random["position"], self.random["velocity"])
+        self.actions.masked_fill_(mask[:, None], 0.0)
+        self._episode_length.masked_fill_(mask, 0)
+        self._read_state()

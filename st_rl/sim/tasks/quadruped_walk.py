@@ -1,0 +1,249 @@
+"""The task `quadruped-walk`: follow commands forward, sideways and turning on flat ground."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+
+from st_rl.sim.tasks import rewards as terms
+from st_rl.sim.tasks.joint_control import Columns, JointControl
+from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, QuadrupedWalkCfg, random_ranges, scale_row
+from st_rl.sim.tasks.randomization import NUM_PROPERTIES, randomize
+from st_rl.sim.tasks.rotation import rotate_inverse
+from st_rl.sim.tasks.task import Task, Term
+from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
+
+
+class QuadrupedWalk(Task):
+    """Robots with feet that walk to a gait clock as commanded.
+
+    The attributes below hold the state after the last step, and for a robot that was reset its new start; from
+    `velocity_error` on they are what the step was judged by, before any reset. Velocities of the base are in its own
+    frame, feet (`F`) and joints (`J`) in the order of the robot. The next step may overwrite them: clone what you keep.
+    """
+
+    REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in REWARDS.items()}
+    TERMINATIONS: ClassVar[Mapping[str, Term]] = {"fall": terms.touches_ground, "tilt": terms.tilted_over}
+    METRICS: ClassVar[Sequence[str]] = ("Tracking/forward_error", "Tracking/sideways_error", "Tracking/turning_error")
+
+    cfg: QuadrupedWalkCfg
+    base_lin_vel: torch.Tensor
+    """`(N, 3)` m/s"""
+    base_ang_vel: torch.Tensor
+    """`(N, 3)` rad/s"""
+    base_height: torch.Tensor
+    """`(N, 1)` m"""
+    projected_gravity: torch.Tensor
+    """`(N, 3)` direction of gravity in the frame of the base."""
+    joint_pos: torch.Tensor
+    """`(N, J)` rad"""
+    joint_vel: torch.Tensor
+    """`(N, J)` rad/s"""
+    joint_offset: torch.Tensor
+    """`(N, J)` joint positions relative to the default pose, rad."""
+    moving: torch.Tensor
+    """`(N,)` bool: the command is to move and not to stand."""
+    foot_contact: torch.Tensor
+    """`(N, F)` bool: the foot touches something."""
+    foot_height: torch.Tensor
+    """`(N, F)` height of the sole above the ground, m."""
+    foot_velocity: torch.Tensor
+    """`(N, F, 2)` horizontal velocity of the foot in the world, m/s."""
+    velocity_error: torch.Tensor
+    """`(N, 3)` command minus velocity: forward, to the left, turning."""
+    has_fallen: torch.Tensor
+    """`(N,)` bool: the base or a knee touches something."""
+    foot_stance: torch.Tensor
+    """`(N, F)` bool: the gait clock wants the foot on the ground."""
+    swing_height: torch.Tensor
+    """`(N, F)` height that the gait clock wants of a swinging sole, m."""
+
+    def __init__(self, cfg: QuadrupedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        """Build the robots, draw their properties and start the first episodes."""
+        super().__init__(cfg, num_envs, device, seed)
+        robot = self.robot
+        self._base = robot.require_locomotion("quadruped-walk")
+        self._check_gait()
+        uniform = torch.rand(num_envs, NUM_PROPERTIES + 1, generator=self.generator, device=self.device)
+        self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.keep)
+        ranges = (cfg.randomization.friction, cfg.randomization.base_mass, cfg.randomization.motor_strength)
+        drawn = randomize(self.backend, robot, ranges, uniform[:, :-1])
+        self.properties = self.keep("properties", torch.cat([drawn, self._control.latency_s[:, None]], dim=1))
+        """`(N, 4)` friction, factor of the base's mass, factor of the motors' torque, latency in s."""
+        self.commands = self.keep("commands", self._zeros(3))
+        """`(N, 3)` speed forward and to the left, m/s, and turning rate to the left, rad/s."""
+        self.phase = self.keep("phase", self._zeros())
+        """`(N,)` gait clock, from 0 to 1 over a stride."""
+        self._judged_velocity = self.keep("judged_velocity", self._zeros(3))
+        self._judged_commands = self.keep("judged_commands", self._zeros(3))
+        self._commands_are_held = False
+        self._set_constants()
+        joints, feet = robot.num_joints, len(robot.feet)
+        lin_vel = {"base_lin_vel": 3}
+        seen = {"base_ang_vel": 3, "projected_gravity": 3, "joint_pos": joints, "joint_vel": joints}
+        seen |= {"commands": 3, "actions": joints, "clock": 2}
+        hidden = {"base_height": 1, "foot_contact": feet, "foot_height": feet, "properties": 4}
+        in_actor = cfg.observe_linear_velocity
+        segments = {**lin_vel, **seen} if in_actor else seen
+        privileged = hidden if in_actor else {**lin_vel, **hidden}
+        self._obs_scale = torch.tensor(scale_row(cfg, {**segments, **privileged}), device=self.device)
+        self.start(segments, privileged, random_ranges(cfg, segments, joints))
+
+    def hold_commands(self, commands: torch.Tensor) -> None:
+        """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
+        self.commands.copy_(commands)
+        self._commands_are_held = True
+        self._read_state()
+        self._deliver(self._observe())
+
+    def push(self, velocity: torch.Tensor, mask: torch.Tensor) -> None:
+        """Change the velocity of the bases of `mask` `(N,)` by `velocity` `(N, 3)` in the world's frame, m/s."""
+        self.backend.add_velocity(velocity, mask, self._base.qvel)
+        self._read_state()
+        self._deliver(self._observe())
+
+    @property
+    def torques(self) -> torch.Tensor:
+        """`(N, J)` torque at the actuated joints, Nm."""
+        return self._joint_vel_columns(self.backend.joint_force)
+
+    @property
+    def lin_vel_rmsd(self) -> torch.Tensor:
+        """`(N,)` absolute error of the forward velocity in the last step, m/s."""
+        return lin_vel_rmsd(self._judged_velocity, self._judged_commands, reduce=False)
+
+    @property
+    def tracking_error(self) -> torch.Tensor:
+        """Root mean square error of the forward velocity in the last step over all robots, m/s, 0-d."""
+        return lin_vel_rmsd(self._judged_velocity, self._judged_commands)
+
+    @property
+    def CoT(self) -> torch.Tensor:
+        """Mean cost of transport of the robots that are commanded to move, 0-d; NaN if none is."""
+        cost = cost_of_transport(self.torques, self.joint_vel, self.robot.mass, self._judged_velocity)
+        return torch.where(self.moving, cost, torch.nan).nanmean()
+
+    def _drive(self, actions: torch.Tensor) -> None:
+        """Advance physics by one control period towards default pose plus scaled action."""
+        self._control.apply(torch.add(self._default_joint_pos, actions, alpha=self.cfg.control.action_scale))
+        self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
+
+    def _read_state(self) -> None:
+        """Compute base, joint and foot quantities from the backend."""
+        qpos, qvel = self.backend.qpos, self.backend.qvel
+        self._world_vectors[:, 1] = self._world_lin_vel
+        vectors = rotate_inverse(self._orientation, self._world_vectors)
+        self.projected_gravity, self.base_lin_vel = vectors[:, 0], vectors[:, 1]
+        self.joint_pos, self.joint_vel = self._joint_pos_columns(qpos), self._joint_vel_columns(qvel)
+        self.joint_offset = self.joint_pos - self._default_joint_pos
+        self.moving = self.commands.norm(dim=1) > self.cfg.commands.moving_threshold
+        readings, feet = self.backend.sensordata.index_select(1, self._sensor_columns), len(self.robot.feet)
+        self.foot_contact = readings[:, :feet] > 0
+        self.foot_height = readings[:, feet : 2 * feet] - self._foot_radius
+        self.foot_velocity = readings[:, 2 * feet : 4 * feet].unflatten(1, (feet, 2))
+        self._fall_contacts = readings[:, 4 * feet :]
+
+    def _judge(self) -> None:
+        """Compute how far the robot is from its command, and what the gait clock wants the feet to do."""
+        self.velocity_error = self.commands - torch.cat([self.base_lin_vel[:, :2], self.base_ang_vel[:, 2:]], dim=1)
+        self._judged_velocity.copy_(self.base_lin_vel)
+        self._judged_commands.copy_(self.commands)
+        self.has_fallen = self._fall_contacts.sum(dim=1) > 0
+        gait = self.cfg.gait
+        swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_share)
+        self.foot_stance = (swing < 0) | ~self.moving[:, None]
+        half_wave = swing.clamp_(min=0.0).mul_(math.pi / (1.0 - gait.stance_share)).sin_()
+        self.swing_height = half_wave.mul_(gait.swing_height)
+
+    def _observe(self) -> torch.Tensor:
+        """The segments of the actor without noise, then what only the critic sees, `(N, Oc)`."""
+        angle = torch.addcmul(self._quarter_turn, self.phase[:, None], self._full_turn)
+        clock = angle.sin_().mul_(self.moving[:, None])
+        proprioception = (self.base_ang_vel, self.projected_gravity, self.joint_offset, self.joint_vel)
+        seen = (*proprioception, self.commands, self.actions, clock)
+        hidden = (self.base_height, self.foot_contact.float(), self.foot_height, self.properties)
+        lin_vel = self.base_lin_vel
+        parts = (lin_vel, *seen, *hidden) if self.cfg.observe_linear_velocity else (*seen, lin_vel, *hidden)
+        clip = self.cfg.normalization.clip_observations
+        return torch.cat(parts, dim=1).mul_(self._obs_scale).clamp_(-clip, clip)
+
+    def _metrics(self) -> torch.Tensor:
+        """Absolute errors of tracking, `(N, 3)`."""
+        return self.velocity_error.abs()
+
+    def _start_episodes(self, mask: torch.Tensor) -> None:
+        """Put the robots of `mask` near the default pose, then give new commands and pushes to whom they are due."""
+        random, base = self.random, self._base
+        self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
+        # Sine and cosine of half the angle turn the default orientation about the vertical.
+        half_turn = torch.add(self._quarter_turn, random["half_yaw"]).sin_()
+        self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = half_turn @ self._yaw_basis
+        self._start_qvel[:, base.qvel : base.qvel + 6] = random["velocity"]
+        self.backend.reset(mask, self._start_qpos, self._start_qvel)
+        self._control.reset(mask)
+        self.actions.masked_fill_(mask[:, None], 0.0)
+        self._episode_length.masked_fill_(mask, 0)
+        self.phase.copy_(torch.where(mask, random["phase"].squeeze(1), self.phase))
+        self._new_commands()
+        self._push_at_random(mask)
+        self._read_state()
+
+    def _new_commands(self) -> None:
+        """Draw commands for robots at the start of an episode and every so often after it."""
+        if self._commands_are_held:
+            return
+        commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_share)
+        is_due = (self._episode_length % self._resample_steps == 0)[:, None]
+        self.commands.copy_(torch.where(is_due, commands, self.commands))
+
+    def _push_at_random(self, was_reset: torch.Tensor) -> None:
+        """Push robots, now and then, that have not just been reset."""
+        if self.cfg.push.max_speed == 0:
+            return
+        is_due = self.random["push_due"].squeeze(1) < self.step_dt / self.cfg.push.interval_s
+        self.backend.add_velocity(self.random["push"], is_due & ~was_reset, self._base.qvel)
+
+    def _set_constants(self) -> None:
+        """Put what never changes on the device."""
+        robot, cfg, device = self.robot, self.cfg, self.backend.device
+        self._default_qpos = _constant(robot.default_qpos, device)
+        self._default_joint_pos = _constant(robot.default_joint_pos, device)
+        self._joint_qpos = torch.tensor(robot.qpos_indices, device=device)
+        self._joint_pos_columns = Columns(robot.qpos_indices, device)
+        self._joint_vel_columns = Columns(robot.qvel_indices, device)
+        contacts, heights = [f.contact for f in robot.feet], [f.position + 2 for f in robot.feet]
+        velocities = [f.velocity + axis for f in robot.feet for axis in (0, 1)]
+        self._sensor_columns = torch.tensor([*contacts, *heights, *velocities, *robot.fall_sensors], device=device)
+        self._foot_radius = _constant([foot.radius for foot in robot.feet], device)
+        self._foot_offsets = _constant(cfg.gait.offsets, device)
+        self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
+        # Views of the tensors of the backend: they keep their address, and asking the backend brings them up to date.
+        qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]
+        self.base_height, self._orientation = qpos[:, 2:3], qpos[:, 3:7]
+        self._world_lin_vel, self.base_ang_vel = qvel[:, :3], qvel[:, 3:6]
+        # World vectors that are turned into the frame of the base: gravity, and in each step the velocity.
+        self._world_vectors = self._zeros(2, 3)
+        self._world_vectors[:, 0, 2] = -1.0
+        self._start_qpos = self._default_qpos.repeat(self.num_envs, 1)
+        self._start_qvel = self._zeros(robot.model.nv)
+        # With these, sin(angle + quarter_turn) is (sin, cos) of an angle.
+        self._quarter_turn = _constant([0.0, math.pi / 2], device)
+        self._full_turn = _constant(2 * math.pi, device)
+        w, x, y, z = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7].tolist()
+        self._yaw_basis = _constant([[-z, -y, x, w], [w, x, y, z]], device)
+
+    def _check_gait(self) -> None:
+        """ValueError unless every foot has a phase."""
+        offsets, feet = self.cfg.gait.offsets, self.robot.feet
+        if len(offsets) != len(feet):
+            names = ", ".join(foot.name for foot in feet)
+            raise ValueError(
+                f"gait.offsets has {len(offsets)} phases, but {self.robot.path} has {len(feet)} feet ({names}): "
+                "give one phase for each"
+            )
+
+
+def _constant(values: object, device: torch.device) -> torch.Tensor:
+    """A float32 tensor on a device."""
+    return torch.as_tensor(values, dtype=torch.float32, device=device)

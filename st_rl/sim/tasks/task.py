@@ -1,0 +1,274 @@
+"""The base of every task: the loop of a step, and the contract that runners rely on."""
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from st_rl.env import VecEnv
+from st_rl.sim.backends import make_backend
+from st_rl.sim.robots import Robot, robot_path
+from st_rl.sim.tasks.cfg import Range, TaskCfg
+from st_rl.utils.config import unknown_name_message
+
+Term = Callable[[Any], torch.Tensor]
+
+
+class Task(VecEnv):
+    """`N` robots with observations, rewards, terminations and resets in batched torch.
+
+    A subclass lists its reward terms and terminations, functions of the task that return `(N,)`, sets its buffers up in
+    `__init__`, calls `start`, and writes the hooks below `_drive`. One step is: act, physics, read the state, rewards
+    and terminations, last observation of the episode, masked reset, read the state, observation.
+
+    Everything a step hands to the next one lives in a tensor of `buffers`, written in place, and nothing depends on
+    values on the host, so that a step can be captured in a graph. What `step` returns is new each time. Random numbers
+    come from one block for each step: on the CPU from a generator of the task's own, on a GPU from
+    the default generator of the device, which a graph can capture.
+    """
+
+    REWARDS: ClassVar[Mapping[str, Term]] = {}
+    """Reward terms that the weights of `cfg.rewards` may name."""
+    TERMINATIONS: ClassVar[Mapping[str, Term]] = {}
+    """Reasons for which an episode ends early, `(N,)` bool each; a diverged simulation, or an action
+    that is not a number, is always one."""
+    METRICS: ClassVar[Sequence[str]] = ()
+    """Names under which the log shows the means of `_metrics`."""
+
+    def __init__(self, cfg: TaskCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        """Build the robots; the subclass goes on and calls `start` at the end."""
+        self.cfg = copy.deepcopy(cfg)
+        self.robot = Robot.from_mjcf(robot_path(cfg.robot))
+        self.backend = make_backend(self.robot.model, num_envs, cfg.physics, device)
+        self.device = self.backend.device
+        self.num_envs = num_envs
+        self.num_actions = self.robot.num_joints
+        self.step_dt = cfg.physics.control_period
+        self.max_episode_length = math.ceil(cfg.episode_length_s / self.step_dt - 1e-9)
+        self.generator = torch.Generator().manual_seed(seed) if self.device.type == "cpu" else None
+        if self.generator is None:
+            torch.cuda.manual_seed(seed)
+        self.buffers: dict[str, torch.Tensor] = {}
+        self._episode_length = self.keep("episode_length", self._zeros(dtype=torch.long))
+        self.rew_buf = self.keep("rewards", self._zeros())
+        self.reset_buf = self.keep("dones", self._zeros(dtype=torch.bool))
+        self.diverged_count = self.keep("diverged_count", torch.zeros((), dtype=torch.long, device=self.device))
+        """How many simulations have diverged, or were sent actions that are not numbers, so far; 0-d."""
+        self.actions = self.keep("actions", self._zeros(self.num_actions))
+        """`(N, A)` last action, clipped."""
+        self.last_actions = self.keep("last_actions", self._zeros(self.num_actions))
+        """`(N, A)` the action before the last."""
+        self._terms, self._weights = self._active_rewards()
+        self.extras: dict[str, Any] = {}
+
+    def start(
+        self, segments: Mapping[str, int], privileged: Mapping[str, int], random: Mapping[str, Sequence[Range]]
+    ) -> None:
+        """Fix the layout, then reset every robot.
+
+        Args:
+            segments: Names and widths of the actor's observation, those with noise first.
+            privileged: What only the critic sees, in addition.
+            random: Names of the random numbers that one step of a robot needs, with the range of each. Those called
+                `noise` are added to the leading columns of the actor's observation.
+        """
+        self.obs_segments = dict(segments)
+        self.critic_obs_segments = {**segments, **privileged} if privileged else self.obs_segments
+        self.privileged_obs_segments = self.critic_obs_segments
+        self.num_obs = sum(segments.values())
+        self.num_privileged_obs = sum(self.critic_obs_segments.values()) if privileged else None
+        self.obs_buf = self.keep("obs", self._zeros(self.num_obs))
+        self.privileged_obs_buf = self.obs_buf
+        if privileged:
+            self.privileged_obs_buf = self.keep("critic_obs", self._zeros(sum(self.critic_obs_segments.values())))
+        limits = torch.tensor([limit for ranges in random.values() for limit in ranges], dtype=torch.float32)
+        self._random_low = limits[:, 0].to(self.device)
+        self._random_span = (limits[:, 1] - limits[:, 0]).to(self.device)
+        self._random_block = self._zeros(len(limits))
+        widths = [len(ranges) for ranges in random.values()]
+        self.random = dict(zip(random, self._random_block.split(widths, dim=1)))
+        """Random numbers of this step by name, `(N, width)`, each within its range."""
+        self._log_names = [f"Reward/{name}" for name in self._terms]
+        self._log_names += [f"Termination/{name}" for name in (*self.TERMINATIONS, "diverged")]
+        self._log_names += self.METRICS
+        self.reset()
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """`(N,)` steps of the current episode; setting it copies the values."""
+        return self._episode_length
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._episode_length.copy_(value)
+
+    def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The newest observation `(N, O)` and `{"observations": groups}`, as copies."""
+        obs = self.obs_buf.clone()
+        return obs, {"observations": self._groups(obs, self.privileged_obs_buf.clone())}
+
+    def get_privileged_observations(self) -> torch.Tensor | None:
+        """The newest critic observation `(N, Oc)`, None for a task without one."""
+        return None if self.num_privileged_obs is None else self.privileged_obs_buf.clone()
+
+    @torch.no_grad()
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Start a new episode of every robot; arguments are accepted for older callers and unused."""
+        self._draw_random()
+        self._start_episodes(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+        self._judge()
+        self._deliver(self._observe())
+        return self.get_observations()
+
+    @torch.no_grad()
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Apply actions `(N, A)`; return observation `(N, O)`, reward `(N,)`, dones `(N,)` bool and infos.
+
+        `infos["final_observations"]` holds, for every robot, what it saw before a reset, without noise.
+        """
+        self._draw_random()
+        self.last_actions.copy_(self.actions)
+        clip = self.cfg.control.clip_actions
+        # A policy that sends no numbers ends the episode at once, before they reach physics or observations.
+        no_numbers = actions.sum(dim=1).isfinite().logical_not_()
+        self.actions.copy_(actions).masked_fill_(no_numbers[:, None], 0.0).clamp_(-clip, clip)
+        self._drive(self.actions)
+        self._episode_length.add_(1)
+        self._read_state()
+        self._judge()
+
+        diverged = self.backend.check_diverged() | no_numbers
+        self.diverged_count.add_(diverged.sum())
+        # One row for each reason, (reasons, N); torch.cat, because torch.stack costs an operation more for each row.
+        reasons = torch.cat([*(reason(self) for reason in self.TERMINATIONS.values()), diverged]).view(
+            -1, self.num_envs
+        )
+        terminated = reasons.any(dim=0)
+        time_outs = (self._episode_length >= self.max_episode_length) & ~terminated
+        dones = terminated | time_outs
+        rewards, log = self._reward(reasons, diverged)
+        # A diverged robot may hold numbers that are none; nobody bootstraps from it, but nobody should trip over it.
+        final = self._observe().masked_fill_(diverged[:, None], 0.0)
+
+        self._start_episodes(dones)
+        obs, critic_obs = self._deliver(self._observe())
+        self.rew_buf.copy_(rewards)
+        self.reset_buf.copy_(dones)
+        self.extras = {
+            "observations": self._groups(obs, critic_obs),
+            "time_outs": time_outs,
+            "final_observations": self._groups(final[:, : self.num_obs], final),
+            "log": log,
+        }
+        return obs, rewards, dones, self.extras
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on, as copies: buffers, generator and physics."""
+        state: dict[str, Any] = {
+            "buffers": {name: value.clone() for name, value in self.buffers.items()},
+            "backend": self.backend.state_dict(),
+        }
+        if self.generator is not None:
+            state["generator"] = self.generator.get_state()
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same task with the same configuration and number of robots."""
+        saved = {name: tuple(value.shape) for name, value in state["buffers"].items()}
+        mine = {name: tuple(value.shape) for name, value in self.buffers.items()}
+        if saved != mine:
+            differing = sorted(name for name in {*saved, *mine} if saved.get(name) != mine.get(name))
+            shown = ", ".join(f"{name} {saved.get(name)} here {mine.get(name)}" for name in differing)
+            raise ValueError(f"the saved state belongs to another task, configuration or num_envs: {shown}")
+        for name, value in state["buffers"].items():
+            self.buffers[name].copy_(value)
+        self.backend.load_state_dict(state["backend"])
+        if self.generator is not None:
+            self.generator.set_state(state["generator"].cpu())
+        self._read_state()
+
+    def keep(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Register a tensor that steps write in place as part of the state of the task, and return it."""
+        self.buffers[name] = value
+        return value
+
+    # What a subclass writes.
+
+    @abstractmethod
+    def _drive(self, actions: torch.Tensor) -> None:
+        """Advance physics by one control period under actions `(N, A)`."""
+
+    @abstractmethod
+    def _read_state(self) -> None:
+        """Compute from the backend what observations and rewards need."""
+
+    @abstractmethod
+    def _observe(self) -> torch.Tensor:
+        """The observation without noise, `(N, O)` or with what only the critic sees behind it, `(N, Oc)`; new."""
+
+    @abstractmethod
+    def _start_episodes(self, mask: torch.Tensor) -> None:
+        """Reset the robots of `mask` `(N,)`, disturb whom it is due, and read the state."""
+
+    def _judge(self) -> None:
+        """Compute what only rewards and terminations need, before robots are reset."""
+
+    def _metrics(self) -> torch.Tensor:
+        """Further quantities for the log, `(N, len(METRICS))`."""
+        return self._zeros(0)
+
+    # The rest of the loop.
+
+    def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Zeros `(N, *shape)` on the device of the task."""
+        return torch.zeros(self.num_envs, *shape, dtype=dtype, device=self.device)
+
+    def _draw_random(self) -> None:
+        """Fill the block of random numbers for this step."""
+        self._random_block.uniform_(generator=self.generator).mul_(self._random_span).add_(self._random_low)
+
+    def _active_rewards(self) -> tuple[dict[str, Term], torch.Tensor]:
+        """Reward terms with a weight other than zero, and their weights."""
+        for name in self.cfg.rewards:
+            if name not in self.REWARDS:
+                raise ValueError(unknown_name_message("reward term", name, self.REWARDS))
+        active = {name: weight for name, weight in self.cfg.rewards.items() if weight != 0}
+        if not active:
+            raise ValueError(f"cfg.rewards gives no term a weight; terms: {', '.join(self.REWARDS)}")
+        weights = torch.tensor(list(active.values()), dtype=torch.float32, device=self.device)
+        return {name: self.REWARDS[name] for name in active}, weights
+
+    def _reward(self, reasons: torch.Tensor, diverged: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Reward `(N,)` of the step and the log: means of weighted terms, terminations and metrics."""
+        terms = torch.cat([term(self) for term in self._terms.values()]).view(-1, self.num_envs)
+        terms.masked_fill_(diverged, 0.0)
+        rewards = torch.mv(terms.T, self._weights)
+        if self.cfg.only_positive_rewards:
+            rewards.clamp_(min=0.0)
+        metrics = self._metrics().masked_fill_(diverged[:, None], 0.0)
+        rows = (terms.mean(dim=1) * self._weights, reasons.float().mean(dim=1), metrics.mean(dim=0))
+        log = dict(zip(self._log_names, torch.cat(rows).unbind()))
+        log["Simulation/diverged"] = log["Termination/diverged"] * self.num_envs
+        return rewards * self.step_dt, log
+
+    def _deliver(self, clean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add noise to the actor's part of an observation, keep it, and return both observations."""
+        obs = clean[:, : self.num_obs]
+        if "noise" in self.random:
+            noise = self.random["noise"]
+            obs = obs.clone()
+            obs[:, : noise.shape[1]] += noise
+        self.obs_buf.copy_(obs)
+        if self.num_privileged_obs is not None:
+            self.privileged_obs_buf.copy_(clean)
+        return obs, clean
+
+    def _groups(self, obs: torch.Tensor, critic_obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Observation groups by name; `critic` only where it differs."""
+        if self.num_privileged_obs is None:
+            return {"policy": obs}
+        return {"policy": obs, "critic": critic_obs}

@@ -1,0 +1,99 @@
+"""Tasks by name, their configurations and what a mistyped one is told."""
+
+import dataclasses
+import json
+
+import pytest
+
+from st_rl.sim.tasks import TASKS, find_task, make_task, with_overrides
+from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, QuadrupedWalkCfg
+
+
+def test_unknown_task_lists_the_tasks_with_the_nearest_first():
+    with pytest.raises(ValueError, match=r"unknown task 'quadruped-wlak'; did you mean 'quadruped-walk'\? known: bal"):
+        make_task("quadruped-wlak", 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("comands.forward", r"option 'comands.forward'.*did you mean 'commands'"),
+        ("commands.forwrd", r"did you mean 'forward'"),
+        ("rewards.gate", r"did you mean 'gait'"),
+        ("episode_length_s.x", r"reaches into a value that has no parts: 10.0"),
+    ],
+)
+def test_unknown_option_names_the_nearest(option, message):
+    with pytest.raises(ValueError, match=message):
+        make_task("quadruped-walk", 2, **{option: 1.0})
+
+
+def test_overrides_reach_every_level_and_leave_the_original_alone():
+    cfg = QuadrupedWalkCfg()
+    before = dataclasses.asdict(cfg)
+    changed = with_overrides(
+        cfg,
+        {"episode_length_s": 3.0, "physics.timestep": 0.005, "commands.forward": (0.3, 1.0), "rewards.gait": 2.0},
+    )
+    assert dataclasses.asdict(cfg) == before
+    assert (changed.episode_length_s, changed.physics.timestep) == (3.0, 0.005)
+    assert changed.commands.forward == (0.3, 1.0)
+    assert changed.rewards == before["rewards"] | {"gait": 2.0}
+
+
+def test_number_of_robots_comes_from_the_configuration_unless_given():
+    assert make_task("balance").num_envs == find_task("balance").cfg().num_envs
+    assert make_task("balance", 3).num_envs == 3
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        make_task("balance", 0)
+
+
+def test_configuration_of_another_task_is_refused():
+    with pytest.raises(ValueError, match="takes a BalanceCfg, got a QuadrupedWalkCfg"):
+        make_task("balance", 2, cfg=QuadrupedWalkCfg())
+
+
+def test_unknown_reward_term_in_a_configuration_is_refused():
+    cfg = QuadrupedWalkCfg(rewards={"track_linear_velocty": 1.0})
+    with pytest.raises(ValueError, match="did you mean 'track_linear_velocity'"):
+        make_task("quadruped-walk", 2, cfg=cfg)
+    with pytest.raises(ValueError, match="gives no term a weight"):
+        make_task("quadruped-walk", 2, cfg=QuadrupedWalkCfg(rewards={"gait": 0.0}))
+
+
+def test_task_keeps_its_own_copy_of_the_configuration():
+    cfg = QuadrupedWalkCfg()
+    task = make_task("quadruped-walk", 2, cfg=cfg)
+    cfg.rewards["gait"] = 9.0
+    assert task.cfg.rewards["gait"] == REWARDS["gait"][1]
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_training_configuration_is_plain_and_a_copy(name):
+    entry = find_task(name)
+    config = entry.training_config()
+    assert json.loads(json.dumps(config)) == config
+    assert config["num_steps_per_env"] == 24
+    assert config["algorithm"]["class_name"] == "PPO"
+    config["policy"]["init_noise_std"] = 9.0
+    assert entry.training_config()["policy"]["init_noise_std"] == 0.5
+
+
+def test_scales_that_controllers_need_are_exposed():
+    cfg = make_task("quadruped-walk", 2).cfg
+    assert cfg.control.action_scale == 0.3
+    assert cfg.normalization.obs_scales["lin_vel"] == 1.0
+
+
+def test_evaluation_disturbs_nothing_and_computes_finely():
+    cfg = QuadrupedWalkCfg(episode_length_s=20.0)
+    fine, coarse = cfg.for_evaluation(), cfg.for_evaluation(fine=False)
+    assert (fine.physics.timestep, fine.physics.substeps, fine.physics.iterations) == (0.005, 4, 50)
+    assert coarse.physics == cfg.physics
+    assert fine.physics.control_period == pytest.approx(cfg.physics.control_period)
+    for quiet in (fine, coarse):
+        assert quiet.noise.level == quiet.push.max_speed == 0.0
+        assert quiet.control.latency_s == (0.0, 0.0)
+        assert set(dataclasses.astuple(quiet.randomization)) == {None}
+        assert quiet.episode_length_s == 20.0
+    assert cfg.noise.level == 1.0

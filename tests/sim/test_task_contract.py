@@ -1,0 +1,195 @@
+"""What every built-in task promises to a runner."""
+
+import pytest
+import torch
+
+from st_rl.env import check_env
+from st_rl.sim.tasks import TASKS, make_task
+from tests.modules.graph_safety import NoHostSync
+
+NUM_ENVS = 8
+DISTURBED = {"control.latency_s": (0.0, 0.03)}
+
+
+def build(name, seed=0, **overrides):
+    if name == "quadruped-walk":
+        overrides = DISTURBED | overrides
+    return make_task(name, NUM_ENVS, seed=seed, **{"physics.num_threads": 1}, **overrides)
+
+
+def actions_of(task, steps, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    return 0.5 * torch.randn(steps, NUM_ENVS, task.num_actions, generator=generator)
+
+
+def run(task, actions):
+    """Every tensor that the steps deliver."""
+    delivered = []
+    for row in actions:
+        obs, rewards, dones, infos = task.step(row)
+        groups = [*infos["observations"].values(), *infos["final_observations"].values()]
+        delivered.append([obs, rewards, dones, infos["time_outs"], *groups, *infos["log"].values()])
+    return delivered
+
+
+def same(first, second):
+    return all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+
+
+@pytest.fixture(params=sorted(TASKS))
+def name(request):
+    return request.param
+
+
+def test_contract_is_kept(name):
+    assert check_env(build(name), num_steps=40) == []
+
+
+def test_same_seed_same_run_and_another_seed_another_run(name):
+    actions = actions_of(build(name), 20)
+    first = run(build(name, seed=3), actions)
+    assert same(first, run(build(name, seed=3), actions))
+    assert not torch.equal(first[0][0], run(build(name, seed=4), actions)[0][0])
+
+
+def test_global_random_numbers_are_neither_used_nor_changed(name):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    task = build(name)
+    run(task, actions_of(task, 3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_resumed_run_continues_exactly(name, tmp_path):
+    task = build(name)
+    task.episode_length_buf = torch.arange(NUM_ENVS) * 7 + task.max_episode_length - 20
+    actions = actions_of(task, 30)
+    run(task, actions[:10])
+    torch.save(task.state_dict(), tmp_path / "state.pt")
+    obs, extras = task.get_observations()
+    expected = run(task, actions[10:])
+
+    resumed = build(name, seed=99)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    again, extras_again = resumed.get_observations()
+    assert torch.equal(obs, again)
+    assert all(torch.equal(v, extras_again["observations"][k]) for k, v in extras["observations"].items())
+    assert same(expected, run(resumed, actions[10:]))
+
+
+def test_state_of_another_task_is_refused(name):
+    state = make_task(name, NUM_ENVS + 1).state_dict()
+    with pytest.raises(ValueError, match=r"num_envs: .*actions \(9, \d+\) here \(8, \d+\)"):
+        build(name).load_state_dict(state)
+
+
+def test_step_waits_for_nothing_and_keeps_its_state_in_place(name):
+    task = build(name)
+    addresses = {key: value.data_ptr() for key, value in task.buffers.items()}
+    actions = actions_of(task, 3)
+    with NoHostSync():
+        run(task, actions)
+    assert {key: value.data_ptr() for key, value in task.buffers.items()} == addresses
+
+
+def test_roll_outs_in_inference_mode_and_outside_may_alternate(name):
+    actions = actions_of(build(name), 6)
+    plain, mixed = build(name), build(name)
+    expected = run(plain, actions)
+    with torch.inference_mode():
+        got = run(mixed, actions[:3])
+    got += run(mixed, actions[3:])
+    assert same(expected, got)
+
+
+def test_actions_with_gradients_leave_no_graph_behind(name):
+    task = build(name)
+    actions = torch.zeros(NUM_ENVS, task.num_actions, requires_grad=True)
+    obs, rewards, _, _ = task.step(actions)
+    assert not obs.requires_grad
+    assert not rewards.requires_grad
+    assert not task.actions.requires_grad
+
+
+def test_segments_add_up(name):
+    task = build(name)
+    assert sum(task.obs_segments.values()) == task.num_obs == task.get_observations()[0].shape[1]
+    critic = task.get_privileged_observations()
+    assert task.privileged_obs_segments is task.critic_obs_segments
+    if critic is None:
+        assert task.critic_obs_segments == task.obs_segments
+    else:
+        assert sum(task.critic_obs_segments.values()) == task.num_privileged_obs == critic.shape[1]
+        assert list(task.critic_obs_segments)[: len(task.obs_segments)] == list(task.obs_segments)
+
+
+def test_episode_lengths_are_copied_and_count_to_the_time_out(name):
+    task = build(name)
+    given = torch.full((NUM_ENVS,), task.max_episode_length - 2)
+    given[0] = 0
+    task.episode_length_buf = given
+    given.fill_(7)
+    zeros = torch.zeros(NUM_ENVS, task.num_actions)
+    _, _, dones, _ = task.step(zeros)
+    assert not dones.any()
+    _, _, dones, infos = task.step(zeros)
+    assert dones.tolist() == [False] + [True] * (NUM_ENVS - 1)
+    assert torch.equal(infos["time_outs"], dones)
+    assert task.episode_length_buf.tolist() == [2] + [0] * (NUM_ENVS - 1)
+    assert task.reset_buf.tolist() == dones.tolist()
+
+
+def test_last_observation_is_that_before_the_reset(name):
+    # The same robots with a longer episode show what the finished ones would have seen next.
+    actions = actions_of(build(name), 5)
+    quiet = {} if name == "balance" else {"noise.level": 0.0, "push.max_speed": 0.0}
+    short, long = (build(name, **quiet, episode_length_s=seconds) for seconds in (0.1, 10.0))
+    for row in actions:
+        obs, _, dones, infos = short.step(row)
+        long_obs, _, long_dones, long_infos = long.step(row)
+    assert dones.all()
+    assert not long_dones.any()
+    assert torch.equal(infos["final_observations"]["policy"], long_obs)
+    for group, value in infos["final_observations"].items():
+        assert torch.equal(value, long_infos["observations"][group])
+    assert not torch.equal(obs, long_obs)
+
+
+@pytest.mark.parametrize("cause", ["physics", "action"])
+def test_diverging_simulation_is_noticed_reset_and_counted(name, cause):
+    task = build(name)
+    actions = torch.zeros(NUM_ENVS, task.num_actions)
+    if cause == "physics":
+        task.backend.batch.bind("qvel")[3, 0] = float("nan")
+    else:
+        actions[3, 0] = float("nan")
+    obs, rewards, dones, infos = task.step(actions)
+    assert dones.tolist() == [i == 3 for i in range(NUM_ENVS)]
+    assert not infos["time_outs"].any()
+    assert rewards[3] == 0
+    assert infos["log"]["Simulation/diverged"] == 1
+    assert task.diverged_count == 1
+    groups = [obs, rewards, *infos["observations"].values(), *infos["final_observations"].values()]
+    assert all(value.isfinite().all() for value in [*groups, *infos["log"].values()])
+    _, _, dones, infos = task.step(torch.zeros_like(actions))
+    assert not dones.any()
+    assert infos["log"]["Simulation/diverged"] == 0
+    assert task.diverged_count == 1
+
+
+def test_log_adds_up_to_the_reward(name):
+    task = build(name, **({"only_positive_rewards": False} if name == "quadruped-walk" else {}))
+    for row in actions_of(task, 3):
+        _, rewards, _, infos = task.step(row)
+        parts = [value for key, value in infos["log"].items() if key.startswith("Reward/")]
+        torch.testing.assert_close(sum(parts) * task.step_dt, rewards.mean())
+        assert all(value.dim() == 0 for value in infos["log"].values())
+
+
+def test_log_of_an_earlier_step_stays_what_it_was(name):
+    task = build(name)
+    actions = actions_of(task, 2)
+    log = task.step(actions[0])[3]["log"]
+    before = {key: value.clone() for key, value in log.items()}
+    task.step(actions[1])
+    assert all(torch.equal(log[key], value) for key, value in before.items())
