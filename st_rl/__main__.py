@@ -1,0 +1,8 @@
+"""`python -m st_rl` is `st-rl`."""
+
+import sys
+
+from st_rl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What all commands share: errors for the user, and typed options read from the command line."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+OptionsT = TypeVar("OptionsT")
+
+
+class CommandError(Exception):
+    """Something the user can put right; the message is all they see."""
+
+    exit_code = 1
+
+
+class UsageError(CommandError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+def one_line(message: object) -> str:
+    """A message without line breaks."""
+    return " ".join(str(message).split()) or type(message).__name__
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """An error text for an unknown name: the nearest known one first, then all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"unknown {kind} '{name}'; {hint}known: {', '.join(known)}"
+
+
+def parse_options(
+    options: Any, arguments: Sequence[str], command: str, description: str, default: OptionsT | None = None
+) -> OptionsT:
+    """Read a command's options, a dataclass whose field docstrings are the help, from the command line.
+
+    Nested fields are set by their dotted names. An unknown option is a `UsageError` with the nearest name.
+    """
+    import tyro
+
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    parsed, unknown = tyro.cli(
+        options,
+        args=list(arguments),
+        prog=f"st-rl {command}",
+        description=description,
+        return_unknown_args=True,
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
+        **keywords,
+    )
+    if unknown:
+        raise UsageError(_unknown_option(unknown, parsed, command))
+    return parsed
+
+
+def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
+    """An error text for arguments that no option takes."""
+    helps = f"st-rl {command} --help lists the options"
+    option = next((argument for argument in unknown if argument.startswith("-")), None)
+    if option is None:
+        return f"unexpected argument '{unknown[0]}'; {helps}"
+    name = option.split("=")[0]
+    close = difflib.get_close_matches(name.replace("_", "-"), list(option_names(parsed)), n=1, cutoff=0.5)
+    return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
+
+
+def option_names(options: Any, prefix: str = "--") -> Iterator[str]:
+    """The command line's names of all fields of a dataclass and of the dataclasses and dictionaries inside it."""
+    is_dictionary = isinstance(options, Mapping)
+    values = options if is_dictionary else {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    for key, value in values.items():
+        name = str(key).replace("_", "-")
+        if dataclasses.is_dataclass(value) or (isinstance(value, Mapping) and value):
+            yield from option_names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+            if isinstance(value, bool):
+                yield f"{prefix}no-{name}"

@@ -1,0 +1,77 @@
+"""Facts about the machine and the software that a run folder and the doctor report."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "tyro", "tensorboard", "onnx", "onnxruntime", "imageio-ffmpeg")
+
+
+def package_version(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this library and of the packages that it runs on, where installed."""
+    from st_rl import __version__
+
+    found = {package: package_version(package) for package in PACKAGES}
+    installed = {package: version for package, version in found.items() if version}
+    return {"python": platform.python_version(), "st_rl": __version__, **installed}
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """The machine, without anything that names it or its owner."""
+    facts: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": num_cores(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name(0)
+    return facts
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of the library's repository and whether files differ from it; empty outside a repository."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            result = subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return result.stdout.strip() if result.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    # A library installed into some other project's tree is not of that project's history.
+    if commit is None or git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return {}
+    return {"commit": commit, "changed": bool(git("status", "--porcelain", "--untracked-files=no"))}

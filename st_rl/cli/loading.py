@@ -1,0 +1,55 @@
+"""Brings a run back: its task, its runner, and the policy of one of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from st_rl.cli.run_folder import CONFIG_FILE, RunFolder
+from st_rl.cli.task_source import TaskSource, find_source
+from st_rl.cli.train_config import TrainingConfig
+
+
+class LoadedPolicy(NamedTuple):
+    """A policy of a run."""
+
+    policy: Any
+    """A function of raw observations, with `reset`."""
+    iteration: int
+    """Completed iterations of its training."""
+    checkpoint: Path
+    """The file it comes from."""
+
+
+class SavedRun:
+    """A run as its folder describes it."""
+
+    def __init__(self, run: RunFolder):
+        self.run = run
+        self.settings = run.settings
+        self.source: TaskSource = find_source(str(self.settings["task"]))
+        self.env_config = self.source.read_config(self.settings.get("task_config") or {})
+        self.training = TrainingConfig.from_dict(run.read_json(CONFIG_FILE))
+
+    def make_runner(self, env: Any, device: str, log_dir: Path | None = None) -> Any:
+        """The run's runner on an environment of the same kind."""
+        from st_rl.runners import build_runner
+
+        config = self.training.to_dict()
+        name = config.get("runner_class_name") or "OnPolicyRunner"
+        return build_runner(name, env, config, log_dir=log_dir, device=device)
+
+    def load_policy(self, env: Any, checkpoint: Path, device: str = "cpu") -> LoadedPolicy:
+        """The policy of a checkpoint, for environments like `env`."""
+        import logging
+
+        # What the runner says about itself interests whoever trains.
+        logger = logging.getLogger("st_rl")
+        level = logger.level
+        logger.setLevel(logging.WARNING)
+        try:
+            runner = self.make_runner(env, device)
+            runner.load(checkpoint, load_optimizer=False)
+        finally:
+            logger.setLevel(level)
+        return LoadedPolicy(runner.get_inference_policy(device), runner.current_learning_iteration, checkpoint)

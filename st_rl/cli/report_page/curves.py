@@ -1,0 +1,41 @@
+"""Reads the learning curves of a run."""
+
+import csv
+import math
+from pathlib import Path
+
+Curves = dict[str, tuple[list[float], list[float]]]
+"""Steps and values by log tag."""
+
+# Tags whose steps are seconds, not iterations.
+_OVER_TIME = "/time"
+
+
+def read_curves(progress: Path) -> Curves:
+    """All curves of a `progress.csv`, nothing when it is missing; lines and cells that are no numbers are skipped."""
+    curves: Curves = {}
+    if not progress.is_file():
+        return curves
+    with open(progress, newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        step_column = (reader.fieldnames or ["step"])[0]
+        for row in reader:
+            step = _number(row.get(step_column))
+            if step is None:
+                continue
+            for tag, text in row.items():
+                value = _number(text) if isinstance(text, str) else None
+                if value is None or tag == step_column or tag is None or tag.endswith(_OVER_TIME):
+                    continue
+                xs, ys = curves.setdefault(tag, ([], []))
+                xs.append(step)
+                ys.append(value)
+    return curves
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

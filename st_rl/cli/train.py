@@ -1,0 +1,138 @@
+"""Train a policy for a task: st-rl train TASK."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from st_rl.cli.command_line import UsageError, parse_options
+from st_rl.cli.run_folder import RUNS, RunFolder, make_writable, new_run_folder
+from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
+
+EnvConfig = TypeVar("EnvConfig")
+
+_HELP = """usage: st-rl train TASK [OPTIONS]
+
+Train a policy for a task. Tasks: {tasks}, or gym:ENV_ID for an environment of gymnasium.
+
+st-rl train TASK --help lists all options of a task. The most useful:
+  --minutes 2                       stop after two minutes
+  --iterations 300                  or after so many iterations
+  --num-envs 512                    robots simulated together
+  --seed 1                          of all random numbers
+  --log-dir FOLDER                  where the run is kept (default: runs/TASK/TIME)
+  --runner.save-interval 100        any setting of the training, by its dotted name
+  --algorithm.learning-rate 1e-3
+  --env.episode-length-s 20         any setting of the task, likewise"""
+
+
+@dataclass
+class TrainOptions(Generic[EnvConfig]):
+    """Options of `st-rl train`."""
+
+    env: EnvConfig
+    """The task."""
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    """The training loop."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The networks."""
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """The learning algorithm."""
+    iterations: int | None = None
+    """Number of iterations; short for --runner.max-iterations."""
+    minutes: float | None = None
+    """Stop after so many minutes, whatever the number of iterations."""
+    num_envs: int | None = None
+    """Robots simulated together; the task's own number when None."""
+    seed: int = 1
+    """Of all random numbers: the same seed gives the same run."""
+    device: str = "cpu"
+    """Where to train: cpu, cuda:0, ..."""
+    log_dir: Path | None = None
+    """Folder of the run; runs/TASK/TIME when None."""
+    logger: Literal["tensorboard", "wandb", "neptune"] | None = None
+    """Where curves go, besides progress.csv; short for --runner.logger."""
+    threads: int | None = None
+    """Threads of torch; chosen by the size of the networks when None."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    name, rest = _split_task(arguments)
+    if name is None:
+        from st_rl.sim.tasks import TASKS
+
+        if not rest or set(rest) & {"-h", "--help"}:
+            print(_HELP.format(tasks=", ".join(TASKS)))
+            return 0 if rest else 2
+        raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join(TASKS)}, gym:ENV_ID")
+    from st_rl.cli.task_source import find_source
+
+    source = find_source(name)
+    defaults = TrainingConfig.from_dict(source.training)
+    options: TrainOptions[Any] = parse_options(
+        TrainOptions[type(source.default_config)],
+        rest,
+        f"train {name}",
+        f"Train a policy for {name}.",
+        TrainOptions(source.default_config, defaults.runner, defaults.policy, defaults.algorithm),
+    )
+    if options.iterations is not None:
+        options.runner.max_iterations = options.iterations
+    if options.logger is not None:
+        options.runner.logger = options.logger
+    training = TrainingConfig(options.runner, options.policy, options.algorithm, defaults.others)
+    return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
+
+
+def _split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The task, which comes first, and the other arguments."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return None, list(arguments)
+
+
+def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, command: str) -> int:
+    """Build the task and the runner, keep what a repetition needs, and learn."""
+    from st_rl.cli.environment_facts import git_state, machine, versions
+    from st_rl.cli.training import check_device, learn, make_judge, seed_everything, set_threads, write_settings
+    from st_rl.runners import build_runner
+
+    if training.runner.max_iterations < 1:
+        raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
+    check_device(options.device)
+    config = training.to_dict()
+    threads = set_threads(options.threads, options.device, config["policy"])
+    seed_everything(options.seed)
+    env = source.make(options.env, options.num_envs, options.device, options.seed)
+    folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
+    make_writable(folder)
+    run = RunFolder(folder)
+    if run.file("run.json").is_file():
+        raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")
+    runner_class = config.get("runner_class_name") or "OnPolicyRunner"
+    runner = build_runner(runner_class, env, config, log_dir=folder, device=options.device)
+    runner.evaluator = make_judge(source, options.env, options.device)
+    settings = {
+        "task": source.name,
+        "task_config": dataclasses.asdict(options.env),
+        "num_envs": int(env.num_envs),
+        "seed": options.seed,
+        "device": options.device,
+        "iterations": training.runner.max_iterations,
+        "minutes": options.minutes,
+        "torch_threads": threads,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": command,
+        "versions": versions(),
+        "machine": machine(),
+        "git": git_state(),
+    }
+    write_settings(run, settings)
+    print(f"Training {source.name} with {env.num_envs} robots; the run is in {folder}")
+    return learn(runner, training.runner.max_iterations, options.minutes, run, spread_episodes=True)

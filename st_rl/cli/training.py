@@ -1,0 +1,123 @@
+"""What `train` and `resume` share: threads, seeds, the judge of the best checkpoint, and stopping."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from st_rl.cli.interruption import GentleInterruption
+from st_rl.cli.run_folder import RUN_FILE, RunFolder
+from st_rl.cli.task_source import BuiltInTask, TaskSource
+
+# Layers up to this width run faster on one thread than on several of few cores.
+SMALL_LAYER = 256
+# The judge of best.pt: enough to rank checkpoints, short enough not to be felt.
+JUDGE_ROBOTS = 32
+JUDGE_SECONDS = 4.0
+JUDGE_EPISODES = 8
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def set_threads(threads: int | None, device: str, policy: Mapping[str, Any]) -> int:
+    """Give torch the threads that suit the networks, unless the user said how many, and say so in one line."""
+    import torch
+
+    from st_rl.cli.environment_facts import num_cores
+    from st_rl.utils.log import logger
+
+    widths = [*policy.get("actor_hidden_dims", ()), *policy.get("critic_hidden_dims", ())]
+    small = max(widths, default=0) <= SMALL_LAYER
+    if threads is None:
+        threads = 1 if small or not device.startswith("cpu") else num_cores()
+    torch.set_num_threads(threads)
+    why = "small networks run fastest so" if threads == 1 and small else "as asked or for large networks"
+    logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''} ({why}), physics {num_cores()}")
+    return threads
+
+
+def check_device(device: str) -> None:
+    """ValueError for a device that is not here."""
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"unknown device '{device}': use cpu or cuda:0") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device '{device}': torch sees no GPU here; st-rl doctor says why")
+
+
+def make_judge(source: TaskSource, config: Any, device: str) -> Any:
+    """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts."""
+    from st_rl.sim.evaluation import EvaluationPlan, Judge, make_judged_task
+
+    plan = EvaluationPlan(robots=JUDGE_ROBOTS, seconds=JUDGE_SECONDS, push_speed=0.0)
+    if isinstance(source, BuiltInTask):
+        return Judge(make_judged_task(source.name, config, plan.robots, plan.seconds, plan.seed, False, device), plan)
+    return Judge(source.make(config, JUDGE_EPISODES, device, plan.seed), plan)
+
+
+@contextmanager
+def time_limit(minutes: float | None, stop: Any) -> Iterator[None]:
+    """Call `stop` when the minutes are over."""
+    timer = threading.Timer(60.0 * minutes, stop) if minutes is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def learn(runner: Any, iterations: int, minutes: float | None, run: RunFolder, spread_episodes: bool) -> int:
+    """Train, stop gently when asked to, say what comes next; returns the exit code."""
+    # Before signals are caught: what fails here should fail as usual.
+    runner.init_writter(False)
+    begin = time.perf_counter()
+    with GentleInterruption(runner.request_stop) as interruption, time_limit(minutes, runner.request_stop):
+        runner.learn(iterations, init_at_random_ep_len=spread_episodes)
+    runner.close()
+    seconds = time.perf_counter() - begin
+    done = runner.current_learning_iteration
+    print(
+        f"\n{done} iterations, {runner.tot_timesteps:,} steps; this session {seconds:.0f} s. The run is in {run.path}"
+    )
+    if interruption.exit_code is not None:
+        print(f"Interrupted and saved. Go on with:\n  st-rl resume {run.path}")
+        return interruption.exit_code
+    _print_next(run.path)
+    return 0
+
+
+def _print_next(folder: Path) -> None:
+    lines = (
+        ("eval", "judge it without noise"),
+        ("play", "see it"),
+        ("report", "one page with everything"),
+        ("export", "a policy file for a controller"),
+    )
+    print("Next:")
+    for command, words in lines:
+        print(f"  st-rl {command} {folder}".ljust(54) + f" # {words}")
+
+
+def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:
+    """Write `run.json`."""
+    from st_rl.utils.files import write_json
+
+    write_json(run.file(RUN_FILE), settings)

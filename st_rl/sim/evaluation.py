@@ -1,0 +1,308 @@
+"""Judges policies without exploration noise: a walk over a grid of commands, or whole episodes.
+
+`T` steps, `N` robots, `F` feet. Robots that are told where to walk, with `hold_commands`, are judged as walkers; every
+other environment by the return of its episodes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.gait_metrics import (
+    cost_of_transport,
+    diagonal_alternation,
+    diagonal_pairs,
+    find_swings,
+    masked_mean,
+    nan_mean,
+)
+
+Policy = Callable[[Tensor], Tensor]
+"""Actions `(N, A)` for raw observations `(N, O)`."""
+Range = tuple[float, float]
+
+AXES = ("forward", "sideways", "turning")
+# Figures of a walk, in the order of the table, with the words that explain them.
+WALK_ROWS = {
+    "falls": "Falls",
+    "forward_error": "Forward speed, error of the mean (m/s)",
+    "sideways_error": "Sideways speed, error of the mean (m/s)",
+    "turning_error": "Turning rate, error of the mean (rad/s)",
+    "forward_error_now": "Forward speed, error at each instant (m/s)",
+    "sideways_error_now": "Sideways speed, error at each instant (m/s)",
+    "turning_error_now": "Turning rate, error at each instant (rad/s)",
+    "foot_clearance": "Foot clearance, mean peak of a swing (m)",
+    "swing_rate": "Steps of each foot in a second",
+    "stance_share": "Share of time each foot stands",
+    "alternation": "Share of time one diagonal pair stands, the other swings",
+    "cost_of_transport": "Cost of transport",
+    "push_survival": "Robots that survive pushes",
+    "diverged": "Simulations that became unstable",
+}
+EPISODE_ROWS = {
+    "return_mean": "Return of an episode, mean",
+    "return_std": "Return of an episode, standard deviation",
+    "return_min": "Return of an episode, lowest",
+    "length_mean": "Steps of an episode, mean",
+    "reached_time_limit": "Share of episodes that reach the time limit",
+}
+
+
+@dataclass
+class EvaluationPlan:
+    """How long, how many and under which commands."""
+
+    robots: int = 64
+    """Robots judged together, each under a command of its own."""
+    seconds: float = 20.0
+    """Length of the walk."""
+    settle_s: float = 1.0
+    """Seconds at the beginning that do not count."""
+    forward: Range | None = None
+    """Range of forward speeds, m/s; the task's own when None."""
+    sideways: Range | None = None
+    """Range of sideways speeds, m/s; the task's own when None."""
+    turning: Range | None = None
+    """Range of turning rates, rad/s; the task's own when None."""
+    push_speed: float = 0.5
+    """Size of the pushes in the second walk, m/s; 0 leaves it out."""
+    push_interval_s: float = 4.0
+    """Seconds between two pushes of a robot."""
+    seed: int = 20_001
+    """Of starting poses and pushes; differs from the seeds that trainings use."""
+
+
+class Walk(NamedTuple):
+    """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall on."""
+
+    commands: Tensor
+    """`(N, 3)`"""
+    velocity: Tensor
+    """`(T, N, 3)` forward, sideways, turning, in the frame of the base."""
+    contact: Tensor
+    """`(T, N, F)` bool"""
+    foot_height: Tensor
+    """`(T, N, F)` height of the soles."""
+    power: Tensor
+    """`(T, N)` sum of |torque| |joint velocity|."""
+    standing: Tensor
+    """`(T, N)` bool, True before the first fall."""
+    period: float
+    """Seconds of a step."""
+    diverged: int
+    """Simulations that became unstable."""
+
+    @property
+    def fell(self) -> Tensor:
+        """Whether each robot has fallen, `(N,)` bool."""
+        return ~self.standing[-1]
+
+
+def is_commanded(env: Any) -> bool:
+    """Whether an environment can be told to walk somewhere."""
+    return callable(getattr(env, "hold_commands", None))
+
+
+def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
+    """Commands `(count, 3)` that fill the ranges evenly, with as many levels along each varying axis as `count` allows.
+
+    Where `count` is no power of the levels, the grid starts over for the rest.
+    """
+    varying = sum(high > low for low, high in ranges)
+    levels = int(count ** (1 / varying) + 1e-9) if varying else 1
+    axes = [torch.linspace(low, high, levels) if high > low else torch.tensor([low]) for low, high in ranges]
+    grid = torch.cartesian_prod(*axes).reshape(-1, len(ranges))
+    return grid.repeat(-(-count // len(grid)), 1)[:count].clone()
+
+
+def plan_ranges(plan: EvaluationPlan, commands: Any) -> list[Range]:
+    """The ranges of the three commands: the plan's, else those of the task's configuration."""
+    chosen = (getattr(plan, axis) if getattr(plan, axis) is not None else getattr(commands, axis) for axis in AXES)
+    return [(float(low), float(high)) for low, high in chosen]
+
+
+@torch.inference_mode()
+def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None) -> Walk:
+    """Let every robot walk under its command `(N, 3)`, optionally with pushes of so many m/s every so many seconds."""
+    steps, feet = round(seconds / task.step_dt), len(task.robot.feet)
+    shape = (steps, task.num_envs)
+    velocity, power = torch.zeros(*shape, 3), torch.zeros(shape)
+    contact, height = torch.zeros(*shape, feet, dtype=torch.bool), torch.zeros(*shape, feet)
+    standing = torch.zeros(shape, dtype=torch.bool)
+    upright = torch.ones(task.num_envs, dtype=torch.bool)
+    forget = _memory_of(policy)
+    forget(None)
+    task.reset()
+    task.hold_commands(commands.to(task.device))
+    push = _Pushes(task, *pushes) if pushes is not None else None
+    diverged_before = int(task.diverged_count)
+    obs = split_observations(task.get_observations())[0]
+    for step in range(steps):
+        if push is not None and push.is_due(step):
+            push.apply()
+            obs = split_observations(task.get_observations())[0]
+        obs, _, _, dones, _ = split_step(task.step(policy(obs)))
+        forget(dones)
+        upright &= ~dones.cpu()
+        standing[step] = upright
+        velocity[step] = torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1).cpu()
+        contact[step], height[step] = task.foot_contact.cpu(), task.foot_height.cpu()
+        power[step] = (task.torques.abs() * task.joint_vel.abs()).sum(dim=1).cpu()
+    diverged = int(task.diverged_count) - diverged_before
+    return Walk(commands.cpu(), velocity, contact, height, power, standing, task.step_dt, diverged)
+
+
+def _memory_of(policy: Policy) -> Callable[[Tensor | None], Any]:
+    """What makes a policy forget finished robots, or all; a plain function has nothing to forget."""
+    reset = getattr(policy, "reset", None)
+    return reset if callable(reset) else lambda dones: None
+
+
+class _Pushes:
+    """Pushes every robot at regular times in a direction of its own."""
+
+    def __init__(self, task: Any, speed: float, interval_s: float):
+        self._task = task
+        self._speed = speed
+        self._steps = max(1, round(interval_s / task.step_dt))
+        self._generator = torch.Generator().manual_seed(7)
+
+    def is_due(self, step: int) -> bool:
+        return step > 0 and step % self._steps == 0
+
+    def apply(self) -> None:
+        angle = torch.rand(self._task.num_envs, generator=self._generator) * (2 * torch.pi)
+        velocity = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1) * self._speed
+        everyone = torch.ones(self._task.num_envs, dtype=torch.bool, device=self._task.device)
+        self._task.push(velocity.to(self._task.device), everyone)
+
+
+def judge(
+    result: Walk, mass: float, pairs: Sequence[tuple[int, int]], settle_s: float, moving: float
+) -> dict[str, Any]:
+    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge."""
+    valid = result.standing.clone()
+    valid[: round(settle_s / result.period)] = False
+    mean = masked_mean(result.velocity, valid)
+    now = masked_mean((result.velocity - result.commands).abs(), valid)
+    walking = valid & (result.commands.norm(dim=1) > moving)
+    swings = find_swings(result.foot_height, result.contact, walking, result.period)
+    speed = result.velocity[..., :2].norm(dim=-1)
+    figures: dict[str, Any] = {"robots": result.commands.shape[0], "falls": int(result.fell.sum())}
+    for axis, name in enumerate(AXES):
+        figures[f"{name}_error"] = nan_mean((mean - result.commands).abs()[:, axis])
+        figures[f"{name}_error_now"] = nan_mean(now[:, axis])
+    figures["foot_clearance"] = nan_mean(swings.clearance)
+    figures["swing_rate"] = nan_mean(swings.rate)
+    figures["stance_share"] = masked_mean(result.contact.float(), walking).nanmean(0).tolist()
+    figures["alternation"] = nan_mean(diagonal_alternation(result.contact, walking, pairs))
+    figures["cost_of_transport"] = nan_mean(cost_of_transport(result.power, speed, mass, walking))
+    figures["diverged"] = result.diverged
+    return figures
+
+
+def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
+    """The diagonal pairs of the robot's feet, from where they stand in its default pose."""
+    from st_rl.sim.require import require_mujoco
+
+    mujoco = require_mujoco()
+    model, base = task.robot.model, task.robot.free_joint
+    data = mujoco.MjData(model)
+    data.qpos[:] = task.robot.default_qpos
+    mujoco.mj_kinematics(model, data)
+    rotation = torch.tensor(data.xmat[base.body].reshape(3, 3).copy())
+    offsets = [data.geom(foot.name).xpos - data.xpos[base.body] for foot in task.robot.feet]
+    return diagonal_pairs((torch.tensor(offsets) @ rotation)[:, :2])
+
+
+def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures of a task's robots, and what each of them did: lists by name."""
+    commands = command_grid(plan_ranges(plan, task.cfg.commands), task.num_envs)
+    moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
+    plain = walk(task, policy, commands, plan.seconds)
+    figures = judge(plain, mass, pairs, plan.settle_s, moving)
+    if plan.push_speed > 0:
+        pushed = walk(task, policy, commands, plan.seconds, (plan.push_speed, plan.push_interval_s))
+        figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
+    valid = plain.standing.clone()
+    valid[: round(plan.settle_s / plain.period)] = False
+    robots = {
+        "command": commands.tolist(),
+        "velocity": masked_mean(plain.velocity, valid).tolist(),
+        "fell": plain.fell.tolist(),
+    }
+    return figures, robots
+
+
+@torch.inference_mode()
+def evaluate_episodes(env: Any, policy: Policy, max_steps: int = 5000) -> dict[str, Any]:
+    """Figures of the first episode of each of `N` environments."""
+    count = int(env.num_envs)
+    total, length = torch.zeros(count), torch.zeros(count)
+    running, timed_out = torch.ones(count, dtype=torch.bool), torch.zeros(count, dtype=torch.bool)
+    forget = _memory_of(policy)
+    forget(None)
+    obs = split_observations(env.reset())[0]
+    for _ in range(min(max_steps, int(env.max_episode_length) + 1)):
+        obs, _, rewards, dones, infos = split_step(env.step(policy(obs)))
+        dones = dones.reshape(-1).cpu() > 0
+        total += torch.where(running, rewards.reshape(-1).cpu().float(), 0.0)
+        length += running
+        limits = infos.get("time_outs")
+        if limits is not None:
+            timed_out |= running & (limits.reshape(-1).cpu() > 0)
+        forget(dones)
+        running &= ~dones
+        if not bool(running.any()):
+            break
+    return {
+        "robots": count,
+        "return_mean": float(total.mean()),
+        "return_std": float(total.std(correction=0)),
+        "return_min": float(total.min()),
+        "length_mean": float(length.mean()),
+        "reached_time_limit": float((timed_out | running).float().mean()),
+    }
+
+
+def make_judged_task(
+    name: str, cfg: Any, num_envs: int, seconds: float, seed: int, fine: bool, device: str = "cpu"
+) -> Any:
+    """A task to judge a policy in: undisturbed, with fine physics if asked, and without a time-out within `seconds`."""
+    from st_rl.sim.tasks import make_task
+
+    judged = cfg.for_evaluation(fine)
+    if getattr(judged, "commands", None) is not None:
+        judged.episode_length_s = max(judged.episode_length_s, seconds + 1.0)
+    return make_task(name, num_envs, device, seed, cfg=judged)
+
+
+class Judge:
+    """Scores a policy now and then in the course of its training, higher is better, on an environment of its own.
+
+    It draws no random numbers that the training would have drawn.
+    """
+
+    def __init__(self, env: Any, plan: EvaluationPlan):
+        self._env = env
+        self._plan = plan
+
+    def __call__(self, policy: Policy) -> float:
+        """The score of a policy."""
+        with torch.random.fork_rng(devices=[]):
+            if is_commanded(self._env):
+                return walk_score(evaluate_walk(self._env, policy, self._plan)[0])
+            return float(evaluate_episodes(self._env, policy)["return_mean"])
+
+
+def walk_score(figures: Mapping[str, Any]) -> float:
+    """One number for a walk, higher is better: small errors and, before all, no falls."""
+    errors = [figures["forward_error_now"], figures["sideways_error_now"], 0.5 * figures["turning_error_now"]]
+    known = [error for error in errors if error == error]
+    # Without any robot that stood long enough to be measured, the errors say nothing.
+    error = sum(known) if known else 10.0
+    return -error - 2.0 * figures["falls"] / figures["robots"]

@@ -1,0 +1,95 @@
+"""Numbers that tell a gait from a shuffle: clearance, stance, alternation, effort.
+
+`T` steps, `N` robots, `F` feet. `valid` `(T, N)` marks the steps that count: after settling, before a fall.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GRAVITY = 9.81
+
+
+class Swings(NamedTuple):
+    """What the feet of each robot do between lifting off and touching down."""
+
+    clearance: Tensor
+    """`(N,)` mean highest point of a swing, m; NaN for a robot that never lifts a foot."""
+    rate: Tensor
+    """`(N,)` swings of each foot a second."""
+
+
+def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean over time of values `(T, N, ...)` where `valid` `(T, N)`: `(N, ...)`, NaN where nothing is valid."""
+    weights = valid.reshape(valid.shape + (1,) * (values.dim() - 2)).to(values.dtype)
+    return (torch.nan_to_num(values) * weights).sum(0) / weights.sum(0)
+
+
+def nan_mean(values: Tensor) -> float:
+    """Mean of the values that are numbers; NaN without any."""
+    return float(values.nanmean())
+
+
+def find_swings(height: Tensor, contact: Tensor, valid: Tensor, period: float, min_steps: int = 2) -> Swings:
+    """Follow the feet through their swings.
+
+    Args:
+        height: `(T, N, F)` height of the soles above the ground, m.
+        contact: `(T, N, F)` bool, whether a foot touches the ground.
+        valid: `(T, N)` bool.
+        period: Seconds of a step.
+        min_steps: Shorter losses of contact are chatter and not a swing.
+    """
+    peak = torch.zeros_like(height[0])
+    airborne = torch.zeros_like(height[0])
+    total, count = torch.zeros_like(peak), torch.zeros_like(peak)
+    # A foot that is in the air when its robot starts to count has no known lift-off.
+    complete = torch.zeros_like(contact[0])
+    for now_height, now_contact, now_valid in zip(height, contact, valid):
+        usable = now_valid[:, None]
+        landed = now_contact & complete & usable & (airborne >= min_steps)
+        total += torch.where(landed, peak, 0.0)
+        count += landed
+        airborne = torch.where(now_contact, 0.0, airborne + 1)
+        peak = torch.where(now_contact, 0.0, torch.maximum(peak, now_height))
+        complete = usable & (now_contact | complete)
+    seconds = valid.sum(0) * period * height.shape[2]
+    return Swings(total.sum(1) / count.sum(1), count.sum(1) / seconds)
+
+
+def diagonal_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
+    """The two pairs of feet across the body from each other, for feet at `(F, 2)` in the base's frame.
+
+    Empty unless there are four feet, one in each quarter around their centre.
+    """
+    if foot_positions.shape[0] != 4:
+        return ()
+    signs = torch.sign(foot_positions - foot_positions.mean(0)).tolist()
+    pairs = {(i, j) for i in range(4) for j in range(i + 1, 4) if signs[i] == [-signs[j][0], -signs[j][1]]}
+    return tuple(sorted(pairs)) if len(pairs) == 2 and all(0.0 not in sign for sign in signs) else ()
+
+
+def diagonal_alternation(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Share of time in which one diagonal pair stands and the other swings, `(N,)`; NaN without two pairs."""
+    if len(pairs) != 2:
+        return torch.full((contact.shape[1],), float("nan"))
+    (a, b), (c, d) = pairs
+    together = (contact[..., a] == contact[..., b]) & (contact[..., c] == contact[..., d])
+    return masked_mean((together & (contact[..., a] != contact[..., c])).float(), valid)
+
+
+def cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
+    """Mean mechanical power over weight times mean speed, `(N,)`; NaN for robots slower than `min_speed`.
+
+    Args:
+        power: `(T, N)` sum of |torque| |joint velocity|, W.
+        speed: `(T, N)` horizontal speed of the base, m/s.
+        mass: Mass of the robot, kg.
+        valid: `(T, N)` bool.
+        min_speed: Below it the ratio says nothing about walking.
+    """
+    mean_speed = masked_mean(speed, valid)
+    cost = masked_mean(power, valid) / (mass * GRAVITY * mean_speed)
+    return torch.where(mean_speed > min_speed, cost, float("nan"))

@@ -1,0 +1,67 @@
+"""Writes frames as mp4 (H.264, plays in every browser) and turns it into a gif."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from st_rl.utils.files import atomic_write
+
+
+def require_ffmpeg() -> Any:
+    """The module `imageio_ffmpeg`, or an ImportError that names the extra to install."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise ImportError('videos need ffmpeg: pip install "st_rl[video]"') from error
+    return imageio_ffmpeg
+
+
+class VideoWriter:
+    """Takes frames `(height, width, 3)` uint8, one after the other."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self.num_frames = 0
+
+    def add(self, frame: np.ndarray) -> None:
+        """Append one frame."""
+        self._stream.send(np.ascontiguousarray(frame))
+        self.num_frames += 1
+
+
+@contextmanager
+def open_video(path: Path, width: int, height: int, fps: float) -> Iterator[VideoWriter]:
+    """Write an mp4 that appears under its name when it is complete."""
+    ffmpeg = require_ffmpeg()
+    with atomic_write(path) as temporary:
+        stream = ffmpeg.write_frames(
+            str(temporary),
+            (width, height),
+            fps=fps,
+            codec="libx264",
+            pix_fmt_out="yuv420p",
+            macro_block_size=2,
+            output_params=["-crf", "26", "-preset", "medium", "-movflags", "+faststart"],
+        )
+        stream.send(None)
+        try:
+            yield VideoWriter(stream)
+        finally:
+            stream.close()
+
+
+def mp4_to_gif(source: Path, target: Path, width: int = 480, fps: int = 15) -> None:
+    """A gif of an mp4, with a palette made for it."""
+    filters = (
+        f"fps={fps},scale={width}:-1:flags=lanczos,split[a][b];"
+        "[a]palettegen=max_colors=96:stats_mode=diff[p];[b][p]paletteuse=dither=bayer:bayer_scale=4"
+    )
+    with atomic_write(target) as temporary:
+        command = [require_ffmpeg().get_ffmpeg_exe(), "-v", "error", "-y", "-i", str(source), "-vf", filters]
+        result = subprocess.run([*command, str(temporary)], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(f"ffmpeg could not turn {source.name} into a gif: {result.stderr.strip()}")

@@ -1,0 +1,103 @@
+"""A policy file does what the policy does, or is not written."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.export import ExportError, export_onnx
+from st_rl.modules import ActorCritic, ActorCriticRecurrent, EmpiricalNormalization
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def make_policy(num_obs: int = 7, num_actions: int = 3):
+    torch.manual_seed(3)
+    policy = ActorCritic(num_obs, num_obs, num_actions, actor_hidden_dims=[16, 8], critic_hidden_dims=[8])
+    normalizer = EmpiricalNormalization([num_obs], until=1e8)
+    normalizer(torch.randn(200, num_obs) * 3.0 + 1.5)
+    return policy, normalizer
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    policy, normalizer = make_policy()
+    path = tmp_path_factory.mktemp("export") / "policy.onnx"
+    metadata = {"joint_names": ["a", "b"], "action_scale": 0.3, "obs_segments": {"gravity": 3, "joints": 4}}
+    report = export_onnx(policy, normalizer, path, metadata, recorded=torch.randn(50, 7) * 4.0)
+    return policy, normalizer, path, report
+
+
+def test_file_equals_a_hand_computed_network_with_the_normaliser_inside(exported):
+    policy, normalizer, path, _ = exported
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(11, 7)).astype(np.float32) * 2.0
+    x = (obs.astype(np.float64) - normalizer._mean.numpy()) / (normalizer._std.numpy() + normalizer.eps)
+    linears = [module for module in policy.actor if isinstance(module, torch.nn.Linear)]
+    for index, linear in enumerate(linears):
+        x = x @ linear.weight.detach().numpy().astype(np.float64).T + linear.bias.detach().numpy()
+        if index + 1 < len(linears):
+            x = np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for rows in (1, 5, 11):
+        result = session.run(["actions"], {"obs": obs[:rows]})[0]
+        np.testing.assert_allclose(result, x[:rows], atol=1e-5)
+
+
+def test_report_states_opset_and_agreement(exported):
+    _, _, path, report = exported
+    model = onnx.load(str(path))
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] == report.opset
+    assert report.largest_difference <= 1e-5
+    assert report.observations_compared == 256 + 50
+    assert report.file == "policy.onnx"
+
+
+def test_metadata_travels_inside_the_file(exported):
+    path = exported[2]
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert found == {"joint_names": ["a", "b"], "action_scale": 0.3, "obs_segments": {"gravity": 3, "joints": 4}}
+
+
+def test_file_names_no_path_of_the_machine_that_wrote_it(exported):
+    text = exported[2].read_bytes()
+    for word in (b".py", b"site-packages", b"/st_rl/"):
+        assert word not in text
+
+
+def test_export_leaves_the_policy_in_training_mode_and_on_its_statistics(tmp_path):
+    policy, normalizer = make_policy()
+    policy.train()
+    normalizer.train()
+    before = normalizer._mean.clone()
+    export_onnx(policy, normalizer, tmp_path / "policy.onnx")
+    assert policy.training
+    assert normalizer.training
+    assert torch.equal(normalizer._mean, before)
+
+
+def test_a_file_that_differs_is_refused_and_removed(tmp_path):
+    policy, normalizer = make_policy()
+    path = tmp_path / "policy.onnx"
+    with pytest.raises(ExportError, match="differs from torch by"):
+        export_onnx(policy, normalizer, path, tolerance=-1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_actions_that_are_no_numbers_are_refused(tmp_path):
+    policy, normalizer = make_policy()
+    with torch.no_grad():
+        next(policy.actor.parameters())[0, 0] = float("nan")
+    with pytest.raises(ExportError):
+        export_onnx(policy, normalizer, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recurrent_policy_is_refused_in_words(tmp_path):
+    policy = ActorCriticRecurrent(7, 7, 3, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_hidden_size=8)
+    with pytest.raises(ExportError, match="recurrent"):
+        export_onnx(policy, torch.nn.Identity(), tmp_path / "policy.onnx")
