@@ -1,0 +1,55 @@
+"""Promises of `RunningAverages`."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.utils.averages import RunningAverages
+
+
+def test_means_of_named_numbers():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(7, 2))
+    averages = RunningAverages()
+    for first, second in table:
+        averages.add({"a": torch.tensor(first), "b": torch.tensor(second, requires_grad=True)})
+    means = averages.means()
+    assert list(means) == ["a", "b"]
+    for name, expected in zip(means, table.mean(axis=0)):
+        assert means[name].shape == ()
+        assert not means[name].requires_grad
+        assert means[name].item() == pytest.approx(expected, rel=1e-5)
+    assert averages.bad_counts() == {}
+
+
+def test_numbers_that_are_not_finite_are_counted_and_left_out():
+    averages = RunningAverages()
+    for a, b in ((1.0, math.nan), (math.inf, math.nan), (3.0, math.nan), (-math.inf, math.nan)):
+        averages.add({"a": torch.tensor(a), "b": torch.tensor(b), "c": torch.tensor(5)})
+    means = averages.means()
+    assert means["a"].item() == 2.0
+    assert math.isnan(means["b"].item())
+    assert means["c"].item() == 5.0
+    assert averages.bad_counts() == {"a": 2, "b": 4}
+
+
+def test_nothing_added_nothing_averaged():
+    assert RunningAverages().means() == {}
+    assert RunningAverages().bad_counts() == {}
+
+
+def test_names_may_not_change_on_the_way():
+    averages = RunningAverages()
+    averages.add({"a": torch.tensor(1.0)})
+    with pytest.raises(ValueError, match=r"\['a'\] became \['b'\]"):
+        averages.add({"b": torch.tensor(1.0)})
+
+
+def test_given_tensors_stay_as_they_are():
+    value = torch.tensor(1.0)
+    averages = RunningAverages()
+    averages.add({"a": value})
+    averages.add({"a": value})
+    assert value.item() == 1.0

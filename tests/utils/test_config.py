@@ -1,0 +1,95 @@
+"""Promises about configuration dictionaries: nulls, foreign keys, misspelt keys."""
+
+import copy
+
+import pytest
+
+from st_rl.utils.config import (
+    accepted_keys,
+    nearest_name,
+    remember_keys,
+    report_unused_keys,
+    unknown_name_message,
+    without_nulls,
+)
+
+
+class Base:
+    def __init__(self, first, second=2, *args, third=3, **kwargs):
+        pass
+
+
+class Derived(Base):
+    def __init__(self, *args, fourth=4, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class Untouched(Derived):
+    pass
+
+
+def test_a_class_takes_what_it_and_its_bases_name():
+    assert accepted_keys(Base) == {"first", "second", "third"}
+    assert accepted_keys(Untouched) == {"first", "second", "third", "fourth"}
+
+
+def test_nulls_mean_not_given_and_nothing_else_does():
+    given = {"a": None, "b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
+    before = copy.deepcopy(given)
+    assert without_nulls(given) == {"b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
+    assert given == before
+
+
+def test_the_nearest_name():
+    names = ["gamma", "lam", "learning_rate"]
+    assert nearest_name("gama", names) == "gamma"
+    assert nearest_name("learning_rates", names) == "learning_rate"
+    assert nearest_name("xyz", names) is None
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all():
+    message = unknown_name_message("logger", "tensorbord", ["wandb", "tensorboard"])
+    assert "'tensorbord'" in message
+    assert "did you mean 'tensorboard'?" in message
+    assert "known: tensorboard, wandb" in message
+    assert "did you mean" not in unknown_name_message("logger", "xyz", ["wandb"])
+
+
+def test_keys_of_other_parts_are_named_in_one_warning(caplog):
+    remember_keys(["another_parts_key"])
+    report_unused_keys({"another_parts_key": 1, "rnn_type": "gru", "amp_data": None}, "PPO", {"gamma"})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert all(key in record.getMessage() for key in ("PPO", "another_parts_key", "rnn_type", "amp_data"))
+
+
+def test_keys_that_every_dictionary_carries_need_no_word(caplog):
+    report_unused_keys({"class_name": "PPO", "teacher_ac_path": None}, "PPO", {"gamma"}, strict=True)
+    assert not caplog.records
+
+
+def test_a_key_that_nothing_knows_is_a_warning_with_the_nearest_name(caplog):
+    report_unused_keys({"gama": 1, "qqqqqq": 2, "rnn_type": "gru"}, "PPO", {"gamma", "lam"})
+    first, second, third = (record.getMessage() for record in caplog.records)
+    assert "'gama'" in first
+    assert "did you mean 'gamma'?" in first
+    assert "'qqqqqq'" in second
+    assert "did you mean" not in second
+    assert "rnn_type" in third
+
+
+def test_strict_makes_it_an_error_that_lists_the_keys():
+    with pytest.raises(ValueError, match=r"'gama' for PPO; did you mean 'gamma'\?.*gamma, lam"):
+        report_unused_keys({"gama": 1}, "PPO", {"gamma", "lam"}, strict=True)
+    report_unused_keys({"rnn_type": "gru"}, "PPO", {"gamma"}, strict=True)
+
+
+def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(caplog):
+    remember_keys(["depth_scales"])
+    report_unused_keys({"depth_scalez": 1}, "PPO", {"depth_scale"})
+    assert "did you mean 'depth_scale'?" in caplog.text
+
+
+def test_nothing_unused_nothing_said(caplog):
+    report_unused_keys({}, "PPO", {"gamma"}, strict=True)
+    assert not caplog.records

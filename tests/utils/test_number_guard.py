@@ -1,0 +1,66 @@
+"""Promises of `NumberGuard`."""
+
+import math
+
+import pytest
+import torch
+
+from st_rl.utils.number_guard import NumberGuard
+
+NAN, INF = math.nan, math.inf
+
+
+def test_good_numbers_pass_untouched():
+    guard, values = NumberGuard("cpu"), torch.randn(4, 3)
+    assert torch.equal(guard.clean("observations", values, 0), values)
+    assert guard.clean("dones", torch.tensor([0, 1]), 0).tolist() == [0, 1]
+    assert guard.report() == {}
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_bad_numbers_become_zero_in_a_copy_and_their_rows_are_counted(bad):
+    guard = NumberGuard("cpu")
+    values = torch.ones(4, 3)
+    values[1, 0] = values[1, 2] = values[3, 1] = bad
+    given = values.clone()
+    cleaned = guard.clean("observations", values, step=5)
+    assert cleaned.tolist() == [[1, 1, 1], [0, 1, 0], [1, 1, 1], [1, 0, 1]]
+    torch.testing.assert_close(values, given, equal_nan=True, rtol=0, atol=0)
+    assert guard.report() == {"observations": (2, 5)}
+    assert guard.report() == {}
+
+
+def test_scalars_per_robot_and_images():
+    guard = NumberGuard("cpu")
+    assert guard.clean("rewards", torch.tensor([1.0, NAN]), 2).tolist() == [1.0, 0.0]
+    image = torch.ones(2, 3, 4, 4)
+    image[0, 1, 2, 3] = INF
+    guard.clean("camera", image, 4)
+    assert guard.report() == {"rewards": (1, 2), "camera": (1, 4)}
+
+
+def test_the_first_step_is_kept_and_names_are_ordered_by_it():
+    guard = NumberGuard("cpu")
+    bad = torch.tensor([NAN])
+    for step, name in ((7, "rewards"), (3, "observations"), (9, "rewards"), (3, "observations")):
+        guard.clean(name, bad, step)
+    found = guard.report()
+    assert found == {"rewards": (2, 7), "observations": (2, 3)}
+    assert list(found) == ["observations", "rewards"]
+    guard.clean("rewards", bad, 1)
+    assert guard.report() == {"rewards": (1, 1)}
+
+
+def test_watching_a_single_number():
+    guard = NumberGuard("cpu")
+    for step, value in enumerate((1.0, INF, 2.0, NAN)):
+        guard.watch("loss", torch.tensor(value), step)
+    assert guard.report() == {"loss": (2, 1)}
+
+
+def test_counts_survive_a_change_of_inference_mode():
+    guard = NumberGuard("cpu")
+    with torch.inference_mode():
+        guard.clean("rewards", torch.tensor([NAN]), 0)
+    guard.clean("rewards", torch.tensor([NAN]), 1)
+    assert guard.report() == {"rewards": (2, 0)}
