@@ -43,7 +43,7 @@ class ReferencePPO:
     @torch.inference_mode(False)
     @torch.no_grad()
     def step(self, obs, critic_obs, actions, rewards, dones):
-        """Record what the policy thinks of one step of all robots; the library may be in inference mode, this is not."""
+        """Record what the policy thinks of one step of all robots, out of the inference mode the library may be in."""
         actions = actions.clone()
         before = [None, None]
         actor_in, critic_in = obs, critic_obs

@@ -95,7 +95,7 @@ def test_keys_of_other_parts_are_one_warning_and_misspelt_ones_name_the_nearest(
 
 
 def test_strict_makes_a_misspelt_key_an_error_and_tolerates_foreign_ones():
-    with pytest.raises(ValueError, match="gama.*did you mean 'gamma'"):
+    with pytest.raises(ValueError, match=r"gama.*did you mean 'gamma'"):
         PPO(make_policy(), gama=0.9, strict=True)
     PPO(make_policy(), amp_data={}, strict=True)
 
@@ -303,7 +303,7 @@ def test_a_recurrent_critic_sees_the_final_observation_after_the_stored_state_an
     final, state = finals(CRITIC_DIM), None
     with torch.no_grad():
         for step in range(3):
-            output, state = rnn(observed[step : step + 1], state)
+            _, state = rnn(observed[step : step + 1], state)
         values = head(rnn(final[None], state)[0][0])[:, 0]
     for step in range(2):
         alg.act(torch.randn(4, OBS_DIM), observed[step])

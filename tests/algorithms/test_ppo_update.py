@@ -1,5 +1,7 @@
 """A whole PPO update against a straightforward reference, and the same training from every face of the same data."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -97,8 +99,8 @@ def test_update_equals_the_reference(kind, clipped, schedule):
     assert any(record["norm"] > 1.0 for record in records)  # the clipping of gradients took part
     if schedule == "adaptive":
         rates = [record["learning_rate"] for record in records]
-        assert any(b > a for a, b in zip(rates, rates[1:])), "the rate was meant to rise somewhere"
-        assert any(b < a for a, b in zip(rates, rates[1:])), "the rate was meant to fall somewhere"
+        assert any(b > a for a, b in itertools.pairwise(rates)), "the rate was meant to rise somewhere"
+        assert any(b < a for a, b in itertools.pairwise(rates)), "the rate was meant to fall somewhere"
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])

@@ -13,12 +13,12 @@ from st_rl.algorithms.losses import gaussian_kl
 from st_rl.modules import Actor, ActorCritic, Critic, DeterministicPolicyMixin, get_activation
 from st_rl.modules.actor_critic import make_activation
 
-O, OC, A = 5, 7, 3
+OBS, OC, A = 5, 7, 3
 
 
 def make(**kwargs):
     kwargs = {"actor_hidden_dims": [8, 6], "critic_hidden_dims": [9], **kwargs}
-    policy = ActorCritic(O, OC, A, **kwargs)
+    policy = ActorCritic(OBS, OC, A, **kwargs)
     with torch.no_grad():
         policy.std.copy_(torch.tensor([0.3, 1.0, 2.5]))
     return policy
@@ -41,7 +41,7 @@ def test_structure_that_exporters_rely_on():
     policy = make()
     assert isinstance(policy.actor, nn.Sequential)
     assert isinstance(policy.critic, nn.Sequential)
-    assert policy.actor[0].in_features == O
+    assert policy.actor[0].in_features == OBS
     assert policy.critic[0].in_features == OC
     assert [type(m) for m in policy.actor] == [nn.Linear, nn.ELU, nn.Linear, nn.ELU, nn.Linear]
     assert policy.actor[-1].out_features == A
@@ -53,11 +53,11 @@ def test_structure_that_exporters_rely_on():
     }
     assert ActorCritic.is_recurrent is False
     assert policy.rnn_type is None
-    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (O, OC, A)
+    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (OBS, OC, A)
 
 
 def test_defaults():
-    policy = ActorCritic(O, OC, A)
+    policy = ActorCritic(OBS, OC, A)
     sizes = [m.out_features for m in policy.actor if isinstance(m, nn.Linear)]
     assert sizes == [256, 256, 256, A]
     assert [m.out_features for m in policy.critic if isinstance(m, nn.Linear)] == [256, 256, 256, 1]
@@ -65,30 +65,30 @@ def test_defaults():
 
 
 def test_no_hidden_layer_is_one_linear_and_mu_activation_comes_last():
-    policy = ActorCritic(O, OC, A, [], [], mu_activation="tanh", init_noise_std=0.5)
+    policy = ActorCritic(OBS, OC, A, [], [], mu_activation="tanh", init_noise_std=0.5)
     assert [type(m) for m in policy.actor] == [nn.Linear, nn.Tanh]
     assert [type(m) for m in policy.critic] == [nn.Linear]
     assert policy.std.tolist() == [0.5] * A
-    assert policy.act_inference(100 * torch.randn(4, O)).abs().max() <= 1
+    assert policy.act_inference(100 * torch.randn(4, OBS)).abs().max() <= 1
 
 
 @pytest.mark.parametrize(
     "policy",
     [
-        ActorCritic(obs_dim=O, act_dim=A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
-        ActorCritic(O, A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
-        ActorCritic(O, O, A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
-        ActorCritic(O, O, act_dim=A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
+        ActorCritic(obs_dim=OBS, act_dim=A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
+        ActorCritic(OBS, A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
+        ActorCritic(OBS, OBS, A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
+        ActorCritic(OBS, OBS, act_dim=A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
     ],
 )
 def test_sizes_in_every_accepted_form(policy):
-    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (O, O, A)
-    assert policy.critic[0].in_features == O
+    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (OBS, OBS, A)
+    assert policy.critic[0].in_features == OBS
 
 
 def test_missing_sizes_are_named():
     with pytest.raises(TypeError, match=r"num_actor_obs=5, num_critic_obs=None"):
-        ActorCritic(O, num_actions=A)
+        ActorCritic(OBS, num_actions=A)
 
 
 @pytest.mark.parametrize("name", ["elu", "selu", "relu", "crelu", "lrelu", "tanh", "sigmoid"])
@@ -103,11 +103,11 @@ def test_short_activation_names(name):
 def test_unknown_activation_is_none_alone_and_an_error_in_a_policy(caplog):
     assert get_activation("eluu") is None
     assert "eluu" in caplog.text
-    with pytest.raises(ValueError, match="eluu.*elu, selu"):
+    with pytest.raises(ValueError, match=r"eluu.*elu, selu"):
         make(activation="eluu")
     with pytest.raises(ValueError, match="tanhh"):
         make(mu_activation="tanhh")
-    with pytest.raises(ValueError, match="Linear.*needs no arguments"):
+    with pytest.raises(ValueError, match=r"Linear.*needs no arguments"):
         make_activation("Linear")
     assert isinstance(make_activation("Softplus"), nn.Softplus)
 
@@ -135,7 +135,7 @@ def test_rnn_type_is_readable_on_a_feed_forward_policy():
 @pytest.mark.parametrize("shape", [(4,), (6, 2), ()])
 def test_log_prob_entropy_mean_and_std_are_those_of_torch_distributions(shape):
     policy = make()
-    obs, actions = torch.randn(*shape, O), torch.randn(*shape, A)
+    obs, actions = torch.randn(*shape, OBS), torch.randn(*shape, A)
     sample = policy.act(obs)
     assert sample.shape == (*shape, A)
     reference = Normal(manual_mlp(policy.actor, obs.double()), policy.std.double())
@@ -149,7 +149,7 @@ def test_log_prob_entropy_mean_and_std_are_those_of_torch_distributions(shape):
 
 
 def test_act_draws_what_torch_distributions_draws_with_the_same_seed():
-    policy, obs = make(), torch.randn(64, O)
+    policy, obs = make(), torch.randn(64, OBS)
     torch.manual_seed(3)
     actions = policy.act(obs)
     torch.manual_seed(3)
@@ -171,7 +171,7 @@ def test_kl_is_that_of_torch_distributions():
 
 def test_validation_is_off_for_this_distribution_only():
     policy = make()
-    bad = torch.full((2, O), float("nan"))
+    bad = torch.full((2, OBS), float("nan"))
     policy.act(bad)  # a NaN is found by the guards, not by a host sync inside the distribution
     with pytest.raises(ValueError, match="loc"):
         Normal(torch.tensor(float("nan")), 1.0)
@@ -179,7 +179,7 @@ def test_validation_is_off_for_this_distribution_only():
 
 def test_a_bad_observation_spoils_only_its_own_row():
     policy = make()
-    obs = torch.randn(4, O)
+    obs = torch.randn(4, OBS)
     obs[1, 0] = float("nan")
     policy.act(obs)
     assert torch.isfinite(policy.action_mean).all(dim=-1).tolist() == [True, False, True, True]
@@ -187,7 +187,7 @@ def test_a_bad_observation_spoils_only_its_own_row():
 
 
 def test_act_inference_is_the_mean_and_leaves_the_distribution():
-    policy, obs = make(), torch.randn(4, O)
+    policy, obs = make(), torch.randn(4, OBS)
     policy.act(obs)
     before = policy.distribution
     torch.testing.assert_close(policy.act_inference(obs), policy.action_mean)
@@ -209,13 +209,13 @@ def test_evaluate_shapes_and_values():
 
 def test_extra_keywords_of_act_and_evaluate_are_ignored():
     policy = make()
-    policy.act(torch.randn(2, O), masks=None, hidden_states=None, something="else")
+    policy.act(torch.randn(2, OBS), masks=None, hidden_states=None, something="else")
     policy.evaluate(torch.randn(2, OC), something="else")
 
 
 def test_forward_and_evaluate_actions():
-    policy = ActorCritic(O, O, A, [8], [8])
-    obs, actions = torch.randn(4, O), torch.randn(4, A)
+    policy = ActorCritic(OBS, OBS, A, [8], [8])
+    obs, actions = torch.randn(4, OBS), torch.randn(4, A)
     distribution, value = policy(obs)
     torch.testing.assert_close(distribution.mean, policy.act_inference(obs))
     torch.testing.assert_close(value, policy.evaluate(obs))
@@ -267,7 +267,7 @@ def test_init_weights_is_orthogonal_with_the_given_gains():
 
 
 def test_a_policy_in_use_can_be_copied_and_pickled():
-    policy, obs = make(), torch.randn(4, O)
+    policy, obs = make(), torch.randn(4, OBS)
     policy.act(obs)
     policy.get_actions_log_prob(torch.randn(4, A)).sum().backward()
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
@@ -282,10 +282,10 @@ def test_a_subclass_overrides_one_hook_and_all_methods_follow():
             return super().actor_input(2 * observations, masks=masks, hidden_states=hidden_states)
 
     torch.manual_seed(0)
-    doubled = Doubled(O, O, A, [8], [8])
-    plain = ActorCritic(O, O, A, [8], [8])
+    doubled = Doubled(OBS, OBS, A, [8], [8])
+    plain = ActorCritic(OBS, OBS, A, [8], [8])
     plain.load_state_dict(doubled.state_dict())
-    obs, actions = torch.randn(4, O), torch.randn(4, A)
+    obs, actions = torch.randn(4, OBS), torch.randn(4, A)
     doubled.act(obs)
     plain.act(2 * obs)
     torch.testing.assert_close(doubled.action_mean, plain.action_mean)
@@ -299,16 +299,16 @@ def test_the_deterministic_mixin_acts_with_the_mean_and_keeps_the_gaussian():
     class Deterministic(DeterministicPolicyMixin, ActorCritic):
         pass
 
-    policy, obs = Deterministic(O, OC, A, [8], [8]), torch.randn(4, O)
+    policy, obs = Deterministic(OBS, OC, A, [8], [8]), torch.randn(4, OBS)
     torch.testing.assert_close(policy.act(obs), policy.act_inference(obs))
     torch.testing.assert_close(policy.action_std, torch.ones(4, A))
     assert policy.entropy.shape == (4,)
 
 
 def test_actor_and_critic_reference_networks():
-    actor, critic, obs = Actor(O, A), Critic(O), torch.randn(6, O)
+    actor, critic, obs = Actor(OBS, A), Critic(OBS), torch.randn(6, OBS)
     assert [type(m) for m in actor.fc] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
-    assert (actor.fc[0].in_features, actor.fc[2].out_features, actor.mean.out_features) == (O, 64, A)
+    assert (actor.fc[0].in_features, actor.fc[2].out_features, actor.mean.out_features) == (OBS, 64, A)
     assert actor.log_std.tolist() == [0.0] * A
     distribution = actor(obs)
     assert isinstance(distribution, Normal)
@@ -318,7 +318,7 @@ def test_actor_and_critic_reference_networks():
 
 
 def test_the_actor_exports_to_torchscript_and_onnx(tmp_path):
-    policy, obs = make().eval(), torch.randn(4, O)
+    policy, obs = make().eval(), torch.randn(4, OBS)
     actor = copy.deepcopy(policy.actor).to("cpu")
     torch.testing.assert_close(torch.jit.script(actor)(obs), policy.act_inference(obs))
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -326,7 +326,7 @@ def test_the_actor_exports_to_torchscript_and_onnx(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            actor, (torch.zeros(1, O),), str(path), opset_version=11, input_names=["obs"], output_names=["actions"],
+            actor, (torch.zeros(1, OBS),), str(path), opset_version=11, input_names=["obs"], output_names=["actions"],
             dynamo=False,
         )  # fmt: skip
     session = onnxruntime.InferenceSession(str(path))

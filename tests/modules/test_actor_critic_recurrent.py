@@ -11,13 +11,13 @@ from torch import nn
 from st_rl.modules import ActorCriticHiddenState, ActorCriticRecurrent, LstmHiddenState, Memory
 from st_rl.utils import split_and_pad_trajectories
 
-O, OC, A, H = 3, 4, 2, 6
+OBS, OC, A, H = 3, 4, 2, 6
 NETWORKS = [("gru", 1), ("gru", 2), ("lstm", 1), ("lstm", 2)]
 
 
 def make(rnn_type="lstm", num_layers=1, **kwargs):
     sizes = {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_hidden_size": H, "rnn_num_layers": num_layers}
-    return ActorCriticRecurrent(O, OC, A, rnn_type=rnn_type, **{**sizes, **kwargs})
+    return ActorCriticRecurrent(OBS, OC, A, rnn_type=rnn_type, **{**sizes, **kwargs})
 
 
 def leaves(state):
@@ -64,8 +64,8 @@ def manual_rollout(rnn, xs, dones):
 
 @pytest.mark.parametrize(("rnn_type", "num_layers"), NETWORKS)
 def test_stepping_equals_the_cell_written_by_hand(rnn_type, num_layers):
-    memory = Memory(O, rnn_type, num_layers, H)
-    xs, dones = torch.randn(7, 4, O), torch.rand(7, 4) < 0.3
+    memory = Memory(OBS, rnn_type, num_layers, H)
+    xs, dones = torch.randn(7, 4, OBS), torch.rand(7, 4) < 0.3
     assert dones[:-1].any()
     outputs = []
     for x, done in zip(xs, dones):
@@ -80,12 +80,12 @@ def test_stepping_equals_the_sequence_pass(rnn_type, num_layers):
     """Dones in the middle, a state from before the rollout, actor and critic alike."""
     policy = make(rnn_type, num_layers)
     num_steps, num_envs = 8, 5
-    obs, critic_obs = torch.randn(num_steps, num_envs, O), torch.randn(num_steps, num_envs, OC)
+    obs, critic_obs = torch.randn(num_steps, num_envs, OBS), torch.randn(num_steps, num_envs, OC)
     dones = torch.rand(num_steps, num_envs) < 0.3
     dones[2, 0], dones[-1, 1] = True, True
     assert 0 < dones[:-1].sum() < dones[:-1].numel()
     for _ in range(3):
-        policy.act(torch.randn(num_envs, O))
+        policy.act(torch.randn(num_envs, OBS))
         policy.evaluate(torch.randn(num_envs, OC))
 
     means, values, states = [], [], []
@@ -119,8 +119,8 @@ def test_stepping_equals_the_sequence_pass(rnn_type, num_layers):
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 def test_the_mode_follows_the_axes_and_a_missing_state_is_zero(rnn_type):
-    memory = Memory(O, rnn_type, 2, H)
-    xs = torch.randn(5, 4, O)
+    memory = Memory(OBS, rnn_type, 2, H)
+    xs = torch.randn(5, 4, OBS)
     sequence = memory(xs)
     assert sequence.shape == (5, 4, H)
     assert memory.hidden_states is None
@@ -137,10 +137,10 @@ def test_the_mode_follows_the_axes_and_a_missing_state_is_zero(rnn_type):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("trailing_axis", [False, True])
 def test_reset_zeroes_finished_robots_whatever_the_type_of_dones(rnn_type, dtype, trailing_axis):
-    memory = Memory(O, rnn_type, 2, H)
+    memory = Memory(OBS, rnn_type, 2, H)
     memory.reset(torch.ones(4))  # nothing to forget yet
     assert memory.hidden_states is None
-    memory(torch.randn(4, O))
+    memory(torch.randn(4, OBS))
     before = [leaf.clone() for leaf in leaves(memory.hidden_states)]
     kept = leaves(memory.hidden_states)
     dones = torch.tensor([0, 0, 1, 1]).to(dtype)
@@ -155,8 +155,8 @@ def test_reset_zeroes_finished_robots_whatever_the_type_of_dones(rnn_type, dtype
 
 
 def test_reset_cures_a_state_that_is_not_finite():
-    memory = Memory(O, "gru", 1, H)
-    memory(torch.full((2, O), float("nan")))
+    memory = Memory(OBS, "gru", 1, H)
+    memory(torch.full((2, OBS), float("nan")))
     memory.reset(torch.tensor([1, 0]))
     assert torch.isfinite(memory.hidden_states).all(dim=-1).tolist() == [[True, False]]
 
@@ -164,7 +164,7 @@ def test_reset_cures_a_state_that_is_not_finite():
 @pytest.mark.parametrize("rnn_type", ["rnn", "transformer", None, 3])
 def test_unknown_memory_types_are_refused(rnn_type):
     with pytest.raises(ValueError, match=f"{rnn_type}.*gru, lstm"):
-        Memory(O, rnn_type)
+        Memory(OBS, rnn_type)
     with pytest.raises(ValueError, match=f"{rnn_type}.*gru, lstm"):
         make(rnn_type)
 
@@ -173,7 +173,7 @@ def test_the_state_keeps_no_graph():
     """Stepping with gradients on must not chain all steps since the start of training together."""
     policy = make("lstm")
     for _ in range(3):
-        policy.act(torch.randn(2, O))
+        policy.act(torch.randn(2, OBS))
         policy.evaluate(torch.randn(2, OC))
     for leaf in leaves(policy.memory_a.hidden_states) + leaves(policy.memory_c.hidden_states):
         assert leaf.grad_fn is None
@@ -189,11 +189,11 @@ def test_structure_that_exporters_rely_on():
     assert policy.rnn_type == "gru"
     assert isinstance(policy.memory_a.rnn, nn.GRU)
     rnn = policy.memory_a.rnn
-    assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.batch_first) == (O, H, 2, False)
+    assert (rnn.input_size, rnn.hidden_size, rnn.num_layers, rnn.batch_first) == (OBS, H, 2, False)
     assert policy.memory_c.rnn.input_size == OC
     assert policy.actor[0].in_features == H
     assert policy.critic[0].in_features == H
-    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (O, OC, A)
+    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (OBS, OC, A)
     keys = set(make("lstm", 1).state_dict())
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     assert {f"{memory}.rnn.{name}" for memory in ("memory_a", "memory_c") for name in names} <= keys
@@ -201,7 +201,7 @@ def test_structure_that_exporters_rely_on():
 
 
 def test_defaults():
-    policy = ActorCriticRecurrent(O, OC, A)
+    policy = ActorCriticRecurrent(OBS, OC, A)
     assert isinstance(policy.memory_a.rnn, nn.LSTM)
     assert (policy.memory_a.rnn.hidden_size, policy.memory_a.rnn.num_layers) == (256, 1)
     assert policy.rnn_type == "lstm"
@@ -211,7 +211,7 @@ def test_defaults():
 def test_hidden_states_of_the_policy(rnn_type):
     policy = make(rnn_type)
     assert policy.get_hidden_states() == ActorCriticHiddenState(None, None)
-    policy.act(torch.randn(5, O))
+    policy.act(torch.randn(5, OBS))
     policy.evaluate(torch.randn(5, OC))
     state = policy.get_hidden_states()
     assert isinstance(state, ActorCriticHiddenState)
@@ -224,9 +224,9 @@ def test_hidden_states_of_the_policy(rnn_type):
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 def test_forward_and_evaluate_actions_leave_the_state_and_see_it(rnn_type):
     policy = ActorCriticRecurrent(
-        O, O, A, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_type=rnn_type, rnn_hidden_size=H
+        OBS, OBS, A, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_type=rnn_type, rnn_hidden_size=H
     )
-    obs, actions = torch.randn(5, O), torch.randn(5, A)
+    obs, actions = torch.randn(5, OBS), torch.randn(5, A)
     fresh = policy(obs)[1]
     assert policy.get_hidden_states() == ActorCriticHiddenState(None, None)
     policy.act(obs)
@@ -247,7 +247,7 @@ def test_forward_and_evaluate_actions_leave_the_state_and_see_it(rnn_type):
 
 def test_act_inference_steps_the_actor_memory():
     policy = make("gru")
-    obs = torch.randn(4, 5, O)
+    obs = torch.randn(4, 5, OBS)
     with torch.no_grad():
         stepped = torch.stack([policy.act_inference(x) for x in obs])
         torch.testing.assert_close(stepped, policy.actor(policy.memory_a(obs)), atol=1e-6, rtol=1e-5)
@@ -255,7 +255,7 @@ def test_act_inference_steps_the_actor_memory():
 
 def test_a_state_from_an_inference_mode_rollout_serves_autograd_afterwards():
     policy = make("lstm")
-    obs, critic_obs, actions = torch.randn(5, O), torch.randn(5, OC), torch.randn(5, A)
+    obs, critic_obs, actions = torch.randn(5, OBS), torch.randn(5, OC), torch.randn(5, A)
     with torch.inference_mode():
         policy.act(obs.clone())
         policy.evaluate(critic_obs.clone())
@@ -272,12 +272,12 @@ def test_memory_state_survives_saving(rnn_type, tmp_path):
     policy, twin = make(rnn_type), make(rnn_type)
     twin.load_state_dict(policy.state_dict())
     with torch.inference_mode():
-        policy.act(torch.randn(5, O))
+        policy.act(torch.randn(5, OBS))
         policy.evaluate(torch.randn(5, OC))
     state = {name: [leaf.clone() for leaf in tensors] for name, tensors in policy.memory_state().items()}
     torch.save(state, tmp_path / "state.pt")
     twin.load_memory_state(torch.load(tmp_path / "state.pt", weights_only=True))
-    obs, critic_obs = torch.randn(5, O), torch.randn(5, OC)
+    obs, critic_obs = torch.randn(5, OBS), torch.randn(5, OC)
     assert torch.equal(policy.act_inference(obs), twin.act_inference(obs))
     assert torch.equal(policy.evaluate(critic_obs), twin.evaluate(critic_obs))
     twin.load_memory_state({})
@@ -287,7 +287,7 @@ def test_memory_state_survives_saving(rnn_type, tmp_path):
 
 
 def test_a_policy_in_use_can_be_copied_and_pickled():
-    policy, obs = make("lstm"), torch.randn(5, O)
+    policy, obs = make("lstm"), torch.randn(5, OBS)
     policy.act(obs)
     policy.get_actions_log_prob(torch.randn(5, A)).sum().backward()
     twins = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]
@@ -299,7 +299,7 @@ def test_a_policy_in_use_can_be_copied_and_pickled():
 def test_padding_never_touches_a_gradient():
     """Whatever finite numbers stand in the padding, losses and gradients are the same to the last bit."""
     policy = make("lstm", 2)
-    obs, dones = torch.randn(6, 4, O), torch.zeros(6, 4)
+    obs, dones = torch.randn(6, 4, OBS), torch.zeros(6, 4)
     dones[1, 0], dones[3, 0], dones[4, 2] = 1, 1, 1
     padded, masks = split_and_pad_trajectories(obs, dones)
     assert torch.count_nonzero(padded[~masks]) == 0
@@ -348,7 +348,7 @@ def test_the_pieces_export_as_the_client_exports_them(rnn_type, tmp_path):
         )  # fmt: skip
     session = onnxruntime.InferenceSession(str(path))
     h, c = zeros.numpy(), zeros.numpy()
-    for obs in torch.randn(3, 1, O):
+    for obs in torch.randn(3, 1, OBS):
         feed = {"obs": obs.numpy(), "h": h, "c": c}
         actions, h, c = session.run(["actions", "h_out", "c_out"], feed)
         expected = policy.act_inference(obs)

@@ -116,7 +116,7 @@ def test_a_misspelt_key_is_a_warning_with_the_nearest_name_or_an_error(caplog):
     build_actor_critic(make_env(), "ActorCritic", cfg)
     assert "'init_noise_sdt'" in caplog.text
     assert "'init_noise_std'" in caplog.text
-    with pytest.raises(ValueError, match="init_noise_sdt.*init_noise_std"):
+    with pytest.raises(ValueError, match=r"init_noise_sdt.*init_noise_std"):
         build_actor_critic(make_env(), "ActorCritic", {**cfg, "strict": True})
     build_actor_critic(make_env(), "ActorCritic", {**SMALL, "rnn_hidden_size": 8, "strict": True})
 
