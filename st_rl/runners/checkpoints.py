@@ -7,7 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from st_rl.utils.files import CHECKPOINT_NAME, plain_value, save_checkpoint, write_json
+from st_rl.runners.train_config import TrainConfig
+from st_rl.utils.files import (
+    CHECKPOINT_NAME,
+    CheckpointError,
+    load_checkpoint,
+    plain_value,
+    save_checkpoint,
+    write_json,
+)
 from st_rl.utils.log import logger
 
 BEST_NAME = "best.pt"
@@ -19,7 +27,7 @@ def environment_state(env: Any) -> Any:
         return None
     try:
         return plain_value(env.state_dict(), "env.state_dict()")
-    except TypeError as error:
+    except (NotImplementedError, TypeError) as error:
         logger.warning(f"the environment's state is not saved, so a resumed training starts new episodes: {error}")
         return None
 
@@ -27,11 +35,12 @@ def environment_state(env: Any) -> Any:
 class CheckpointKeeper:
     """Writes snapshots into a run folder, removes old ones and remembers the best."""
 
-    def __init__(self, folder: Path, keep_last: int | None, keep_best: bool):
+    def __init__(self, folder: Path, keep_last: int | None, keep_best: bool, resumed: bool = False):
         self.folder = folder
         self.keep_last = keep_last
         self.keep_best = keep_best
-        self.best_score = float("-inf")
+        # A resumed training must beat the best that its folder already holds; a new one starts a new competition.
+        self.best_score = self._score_on_disk() if resumed and keep_best else float("-inf")
 
     def path(self, iteration: int) -> Path:
         """The snapshot's name after a number of completed iterations."""
@@ -40,17 +49,55 @@ class CheckpointKeeper:
     def offer_best(self, payload: dict[str, Any], score: float) -> None:
         """Keep `payload` as the best snapshot if its score, higher is better, beats all before."""
         if self.keep_best and score > self.best_score:
-            self.best_score = score
             save_checkpoint({**payload, "score": float(score)}, self.folder / BEST_NAME)
+            self.best_score = score
 
-    def remove_old(self) -> None:
-        """Delete all but the newest `keep_last` snapshots; keeps everything when that is not set."""
+    def remove_old(self, iteration: int) -> None:
+        """Delete all but the newest `keep_last` of the snapshots up to this iteration; all stay when that is not set.
+
+        Snapshots of later iterations belong to another training, and are neither counted nor touched.
+        """
         if not self.keep_last:
             return
         matches = ((CHECKPOINT_NAME.fullmatch(entry.name), entry) for entry in self.folder.iterdir())
         snapshots = sorted((int(match.group(1)), entry) for match, entry in matches if match)
-        for _, snapshot in snapshots[: -self.keep_last]:
-            snapshot.unlink(missing_ok=True)
+        for snapshot in [path for number, path in snapshots if number <= iteration][: -self.keep_last]:
+            try:
+                snapshot.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning(f"an old snapshot stays, because it cannot be deleted: {error}")
+
+    def _score_on_disk(self) -> float:
+        """The score of the best snapshot in the folder; minus infinity without one."""
+        path = self.folder / BEST_NAME
+        if not path.exists():
+            return float("-inf")
+        try:
+            return float(load_checkpoint(path, map_location="cpu").get("score", float("-inf")))
+        except CheckpointError as error:
+            logger.warning(f"the best snapshot so far does not count: {error}")
+            return float("-inf")
+
+
+def write_run_config(folder: Path, env: Any, config: TrainConfig) -> None:
+    """Write `config.json`, from which mutex policies, savers and commands rebuild the run."""
+    content: dict[str, Any] = {
+        "runner": {key: value for key, value in config.runner.items() if key not in ("policy", "algorithm")},
+        "policy": config.policy,
+        "algorithm": config.algorithm,
+    }
+    content["runner"]["policy_class_name"] = config.policy_class_name
+    content["runner"]["algorithm_class_name"] = config.algorithm_class_name
+    for part, key in (("control", "action_scale"), ("normalization", "obs_scales")):
+        for source in (env, getattr(env, "unwrapped", None)):
+            value = _look_up(source, f"cfg.{part}.{key}")
+            if value is not None:
+                content[part] = {key: _as_plain(value)}
+                break
+    try:
+        write_json(folder / "config.json", content)
+    except OSError as error:
+        raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
 
 
 def _look_up(source: Any, dotted: str) -> Any:
@@ -62,34 +109,15 @@ def _look_up(source: Any, dotted: str) -> Any:
     return source
 
 
-def write_run_config(folder: Path, env: Any, runner: Mapping, policy: Mapping, algorithm: Mapping, names: Any) -> None:
-    """Write `config.json`, from which mutex policies, savers and commands rebuild the run."""
-    config: dict[str, Any] = {
-        "runner": {key: value for key, value in runner.items() if key not in ("policy", "algorithm")},
-        "policy": dict(policy),
-        "algorithm": dict(algorithm),
-    }
-    config["runner"]["policy_class_name"] = names.policy_class_name
-    config["runner"]["algorithm_class_name"] = names.algorithm_class_name
-    for part, key in (("control", "action_scale"), ("normalization", "obs_scales")):
-        for source in (env, getattr(env, "unwrapped", None)):
-            value = _look_up(source, f"cfg.{part}.{key}")
-            if value is not None:
-                config.setdefault(part, {})[key] = _as_plain(value)
-                break
-    try:
-        write_json(folder / "config.json", config)
-    except OSError as error:
-        raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
-
-
 def _as_plain(value: Any) -> Any:
-    """Configuration objects as dictionaries, tensors as lists; everything else as it is."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if hasattr(value, "to_dict"):
+    """Configuration objects as dictionaries; numbers, texts, tensors and containers as they are."""
+    if isinstance(value, Mapping | Tensor) or not hasattr(value, "__dict__"):
+        return value
+    if callable(getattr(value, "to_dict", None)):
         return value.to_dict()
-    return dict(vars(value)) if hasattr(value, "__dict__") else value
+    # Configuration classes of legged robots keep their values on the class, where `vars` of an instance is blind.
+    names = [name for name in dir(value) if not name.startswith("_")]
+    return {name: getattr(value, name) for name in names if not callable(getattr(value, name))}
 
 
 def make_run_folder(folder: str | os.PathLike) -> Path:

@@ -46,6 +46,10 @@ class EpisodeStatistics:
         self.rframebuffer.extend(rewards[~finished][-2000:].tolist())
         self.num_recorded = 0
 
+    def drop(self) -> None:
+        """Forget the recorded steps of a rollout that broke off; the running episodes go on."""
+        self.num_recorded = 0
+
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs."""
         return {
@@ -56,10 +60,11 @@ class EpisodeStatistics:
             "lenbuffer": list(self.lenbuffer),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        self.cur_reward_sum.copy_(state["cur_reward_sum"])
-        self.cur_episode_length.copy_(state["cur_episode_length"])
+    def load_state_dict(self, state: dict[str, Any], same_episodes: bool = True) -> None:
+        """Continue where `state_dict` was taken; without the sums of running episodes when those are not the same."""
+        if same_episodes:
+            self.cur_reward_sum.copy_(state["cur_reward_sum"])
+            self.cur_episode_length.copy_(state["cur_episode_length"])
         for name in ("rframebuffer", "rewbuffer", "lenbuffer"):
             buffer = getattr(self, name)
             buffer.clear()

@@ -1,10 +1,11 @@
-"""What a training shows: scalars for the writers and a block of text for the console."""
+"""What a training shows of one iteration: scalars for the writers, rows for the console."""
 
-import sys
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 GIBIBYTE = 1024**3
 
@@ -14,22 +15,49 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     The mean of the values that are not NaN, or their maximum or minimum when the key contains `_max` or `_min`.
     """
-    values: dict[str, list[torch.Tensor]] = {}
+    values: dict[str, list[Tensor]] = {}
     for info in infos:
         for key, value in info.items():
             try:
-                tensor = torch.as_tensor(value, dtype=torch.float32).detach().reshape(-1)
+                tensor = _as_doubles(value).reshape(-1)
             except (TypeError, ValueError, RuntimeError):
-                continue
+                continue  # a text, say
             values.setdefault(key, []).append(tensor)
     result = {}
-    for key, tensors in values.items():
-        joined = torch.cat([tensor.to(tensors[0].device) for tensor in tensors])
-        joined = joined[~torch.isnan(joined)]
-        if joined.numel():
+    for key, numbers in zip(values, _read_all([torch.cat(_on_one_device(parts)) for parts in values.values()])):
+        numbers = numbers[~torch.isnan(numbers)]
+        if numbers.numel():
             reduce = torch.max if "_max" in key else torch.min if "_min" in key else torch.mean
-            result[key] = float(reduce(joined))
+            result[key] = float(reduce(numbers))
     return result
+
+
+def _as_doubles(value: Any) -> Tensor:
+    """A number, a tensor or a list of numbers in double precision, where it is."""
+    return value.detach().double() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+
+
+def _on_one_device(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors on the device of the last one; a number from the host may stand among those of the GPU."""
+    return [tensor.to(tensors[-1].device) for tensor in tensors]
+
+
+def _read_all(vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Vectors on the host; those of one device wait for it once."""
+    result = list(vectors)
+    for device in {vector.device for vector in vectors if vector.device.type != "cpu"}:
+        places = [place for place, vector in enumerate(vectors) if vector.device == device]
+        together = torch.cat([vectors[place] for place in places]).cpu()
+        parts = together.split([vectors[place].numel() for place in places])
+        for place, part in zip(places, parts):
+            result[place] = part
+    return result
+
+
+def read_numbers(named: Mapping[str, Any]) -> dict[str, float]:
+    """Named numbers and tensors, by their means, as Python numbers; waits for the device once."""
+    vectors = _read_all([_as_doubles(value).mean().reshape(1) for value in named.values()])
+    return dict(zip(named, torch.cat(vectors).tolist())) if vectors else {}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -62,40 +90,43 @@ def episode_scalars(ep_infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def iteration_scalars(runner: Any, locs: Mapping[str, Any]) -> dict[str, float]:
-    """Every scalar of one iteration of a runner by its log tag."""
+    """Every scalar of one iteration of a runner by its log tag, but those of episode infos."""
     alg, rewards, frame_rewards = runner.alg, locs["rewbuffer"], locs["rframebuffer"]
     seconds = locs["collection_time"] + locs["learn_time"]
     std = getattr(alg.actor_critic, "std", None)
-    scalars = {f"Loss/{name}": float(value) for name, value in locs["losses"].items()}
-    scalars |= {f"Train/{name}": float(value) for name, value in locs["stats"].items()}
-    scalars["Loss/learning_rate"] = float(alg.learning_rate)
-    scalars["Policy/mean_noise_std"] = float(std.detach().mean()) if isinstance(std, torch.Tensor) else float("nan")
-    scalars["Perf/total_fps"] = runner.num_steps_per_env * runner.env.num_envs / max(seconds, 1e-9)
-    scalars["Perf/collection time"] = locs["collection_time"]
-    scalars["Perf/learning_time"] = locs["learn_time"]
-    scalars |= device_memory(runner.device)
+    measured: dict[str, Any] = {f"Loss/{name}": value for name, value in locs["losses"].items()}
+    measured |= {f"Train/{name}": value for name, value in locs["stats"].items()}
+    measured["Loss/learning_rate"] = alg.learning_rate
+    measured["Policy/mean_noise_std"] = std if isinstance(std, Tensor) else float("nan")
+    measured["Perf/total_fps"] = runner.num_steps_per_env * runner.env.num_envs / max(seconds, 1e-9)
+    measured["Perf/collection time"] = locs["collection_time"]
+    measured["Perf/learning_time"] = locs["learn_time"]
+    measured |= device_memory(runner.device)
     if frame_rewards:
-        scalars["Train/mean_reward_each_timestep"] = mean(frame_rewards)
+        measured["Train/mean_reward_each_timestep"] = mean(frame_rewards)
     if rewards:
         average = mean(rewards)
-        scalars["Train/mean_reward"] = average
-        scalars["Train/ratio_above_mean_reward"] = mean([float(reward > average) for reward in rewards])
-        scalars["Train/mean_episode_length"] = mean(locs["lenbuffer"])
-    scalars["Metrics/velrmsd"] = float(runner.metrics_velrmsd.mean())
-    scalars["Metrics/CoT"] = float(runner.metrics_CoT.mean())
+        measured["Train/mean_reward"] = average
+        measured["Train/ratio_above_mean_reward"] = mean([float(reward > average) for reward in rewards])
+        measured["Train/mean_episode_length"] = mean(locs["lenbuffer"])
+    measured["Metrics/velrmsd"] = runner.metrics_velrmsd
+    measured["Metrics/CoT"] = runner.metrics_CoT
     if alg.rnd is not None and alg.intrinsic_rewards is not None:
-        scalars["Rnd/mean_extrinsic_reward"] = mean(frame_rewards)
-        scalars["Rnd/mean_intrinsic_reward"] = float(alg.intrinsic_rewards.mean())
-        scalars["Rnd/weight"] = float(alg.rnd.weight)
-    return scalars | episode_scalars(locs["ep_infos"])
+        measured["Rnd/mean_extrinsic_reward"] = mean(frame_rewards)
+        measured["Rnd/mean_intrinsic_reward"] = alg.intrinsic_rewards
+        measured["Rnd/weight"] = alg.rnd.weight
+    return read_numbers(measured)
 
 
 def console_rows(
-    scalars: Mapping[str, float], locs: Mapping[str, Any], total_steps: int, total_seconds: float
+    scalars: Mapping[str, float],
+    episodes: Mapping[str, float],
+    locs: Mapping[str, Any],
+    total_steps: int,
+    total_seconds: float,
+    seconds_left: float,
 ) -> list[tuple[str, str]]:
     """The rows that the console shows of one iteration."""
-    seconds = locs["collection_time"] + locs["learn_time"]
-    remaining = seconds * (locs["tot_iter"] - locs["it"] - 1)
     times = f"collection {locs['collection_time']:.3f} s, learning {locs['learn_time']:.3f} s"
     rows = [("Computation", f"{scalars['Perf/total_fps']:,.0f} steps/s ({times})")]
     rows += [(tag.removeprefix("Loss/"), f"{v:.4g}") for tag, v in scalars.items() if tag.startswith("Loss/")]
@@ -103,48 +134,13 @@ def console_rows(
     if "Train/mean_reward" in scalars:
         rows.append(("Mean reward", f"{scalars['Train/mean_reward']:.2f}"))
         rows.append(("Mean episode length", f"{scalars['Train/mean_episode_length']:.1f}"))
-    rows += [(tag, f"{value:.4f}") for tag, value in episode_scalars(locs["ep_infos"]).items()]
+    rows += [(tag, f"{value:.4f}") for tag, value in episodes.items()]
+    metrics = {"Metrics/velrmsd": "Velocity error", "Metrics/CoT": "Cost of transport"}
+    rows += [(label, f"{scalars[tag]:.4f}") for tag, label in metrics.items() if not math.isnan(scalars[tag])]
     return [
         *rows,
-        ("Velocity error", f"{scalars['Metrics/velrmsd']:.4f}"),
-        ("Cost of transport", f"{scalars['Metrics/CoT']:.4f}"),
         ("Total timesteps", f"{total_steps:,}"),
-        ("Iteration time", f"{seconds:.3f} s"),
+        ("Iteration time", f"{locs['collection_time'] + locs['learn_time']:.3f} s"),
         ("Total time", clock(total_seconds)),
-        ("ETA", clock(remaining)),
+        ("ETA", clock(seconds_left)),
     ]
-
-
-class Console:
-    """Shows one block of text after the other: in place on a terminal, as plain lines elsewhere."""
-
-    def __init__(self) -> None:
-        self._live: Any = None
-
-    def show(self, title: str, rows: Sequence[tuple[str, str]], width: int, pad: int) -> None:
-        """Show `label: value` rows under a title, labels right-aligned in `pad` columns."""
-        lines = [f"{label + ':':>{pad}} {value}" for label, value in rows]
-        if sys.stdout.isatty():
-            self._show_live(title, lines, width)
-            return
-        rule = "#" * width
-        sys.stdout.write("\n".join([rule, title.center(width).rstrip(), "", *lines, ""]) + "\n")
-        sys.stdout.flush()
-
-    def _show_live(self, title: str, lines: list[str], width: int) -> None:
-        from rich.live import Live
-        from rich.panel import Panel
-        from rich.text import Text
-
-        panel = Panel(Text("\n".join(lines)), title=title, width=width)
-        if self._live is None:
-            self._live = Live(panel, refresh_per_second=4)
-            self._live.start()
-        else:
-            self._live.update(panel)
-
-    def close(self) -> None:
-        """Leave the last block standing on the terminal."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None

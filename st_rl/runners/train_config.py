@@ -2,9 +2,12 @@
 
 import copy
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, NamedTuple
 
-from st_rl.utils.config import remember_keys, report_unused_keys
+from st_rl.engine import ENGINES
+from st_rl.utils.config import remember_keys, report_unused_keys, unknown_name_message
+from st_rl.utils.writers import LOGGERS
 
 # Keys of the runner's own part; those in the second group steer the client and are only carried along.
 RUNNER_KEYS = frozenset(
@@ -34,22 +37,22 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
     if not isinstance(train_cfg, Mapping):
         raise TypeError(
             f"the second argument of a runner is the training configuration, a dictionary; got "
-            f"{type(train_cfg).__name__}. Call it as Runner(env, train_cfg, log_dir=..., device=...)"
+            f"{type(train_cfg).__name__}. Call it as Runner(env, train_cfg, log_dir=..., device=...), with "
+            "train_cfg.to_dict() if it is a configuration object"
         )
     config = copy.deepcopy(dict(train_cfg))
-    runner = dict(config["runner"]) if "runner" in config else config
-    for part in ("policy", "algorithm"):
+    for part in ("policy", "algorithm", *(["runner"] if "runner" in config else [])):
         if not isinstance(config.get(part), Mapping):
-            raise ValueError(f"the training configuration has no '{part}' dictionary; its keys are {sorted(config)}")
+            keys = ", ".join(sorted(map(str, config)))
+            raise ValueError(f"the training configuration has no '{part}' dictionary; its keys are: {keys}")
+    runner = dict(config["runner"]) if "runner" in config else config
     policy, algorithm = dict(config["policy"]), dict(config["algorithm"])
-    if not runner.get("num_steps_per_env"):
-        raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
-    strict = bool(runner.get("strict"))
+    strict = bool(runner.get("strict") or config.get("strict"))
     if strict:
         policy.setdefault("strict", True)
         algorithm.setdefault("strict", True)
-    known = RUNNER_KEYS | CLIENT_KEYS | extra_keys
-    report_unused_keys({k: v for k, v in runner.items() if k not in known}, "the runner", known, strict)
+    _report_keys(config, runner, extra_keys, strict)
+    _check_values(runner)
     return TrainConfig(
         runner,
         algorithm,
@@ -57,3 +60,28 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
         algorithm.get("class_name") or runner.get("algorithm_class_name") or "PPO",
         policy.get("class_name") or runner.get("policy_class_name") or "ActorCritic",
     )
+
+
+def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: frozenset[str], strict: bool) -> None:
+    """Say which keys the runner does not take."""
+    known = RUNNER_KEYS | CLIENT_KEYS | extra
+    report_unused_keys({k: v for k, v in runner.items() if k not in known}, "the runner", known, strict)
+    if runner is not config:
+        # In the nested layout the settings of the runner belong into its own part.
+        beside = {k: v for k, v in config.items() if k not in CLIENT_KEYS | {"runner", "policy", "algorithm", "strict"}}
+        report_unused_keys(beside, "the training configuration beside 'runner'", CLIENT_KEYS, strict)
+
+
+def _check_values(runner: Mapping[str, Any]) -> None:
+    """Refuse values with which a training would fail later."""
+    if not runner.get("num_steps_per_env"):
+        raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
+    for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last"):
+        value = runner.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+            raise ValueError(f"'{key}' is {value!r}; give a whole number of at least 1")
+    logger_name, engine = str(runner.get("logger") or LOGGERS[0]), runner.get("engine") or ENGINES[0]
+    if logger_name.lower() not in LOGGERS:
+        raise ValueError(unknown_name_message("logger", logger_name, LOGGERS))
+    if engine not in ENGINES:
+        raise ValueError(unknown_name_message("engine", engine, ENGINES))

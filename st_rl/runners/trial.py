@@ -11,10 +11,14 @@ class TrialPruned(RuntimeError):
 
 def report_to_trial(trial: Any, iteration: int, velocity_error: Tensor, cost_of_transport: Tensor) -> bool:
     """Report to an Optuna-like trial; True when it asks to stop."""
-    trial.report(float(velocity_error.float().mean()), iteration)
     if hasattr(trial, "set_user_attr"):
         trial.set_user_attr("CoT", float(cost_of_transport.float().mean()))
-    return bool(trial.should_prune()) if hasattr(trial, "should_prune") else False
+    try:
+        trial.report(float(velocity_error.float().mean()), iteration)
+        return bool(trial.should_prune()) if hasattr(trial, "should_prune") else False
+    except NotImplementedError:
+        # Optuna knows neither reports nor pruning for a study of several objectives: such a trial runs to its end.
+        return False
 
 
 def pruned(message: str) -> Exception:

@@ -9,7 +9,9 @@ from torch import Tensor
 from st_rl.utils.csv_writer import CsvWriter
 from st_rl.utils.guarded import Guarded
 
-__all__ = ["CsvWriter", "SafeWriter", "make_writer"]
+__all__ = ["LOGGERS", "CsvWriter", "SafeWriter", "make_writer"]
+
+LOGGERS = ("tensorboard", "wandb", "neptune")
 
 
 class SafeWriter:
