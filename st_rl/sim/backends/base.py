@@ -1,7 +1,9 @@
 """The interface of a backend: `N` copies of one model that a task steps together."""
 
+import contextlib
 import copy
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -139,6 +141,10 @@ class Backend(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of a backend with the same model and number of robots."""
+
+    def during_capture(self, stream: Any) -> AbstractContextManager[None]:
+        """What must be around the capture of a graph on a stream; a backend of a GPU has its own."""
+        return contextlib.nullcontext()
 
     def snapshot(self, index: int, data: Any = None) -> Any:
         """One robot as a `mujoco.MjData` with positions computed, to render it; waits for the device."""

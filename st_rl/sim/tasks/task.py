@@ -105,6 +105,15 @@ class Task(VecEnv):
     def episode_length_buf(self, value: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._episode_length.copy_(value)
 
+    @property
+    def is_graph_safe(self) -> bool:
+        """Whether a whole rollout of this task can be captured as one graph."""
+        return self.device.type == "cuda"
+
+    def during_capture(self, stream: Any) -> AbstractContextManager[None]:
+        """What must be around the capture of a rollout on a stream."""
+        return self.backend.during_capture(stream)
+
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """The newest observation `(N, O)` and `{"observations": groups}`, as copies."""
         obs = self.obs_buf.clone()
