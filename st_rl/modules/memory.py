@@ -36,11 +36,23 @@ class Memory(nn.Module):
         if hidden_states is not None or masks is not None or input.dim() == 3:
             output, _ = self.rnn(input, _as_rnn_state(hidden_states))
             return output if masks is None else unpad_trajectories(output, masks)
-        output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(_map_state(self.hidden_states, _usable)))
+        output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(self._state_for(input)))
         state = LstmHiddenState(*state) if isinstance(state, tuple) else state
         # With its graph, the state would hold on to every step since the start of training.
         self.hidden_states = _map_state(state, torch.Tensor.detach)
         return output.squeeze(0)
+
+    def _state_for(self, input: Tensor) -> Any:
+        """The state where the input is, and in a form that autograd takes; ValueError when it is of other robots."""
+        if self.hidden_states is None:
+            return None
+        num_robots = _leaves(self.hidden_states)[0].shape[1]
+        if num_robots != input.shape[0]:
+            raise ValueError(
+                f"the memory holds the past of {num_robots} robots, the observation is of {input.shape[0]}; "
+                "call forget() on the policy before it acts for others"
+            )
+        return _map_state(self.hidden_states, lambda leaf: _ordinary(leaf.to(input.device)))
 
     def reset(self, dones: Tensor | None = None) -> None:
         """Forget everything, or only the columns of finished robots; the old tensors stay as they were."""
@@ -58,7 +70,9 @@ class Memory(nn.Module):
         """Move the state to a fixed place, from which a captured rollout can start."""
         if self.hidden_states is None:
             return
-        if self._settled is None or _leaves(self._settled)[0].shape != _leaves(self.hidden_states)[0].shape:
+        present = _leaves(self.hidden_states)[0]
+        place = None if self._settled is None else _leaves(self._settled)[0]
+        if place is None or (place.shape, place.device) != (present.shape, present.device):
             with torch.inference_mode(False):
                 self._settled = _map_state(self.hidden_states, torch.clone)
         for fixed, leaf in zip(_leaves(self._settled), _leaves(self.hidden_states)):
@@ -84,7 +98,7 @@ def _as_rnn_state(state: Any) -> Any:
     return tuple(state) if isinstance(state, tuple) else state
 
 
-def _usable(leaf: Tensor) -> Tensor:
+def _ordinary(leaf: Tensor) -> Tensor:
     """The tensor itself, or an ordinary copy of one left by an inference-mode rollout, which autograd refuses."""
     return leaf.clone() if leaf.is_inference() and not torch.is_inference_mode_enabled() else leaf
 

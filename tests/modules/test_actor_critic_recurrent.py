@@ -180,6 +180,34 @@ def test_the_state_keeps_no_graph():
         assert not leaf.requires_grad
 
 
+def test_a_memory_of_other_robots_is_refused_with_the_remedy():
+    policy = make("gru")
+    policy.act(torch.randn(4, OBS))
+    with pytest.raises(ValueError, match=r"4 robots.*of 3.*forget\(\)"):
+        policy.act_inference(torch.randn(3, OBS))
+    policy.forget()
+    assert policy.act_inference(torch.randn(3, OBS)).shape == (3, A)
+
+
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_settling_moves_the_state_and_changes_nothing(rnn_type):
+    policy, xs = make(rnn_type), torch.randn(6, 4, OBS)
+    with torch.no_grad():
+        expected = torch.stack([policy.act_inference(x) for x in xs])
+    policy.forget()
+    policy.settle_memory()
+    outputs, places = [], set()
+    for number, x in enumerate(xs):
+        with torch.inference_mode():
+            outputs.append(policy.act_inference(x))
+            if number % 2:
+                policy.settle_memory()
+                places.add(leaves(policy.memory_a.hidden_states)[0].data_ptr())
+    torch.testing.assert_close(torch.stack(outputs), expected)
+    assert len(places) == 1
+    assert not leaves(policy.memory_a.hidden_states)[0].is_inference()
+
+
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
