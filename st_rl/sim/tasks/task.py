@@ -4,6 +4,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -108,7 +109,7 @@ class Task(VecEnv):
     @property
     def is_graph_safe(self) -> bool:
         """Whether a whole rollout of this task can be captured as one graph."""
-        return self.device.type == "cuda"
+        return torch.device(self.device).type == "cuda"
 
     def during_capture(self, stream: Any) -> AbstractContextManager[None]:
         """What must be around the capture of a rollout on a stream."""
