@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.command_line import parse_options
-from st_rl.cli.run_folder import RunFolder, find_run, make_writable
+from st_rl.cli.run_folder import find_run, make_writable
 
 if TYPE_CHECKING:
     from st_rl.cli.loading import SavedRun
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.utils.files import write_json
 
     result = evaluate_run(SavedRun(run), checkpoint, options)
-    result["command"] = f"st-rl eval {shlex.join(arguments)}"
+    result["command_line"] = f"st-rl eval {shlex.join(arguments)}"
     target = options.output or run.file(EVAL_FILE)
     write_json(target, result)
-    show_table(result, run)
+    show_table(result)
     print(f"written to {target}")
     return 0
 
@@ -143,12 +143,12 @@ def format_figure(key: str, value: Any, robots: int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
-def show_table(result: Mapping[str, Any], run: RunFolder) -> None:
+def show_table(result: Mapping[str, Any]) -> None:
     """The figures on the screen."""
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{result['task']}, {result['checkpoint']} (iteration {result['iteration']}) of {run.path}"
+    title = f"{result['task']}, {result['checkpoint']} (iteration {result['iteration']})"
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for name in result["columns"]:

@@ -49,7 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     metadata = describe_policy(saved, env, loaded)
     recorded = _record(env, loaded.policy)
     report = export_onnx(loaded.policy.actor_critic, loaded.policy.obs_normalizer, target, metadata, recorded)
-    facts = {**dataclasses.asdict(report), "metadata": metadata, "command": f"st-rl export {shlex.join(arguments)}"}
+    facts = {
+        **dataclasses.asdict(report),
+        "metadata": metadata,
+        "command_line": f"st-rl export {shlex.join(arguments)}",
+    }
     write_json(target.with_suffix(".json"), facts)
     print(
         f"{target}: opset {report.opset}, input obs (batch, {env.num_obs}), output actions (batch, {env.num_actions}); "

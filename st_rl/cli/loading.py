@@ -43,6 +43,10 @@ class SavedRun:
         """The policy of a checkpoint, for environments like `env`."""
         import logging
 
+        import torch
+
+        # The networks are small, and one thread leaves the cores to physics.
+        torch.set_num_threads(1)
         # What the runner says about itself interests whoever trains.
         logger = logging.getLogger("st_rl")
         level = logger.level

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             "from_iteration": done,
             "checkpoint": checkpoint.name,
             "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "command": f"st-rl resume {shlex.join(arguments)}",
+            "command_line": f"st-rl resume {shlex.join(arguments)}",
         },
     ]
     write_settings(run, {**settings, "iterations": max(int(settings["iterations"]), done + left), "resumed": sessions})

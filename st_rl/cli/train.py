@@ -97,7 +97,7 @@ def _split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, list(arguments)
 
 
-def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, command: str) -> int:
+def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, command_line: str) -> int:
     """Build the task and the runner, keep what a repetition needs, and learn."""
     from st_rl.cli.environment_facts import git_state, machine, versions
     from st_rl.cli.training import check_device, learn, make_judge, seed_everything, set_threads, write_settings
@@ -128,7 +128,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
         "minutes": options.minutes,
         "torch_threads": threads,
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": command,
+        "command_line": command_line,
         "versions": versions(),
         "machine": machine(),
         "git": git_state(),

@@ -29,26 +29,26 @@ AXES = ("forward", "sideways", "turning")
 # Figures of a walk, in the order of the table, with the words that explain them.
 WALK_ROWS = {
     "falls": "Falls",
-    "forward_error": "Forward speed, error of the mean (m/s)",
-    "sideways_error": "Sideways speed, error of the mean (m/s)",
-    "turning_error": "Turning rate, error of the mean (rad/s)",
-    "forward_error_now": "Forward speed, error at each instant (m/s)",
-    "sideways_error_now": "Sideways speed, error at each instant (m/s)",
-    "turning_error_now": "Turning rate, error at each instant (rad/s)",
-    "foot_clearance": "Foot clearance, mean peak of a swing (m)",
-    "swing_rate": "Steps of each foot in a second",
-    "stance_share": "Share of time each foot stands",
-    "alternation": "Share of time one diagonal pair stands, the other swings",
+    "forward_error": "Forward error of the mean, m/s",
+    "sideways_error": "Sideways error of the mean, m/s",
+    "turning_error": "Turning error of the mean, rad/s",
+    "forward_error_now": "Forward error at each instant, m/s",
+    "sideways_error_now": "Sideways error at each instant, m/s",
+    "turning_error_now": "Turning error at each instant, rad/s",
+    "foot_clearance": "Foot clearance, mean peak, m",
+    "swing_rate": "Steps of each foot a second",
+    "stance_share": "Stance share of each foot",
+    "alternation": "Diagonal pairs alternate, share",
     "cost_of_transport": "Cost of transport",
-    "push_survival": "Robots that survive pushes",
-    "diverged": "Simulations that became unstable",
+    "push_survival": "Survive pushes",
+    "diverged": "Unstable simulations",
 }
 EPISODE_ROWS = {
     "return_mean": "Return of an episode, mean",
-    "return_std": "Return of an episode, standard deviation",
+    "return_std": "Return of an episode, deviation",
     "return_min": "Return of an episode, lowest",
     "length_mean": "Steps of an episode, mean",
-    "reached_time_limit": "Share of episodes that reach the time limit",
+    "reached_time_limit": "Reach the time limit",
 }
 
 
@@ -215,8 +215,8 @@ def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
     data.qpos[:] = task.robot.default_qpos
     mujoco.mj_kinematics(model, data)
     rotation = torch.tensor(data.xmat[base.body].reshape(3, 3).copy())
-    offsets = [data.geom(foot.name).xpos - data.xpos[base.body] for foot in task.robot.feet]
-    return diagonal_pairs((torch.tensor(offsets) @ rotation)[:, :2])
+    offsets = torch.stack([torch.tensor(data.geom(foot.name).xpos - data.xpos[base.body]) for foot in task.robot.feet])
+    return diagonal_pairs((offsets @ rotation)[:, :2])
 
 
 def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,6 +18,8 @@ OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmes
 INSTALL_COMMAND = "apt-get install -y libegl1 libosmesa6"
 # Extra shapes that a frame may hold besides the robot and its world.
 _MAX_SHAPES = 2000
+# A shorter arrow would be all head.
+_SHORTEST_ARROW = 0.04
 
 
 class RenderingError(RuntimeError):
@@ -128,7 +130,7 @@ class FrameRenderer:
 
     def _add_arrow(self, arrow: Arrow) -> None:
         scene, mujoco = self._renderer.scene, self._mujoco
-        if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < 1e-3:
+        if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < _SHORTEST_ARROW:
             return
         shape = scene.geoms[scene.ngeom]
         kind = mujoco.mjtGeom.mjGEOM_ARROW

@@ -54,11 +54,11 @@ def open_video(path: Path, width: int, height: int, fps: float) -> Iterator[Vide
             stream.close()
 
 
-def mp4_to_gif(source: Path, target: Path, width: int = 480, fps: int = 15) -> None:
+def mp4_to_gif(source: Path, target: Path, width: int = 400, fps: int = 12) -> None:
     """A gif of an mp4, with a palette made for it."""
     filters = (
         f"fps={fps},scale={width}:-1:flags=lanczos,split[a][b];"
-        "[a]palettegen=max_colors=96:stats_mode=diff[p];[b][p]paletteuse=dither=bayer:bayer_scale=4"
+        "[a]palettegen=max_colors=64:stats_mode=diff[p];[b][p]paletteuse=dither=bayer:bayer_scale=4"
     )
     with atomic_write(target) as temporary:
         command = [require_ffmpeg().get_ffmpeg_exe(), "-v", "error", "-y", "-i", str(source), "-vf", filters]

@@ -45,7 +45,8 @@ def format_cell(value: Any, digits: int = 3) -> str:
 def heading(task: str, settings: Mapping[str, Any]) -> str:
     """Title and one line about the run."""
     facts = [f"started {settings['started']}" if settings.get("started") else ""]
-    facts += [f"{name} {settings[key]}" for key, name in (("seed", "seed"), ("num_envs", "robots")) if key in settings]
+    facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
+    facts += [f"{settings['num_envs']} robots in training" if "num_envs" in settings else ""]
     line = " · ".join(escape(fact) for fact in facts if fact)
     return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
 
@@ -73,8 +74,10 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
                 text = f"{value:.0%}" if key == "push_survival" else format_cell(value, digits)
                 entries.append((text, f"{words} ({name})"))
     rate = curves.get("Perf/total_fps")
-    if rate:
-        entries.append((f"{sum(rate[1]) / len(rate[1]):,.0f}", "simulated steps a second in training"))
+    seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
+    if rate and seconds:
+        minutes = f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+        entries.append((minutes, f"of training at {sum(rate[1]) / len(rate[1]):,.0f} steps a second"))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in entries
     )
@@ -267,32 +270,18 @@ def reproduction(
     export: Mapping[str, Any] | None,
 ) -> str:
     """The commands, and all that a repetition depends on."""
-    commands = [str(settings["command"])] if settings.get("command") else []
-    for made, command in ((result, "eval"), (traces, "play"), (export, "export")):
-        if made:
-            commands.append(
-                str(
-                    made.get("command_line")
-                    or (made.get("command") if isinstance(made.get("command"), str) else None)
-                    or f"st-rl {command} latest"
-                )
-            )
+    made = [part for part in (settings, *settings.get("resumed", []), result, traces, export) if part]
+    commands = [str(part["command_line"]) for part in made if part.get("command_line")]
     commands.append("st-rl report latest")
     script = escape("\n".join(commands))
     git = settings.get("git") or {}
-    code = (
-        f"{git['commit'][:12]}{' with changes (see git/ in the run folder)' if git.get('changed') else ''}"
-        if git
-        else "-"
-    )
+    changes = " with changes (see git/ in the run folder)" if git.get("changed") else ""
+    code = f"{git['commit'][:12]}{changes}" if git else "-"
     facts = {"seed": settings.get("seed", "-"), "code": code, **flatten(settings.get("machine") or {})}
     blocks = [_facts("Run", facts), _facts("Versions", settings.get("versions") or {})]
     if export:
-        shown = {
-            key: export[key]
-            for key in ("file", "opset", "largest_difference", "observations_compared")
-            if key in export
-        }
+        keys = ("file", "opset", "largest_difference", "observations_compared")
+        shown = {key.replace("_", " "): export[key] for key in keys if key in export}
         blocks.append(_facts("Exported policy", shown))
     copy = f'<div class="copy"><button type="button">copy</button><pre>{script}</pre></div>'
     columns = f'<div class="columns" style="margin-top:12px">{"".join(blocks)}</div>'
@@ -300,9 +289,13 @@ def reproduction(
     return _section("How to reproduce", copy + columns, words, name="reproduce")
 
 
+def _fact_text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _facts(title: str, facts: Mapping[str, Any]) -> str:
     rows: Sequence[str] = [
-        f"<tr><td>{escape(str(key))}</td><td>{escape(str(value))}</td></tr>" for key, value in facts.items()
+        f"<tr><td>{escape(str(key))}</td><td>{escape(_fact_text(value))}</td></tr>" for key, value in facts.items()
     ]
     return (
         f'<div class="card"><h3>{escape(title)}</h3><table class="config">{"".join(rows)}</table></div>' if rows else ""
