@@ -177,8 +177,9 @@ class QuadrupedWalk(Task):
         random, base = self.random, self._base
         self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
         # Sine and cosine of half the angle turn the default orientation about the vertical.
-        half_turn = torch.add(self._quarter_turn, random["half_yaw"]).sin_()
-        self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = half_turn @ self._yaw_basis
+        sine, cosine = torch.add(self._quarter_turn, random["half_yaw"]).sin_().split(1, dim=1)
+        orientation = torch.addcmul(sine * self._turned_orientation, cosine, self._default_orientation)
+        self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = orientation
         self._start_qvel[:, base.qvel : base.qvel + 6] = random["velocity"]
         self.backend.reset(mask, self._start_qpos, self._start_qvel)
         self._control.reset(mask)
@@ -230,8 +231,10 @@ class QuadrupedWalk(Task):
         # With these, sin(angle + quarter_turn) is (sin, cos) of an angle.
         self._quarter_turn = _constant([0.0, math.pi / 2], device)
         self._full_turn = _constant(2 * math.pi, device)
-        w, x, y, z = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7].tolist()
-        self._yaw_basis = _constant([[-z, -y, x, w], [w, x, y, z]], device)
+        self._default_orientation = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7]
+        w, x, y, z = self._default_orientation.tolist()
+        # The default orientation after half a turn about the vertical.
+        self._turned_orientation = _constant([-z, -y, x, w], device)
 
     def _check_gait(self) -> None:
         """ValueError unless every foot has a phase."""
