@@ -23,6 +23,8 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "st_rl needs Python 3.10 or later: PYTHON=/path/to/python3 make ..."; exit 1; }
 	@echo "venv      $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+	@# older versions of pip take minutes to find versions that fit together
+	@$(PIP_INSTALL) --upgrade pip
 	@touch $@
 
 # made anew when the package's needs change
