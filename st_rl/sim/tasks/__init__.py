@@ -57,7 +57,7 @@ def make_task(
         name: One of `TASKS`.
         num_envs: Number of robots; the configuration's own number by default.
         device: Where tensors live; it also decides which backend steps physics.
-        seed: Of the task's random numbers.
+        seed: Of the task's random numbers on the CPU; on a GPU they follow `torch.manual_seed`.
         cfg: The configuration to start from, by default that of the task; not modified.
         overrides: Fields to replace by dotted name, such as `**{"commands.forward": (0.3, 1.0)}`.
     """

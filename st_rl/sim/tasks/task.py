@@ -27,8 +27,8 @@ class Task(VecEnv):
 
     Everything a step hands to the next one lives in a tensor of `buffers`, written in place, and nothing depends on
     values on the host, so that a step can be captured in a graph. What `step` returns is new each time. Random numbers
-    come from one block for each step: on the CPU from a generator of the task's own, on a GPU from
-    the default generator of the device, which a graph can capture.
+    come from one block for each step: on the CPU from a generator of the task's own that starts at
+    `seed`, on a GPU from the default generator of the device, which a graph can capture and the caller seeds.
     """
 
     REWARDS: ClassVar[Mapping[str, Term]] = {}
@@ -50,8 +50,6 @@ class Task(VecEnv):
         self.step_dt = cfg.physics.control_period
         self.max_episode_length = math.ceil(cfg.episode_length_s / self.step_dt - 1e-9)
         self.generator = torch.Generator().manual_seed(seed) if self.device.type == "cpu" else None
-        if self.generator is None:
-            torch.cuda.manual_seed(seed)
         self.buffers: dict[str, torch.Tensor] = {}
         self._episode_length = self.keep("episode_length", self._zeros(dtype=torch.long))
         self.rew_buf = self.keep("rewards", self._zeros())
