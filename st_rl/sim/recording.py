@@ -57,7 +57,7 @@ def command_script(commands: Any, seconds: float) -> list[Scene]:
     """A walk that shows everything within the task's command ranges, one thing after the other, `seconds` long."""
     forward, sideways, turning = (getattr(commands, axis) for axis in AXES)
     rest = tuple(min(max(0.0, low), high) for low, high in (forward, sideways, turning))
-    slow = 0.5 * (max(0.0, forward[0]) + forward[1])
+    slow = 0.5 * (rest[0] + forward[1])
     scenes = [(1.0, (slow, rest[1], rest[2])), (1.5, (forward[1], rest[1], rest[2]))]
     if turning[1] > turning[0]:
         scenes += [(1.0, (slow, rest[1], turning[1])), (1.0, (slow, rest[1], turning[0]))]

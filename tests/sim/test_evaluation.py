@@ -1,0 +1,227 @@
+"""Evaluations measure what the robots do: checked on a fake task whose motion is known."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from st_rl.sim.evaluation import (
+    EvaluationPlan,
+    Judge,
+    command_grid,
+    evaluate_episodes,
+    foot_pairs,
+    is_commanded,
+    judge,
+    make_judged_task,
+    plan_ranges,
+    walk,
+    walk_score,
+)
+from tests.fakes import EchoEnv
+
+PAIRS = ((0, 3), (1, 2))
+PERIOD = 0.02
+
+
+class KnownWalk:
+    """Robots that move at their command plus `bias`, plus a wave of `wave`; robot `i` falls after `falls[i]` steps."""
+
+    def __init__(self, num_envs=4, bias=0.1, wave=0.0, falls=None, fall_speed=None):
+        self.num_envs, self.device, self.step_dt = num_envs, torch.device("cpu"), PERIOD
+        self.cfg = SimpleNamespace(
+            commands=SimpleNamespace(forward=(0.0, 1.0), sideways=(0.0, 0.0), turning=(0.0, 0.0), moving_threshold=0.1)
+        )
+        self.robot = SimpleNamespace(feet=[None] * 4, mass=10.0)
+        self.bias, self.wave, self.falls, self.fall_speed = bias, wave, falls or {}, fall_speed
+        self.diverged_count = torch.tensor(0)
+        self.pushes = []
+        self.steps = 0
+
+    def reset(self):
+        self.steps = 0
+        return self.get_observations()
+
+    def get_observations(self):
+        return torch.zeros(self.num_envs, 2), {"observations": {}}
+
+    def hold_commands(self, commands):
+        self.commands = commands
+
+    def push(self, velocity, mask):
+        self.pushes.append((self.steps, velocity.clone(), mask.clone()))
+
+    def step(self, actions):
+        self.steps += 1
+        swing = self.wave * math.sin(2 * math.pi * self.steps * PERIOD / 0.5)
+        velocity = self.commands + self.bias + swing
+        if self.fall_speed is not None:
+            for robot, at in self.falls.items():
+                if self.steps > at:
+                    velocity[robot] = self.fall_speed
+        self.base_lin_vel = torch.cat([velocity[:, :2], torch.zeros(self.num_envs, 1)], dim=1)
+        self.base_ang_vel = torch.cat([torch.zeros(self.num_envs, 2), velocity[:, 2:]], dim=1)
+        phase = (self.steps * PERIOD / 0.5 + torch.tensor([0.0, 0.5, 0.5, 0.0])) % 1.0
+        self.foot_contact = (phase < 0.5).expand(self.num_envs, 4)
+        self.foot_height = torch.where(self.foot_contact, 0.0, 0.05)
+        self.torques = torch.full((self.num_envs, 12), 2.0)
+        self.joint_vel = torch.full((self.num_envs, 12), -1.0)
+        dones = torch.tensor([self.falls.get(i) == self.steps for i in range(self.num_envs)])
+        return torch.zeros(self.num_envs, 2), torch.zeros(self.num_envs), dones, {}
+
+
+def still(obs):
+    return torch.zeros(obs.shape[0], 12)
+
+
+def test_grid_fills_the_ranges_with_equal_levels():
+    grid = command_grid([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)], 64)
+    assert grid.shape == (64, 3)
+    assert len({tuple(row) for row in grid.tolist()}) == 64
+    for axis, (low, high) in enumerate([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]):
+        expected = [low + i * (high - low) / 3 for i in range(4)]
+        assert sorted({round(v, 5) for v in grid[:, axis].tolist()}) == pytest.approx(expected, abs=1e-5)
+
+
+def test_grid_of_one_axis_gives_every_robot_its_own_speed():
+    grid = command_grid([(0.3, 1.0), (0.0, 0.0), (0.0, 0.0)], 64)
+    assert grid[:, 0].tolist() == pytest.approx([0.3 + 0.7 * i / 63 for i in range(64)], abs=1e-6)
+    assert (grid[:, 1:] == 0).all()
+
+
+def test_grid_starts_over_where_the_number_is_no_power():
+    grid = command_grid([(0.0, 1.0), (0.0, 1.0), (0.0, 0.0)], 6)
+    assert grid[:4].tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
+    assert grid[4:].tolist() == grid[:2].tolist()
+
+
+def test_the_plan_may_narrow_the_commands_of_the_task():
+    commands = SimpleNamespace(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8))
+    plan = EvaluationPlan(forward=(0.3, 1.0), turning=(0.0, 0.0))
+    assert plan_ranges(plan, commands) == [(0.3, 1.0), (-0.4, 0.4), (0.0, 0.0)]
+
+
+def test_error_of_the_mean_forgives_a_wave_that_the_instant_does_not():
+    task = KnownWalk(bias=0.1, wave=0.3)
+    commands = command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4)
+    figures = judge(walk(task, still, commands, 6.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    # Whole periods after the settling second: the wave cancels in the mean.
+    steps = range(51, 301)
+    instant = [abs(0.1 + 0.3 * math.sin(2 * math.pi * s * PERIOD / 0.5)) for s in steps]
+    for axis in ("forward", "sideways", "turning"):
+        assert figures[f"{axis}_error"] == pytest.approx(0.1, abs=1e-3)
+        assert figures[f"{axis}_error_now"] == pytest.approx(sum(instant) / len(instant), abs=1e-3)
+
+
+def test_a_fallen_robot_counts_as_fallen_and_no_longer_in_the_errors():
+    task = KnownWalk(bias=0.1, falls={1: 100, 3: 20}, fall_speed=50.0)
+    result = walk(task, still, command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4), 4.0)
+    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    assert figures["falls"] == 2
+    assert result.fell.tolist() == [False, True, False, True]
+    assert figures["forward_error"] == pytest.approx(0.1, abs=1e-5)
+
+
+def test_gait_figures_of_a_known_trot():
+    task = KnownWalk(bias=0.0)
+    result = walk(task, still, torch.full((4, 3), 0.5), 5.0)
+    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    assert figures["foot_clearance"] == pytest.approx(0.05)
+    assert figures["swing_rate"] == pytest.approx(2.0, abs=0.15)  # a swing cut off by either end does not count
+    assert figures["stance_share"] == pytest.approx([0.5] * 4, abs=0.03)
+    assert figures["alternation"] == pytest.approx(1.0)
+    speed = math.hypot(0.5, 0.5)
+    assert figures["cost_of_transport"] == pytest.approx(24.0 / (10.0 * 9.81 * speed), rel=1e-4)
+
+
+def test_robots_told_to_stand_have_no_gait_to_judge():
+    task = KnownWalk(bias=0.0)
+    result = walk(task, still, torch.zeros(4, 3), 3.0)
+    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    assert math.isnan(figures["foot_clearance"])
+    assert figures["forward_error"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
+    task = KnownWalk(num_envs=8)
+    walk(task, still, torch.zeros(8, 3), 10.0, pushes=(0.5, 3.0))
+    assert [step for step, _, _ in task.pushes] == [150, 300, 450]
+    for _, velocity, mask in task.pushes:
+        assert velocity[:, :2].norm(dim=1).tolist() == pytest.approx([0.5] * 8, abs=1e-5)
+        assert (velocity[:, 2] == 0).all()
+        assert mask.all()
+    assert not torch.equal(task.pushes[0][1], task.pushes[1][1])
+
+
+def test_score_prefers_standing_to_small_errors():
+    upright = {"robots": 64, "falls": 0, "forward_error_now": 0.3, "sideways_error_now": 0.2, "turning_error_now": 0.2}
+    precise = {"robots": 64, "falls": 32, "forward_error_now": 0.1, "sideways_error_now": 0.1, "turning_error_now": 0.1}
+    better = {**upright, "forward_error_now": 0.2}
+    assert walk_score(better) > walk_score(upright) > walk_score(precise)
+    nan = float("nan")
+    fallen = {"robots": 64, "falls": 64, **{f"{axis}_error_now": nan for axis in ("forward", "sideways", "turning")}}
+    assert walk_score(fallen) < walk_score(precise)
+
+
+def test_episodes_are_summed_until_each_first_ends():
+    env = EchoEnv(num_envs=6, episode_length=7, stagger=True)
+    figures = evaluate_episodes(env, lambda obs: obs[:, :2])
+    assert figures["robots"] == 6
+    assert figures["reached_time_limit"] == 1.0
+    # A perfect echo earns exactly one a step.
+    assert figures["return_mean"] == pytest.approx(figures["length_mean"])
+    assert 1.0 <= figures["length_mean"] <= 7.0
+
+
+def test_judge_takes_no_random_numbers_from_the_training():
+    class Noisy:
+        def __call__(self, obs):
+            return torch.randn(obs.shape[0], 2)
+
+    scorer = Judge(EchoEnv(num_envs=3, episode_length=5), EvaluationPlan())
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    score = scorer(Noisy())
+    assert math.isfinite(score)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not is_commanded(EchoEnv(num_envs=3))
+
+
+@pytest.fixture(scope="module")
+def task():
+    """The real quadruped."""
+    pytest.importorskip("mujoco")
+    from st_rl.sim.tasks import TASKS
+
+    return make_judged_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 4, 2.0, seed=3, fine=True)
+
+
+class TestBuiltInTask:
+    """The real quadruped, briefly."""
+
+    def test_judged_task_is_undisturbed_fine_and_long_enough(self, task):
+        assert task.cfg.physics.timestep == pytest.approx(0.005)
+        assert task.cfg.physics.iterations == 50
+        assert task.cfg.push.max_speed == 0
+        assert task.cfg.noise.level == 0
+        assert task.max_episode_length * task.step_dt >= 3.0
+
+    def test_pairs_are_the_feet_across_the_body(self, task):
+        names = [foot.name for foot in task.robot.feet]
+        pairs = {frozenset((names[a], names[b])) for a, b in foot_pairs(task)}
+        assert pairs == {frozenset(("FR_foot", "RL_foot")), frozenset(("FL_foot", "RR_foot"))}
+
+    def test_robots_told_to_go_that_stand_still_err_by_their_command(self, task):
+        commands = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.6], [0.0, 0.0, 0.0]])
+        first = walk(task, lambda obs: torch.zeros(4, 12), commands, 1.6)
+        figures = judge(first, task.robot.mass, foot_pairs(task), settle_s=1.0, moving=0.1)
+        assert figures["falls"] == 0
+        assert figures["forward_error"] == pytest.approx(0.5 / 4, abs=0.05)
+        assert figures["sideways_error"] == pytest.approx(0.3 / 4, abs=0.05)
+        assert figures["turning_error"] == pytest.approx(0.6 / 4, abs=0.05)
+        assert torch.equal(task.commands, commands)
+
+    def test_a_hard_push_throws_a_standing_robot(self, task):
+        thrown = walk(task, lambda obs: torch.zeros(4, 12), torch.zeros(4, 3), 1.6, pushes=(6.0, 0.4))
+        assert thrown.fell.any()

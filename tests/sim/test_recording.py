@@ -1,0 +1,90 @@
+"""A recording keeps what one robot does, and its tour stays within the task's commands."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from st_rl.sim.recording import Recorder, Scene, command_script
+
+pytest.importorskip("mujoco")
+
+
+def commands(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8)):
+    return SimpleNamespace(forward=forward, sideways=sideways, turning=turning)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [commands(), commands((0.3, 1.0), (0.0, 0.0), (0.0, 0.0)), commands((-1.0, -0.2), (0.1, 0.2), (0.0, 0.0))],
+    ids=["all directions", "forward only", "backward only"],
+)
+def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
+    script = command_script(given, 12.0)
+    assert sum(scene.seconds for scene in script) == pytest.approx(12.0)
+    for scene in script:
+        for value, (low, high) in zip(scene.command, (given.forward, given.sideways, given.turning)):
+            assert low <= value <= high
+    assert max(scene.command[0] for scene in script) == given.forward[1]
+
+
+def test_the_tour_shows_every_direction():
+    seen = [scene.command for scene in command_script(commands(), 12.0)]
+    for axis, extremes in enumerate([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]):
+        assert set(extremes) <= {command[axis] for command in seen}
+
+
+@pytest.fixture(scope="module")
+def recording():
+    from st_rl.sim.evaluation import make_judged_task
+    from st_rl.sim.tasks import TASKS
+
+    task = make_judged_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 1, 1.0, seed=3, fine=False)
+    states = []
+    recorder = Recorder(
+        task, lambda obs: torch.zeros(1, 12), [Scene(0.4, (0.5, 0.0, 0.1)), Scene(0.6, (0.0, 0.2, 0.0))]
+    )
+    traces = recorder.run(1.0, lambda step: states.append((task.backend.qpos[0].clone(), task.torques[0].clone())))
+    return task, recorder, traces, states
+
+
+def test_traces_have_a_row_for_each_joint_and_foot_and_a_number_for_each_step(recording):
+    task, recorder, traces, _ = recording
+    assert traces.period == task.step_dt
+    assert traces.joints == list(task.robot.joint_names)
+    assert traces.feet == [foot.name for foot in task.robot.feet]
+    for rows, count in ((traces.position, 12), (traces.torque, 12), (traces.contact, 4), (traces.velocity, 3)):
+        assert len(rows) == count
+        assert all(len(row) == 50 for row in rows)
+    assert recorder.observations().shape == (50, task.num_obs)
+    assert traces.resets == []
+
+
+def test_traces_are_the_states_of_the_simulation(recording):
+    task, _, traces, states = recording
+    for step in (0, 20, 49):
+        qpos, torque = states[step]
+        positions = [row[step] for row in traces.position]
+        assert positions == pytest.approx(qpos[list(task.robot.qpos_indices)].tolist(), rel=1e-4, abs=1e-6)
+        assert [row[step] for row in traces.torque] == pytest.approx(torque.tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_commands_follow_the_script(recording):
+    traces = recording[2]
+    assert [row[5] for row in traces.command] == pytest.approx([0.5, 0.0, 0.1])
+    assert [row[30] for row in traces.command] == pytest.approx([0.0, 0.2, 0.0])
+
+
+def test_arrows_point_along_the_command_in_the_world(recording):
+    task, recorder, _, _ = recording
+    data, (command, _) = recorder.picture()
+    base = task.robot.free_joint.body
+    left = data.xmat[base].reshape(3, 3)[:, 1]
+    assert float(command.vector @ left) > 0.9 * float((command.vector**2).sum() ** 0.5)
+
+
+def test_clear_forgets(recording):
+    recorder = recording[1]
+    recorder.clear()
+    with pytest.raises(RuntimeError):
+        recorder.observations()

@@ -1,0 +1,113 @@
+"""Frames without a screen, videos, and clear words where they cannot be made."""
+
+import ctypes.util
+import subprocess
+
+import numpy as np
+import pytest
+
+from st_rl.sim import rendering
+from st_rl.sim.rendering import Arrow, FrameRenderer, RenderingError, choose_gl
+
+mujoco = pytest.importorskip("mujoco")
+
+BALL = (
+    '<mujoco><statistic extent="1.5"/><worldbody><light pos="0 0 3"/>'
+    '<geom type="sphere" size=".3" rgba="1 0 0 1"/></worldbody></mujoco>'
+)
+
+
+@pytest.fixture
+def headless_linux(monkeypatch):
+    monkeypatch.setattr(rendering.platform, "system", lambda: "Linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_the_users_choice_wins(headless_linux):
+    headless_linux.setenv("MUJOCO_GL", "OSMesa ")
+    assert choose_gl() == "osmesa"
+
+
+@pytest.mark.parametrize(("installed", "chosen"), [({"EGL", "OSMesa"}, "egl"), ({"OSMesa"}, "osmesa")])
+def test_the_first_library_that_is_here_is_chosen(headless_linux, installed, chosen):
+    headless_linux.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so" if name in installed else None)
+    assert choose_gl() == chosen
+
+
+def test_a_screen_needs_no_off_screen_library(headless_linux):
+    headless_linux.setenv("DISPLAY", ":0")
+    headless_linux.setattr(ctypes.util, "find_library", lambda name: None)
+    assert choose_gl() == ""
+
+
+def test_no_library_names_the_packages(headless_linux):
+    headless_linux.setattr(ctypes.util, "find_library", lambda name: None)
+    with pytest.raises(RenderingError, match=r"apt-get install -y libegl1 libosmesa6"):
+        choose_gl()
+
+
+def needs_library():
+    try:
+        choose_gl()
+    except RenderingError as error:
+        pytest.skip(str(error))
+
+
+def test_a_frame_shows_the_model_and_the_arrows():
+    needs_library()
+    model = mujoco.MjModel.from_xml_string(BALL)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    arrow = Arrow(np.array([0.0, 0.0, 0.0]), np.array([0.0, 0.0, 0.5]), (0.0, 1.0, 0.0, 1.0))
+    dot = Arrow(np.array([0.0, 0.0, 0.4]), np.array([0.0, 0.0, 0.001]), (0.0, 1.0, 0.0, 1.0))
+    with FrameRenderer(model, 96, 64) as renderer:
+        plain = renderer.draw(data).astype(int)
+        with_arrow = renderer.draw(data, [arrow]).astype(int)
+        with_dot = renderer.draw(data, [dot]).astype(int)
+    assert plain.shape == (64, 96, 3)
+    assert (plain[..., 0] > plain[..., 1] + 40).any(), "the red ball is not there"
+    greener = (with_arrow[..., 1] - with_arrow[..., 0]) - (plain[..., 1] - plain[..., 0])
+    assert (greener > 40).any(), "the green arrow is not there"
+    assert np.array_equal(with_dot, plain), "an arrow of no length must not be drawn"
+
+
+def test_an_unknown_camera_lists_those_of_the_file():
+    needs_library()
+    model = mujoco.MjModel.from_xml_string(BALL.replace("<geom", '<camera name="side" pos="0 -3 0"/><geom'))
+    with pytest.raises(ValueError, match=r"no camera 'top'.*side"):
+        FrameRenderer(model, 32, 32, camera="top")
+
+
+def test_video_holds_every_frame_and_appears_only_when_complete(tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    from st_rl.sim.video import mp4_to_gif, open_video
+
+    path = tmp_path / "walk.mp4"
+    with open_video(path, 64, 48, 25.0) as video:
+        for shade in range(0, 250, 10):
+            video.add(np.full((48, 64, 3), shade, dtype=np.uint8))
+            assert not path.exists()
+    count, seconds = ffmpeg.count_frames_and_secs(str(path))
+    assert (count, seconds) == (25, pytest.approx(1.0, abs=0.05))
+    probe = subprocess.run([ffmpeg.get_ffmpeg_exe(), "-i", str(path)], capture_output=True, text=True, check=False)
+    assert "h264" in probe.stderr
+    assert "yuv420p" in probe.stderr
+    mp4_to_gif(path, tmp_path / "walk.gif", width=32)
+    assert (tmp_path / "walk.gif").read_bytes()[:6] == b"GIF89a"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["walk.gif", "walk.mp4"]
+
+
+def test_a_video_that_fails_leaves_nothing(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    from st_rl.sim.video import open_video
+
+    def stumble():
+        with open_video(tmp_path / "walk.mp4", 64, 48, 25.0) as video:
+            video.add(np.zeros((48, 64, 3), dtype=np.uint8))
+            raise RuntimeError("stumbled")
+
+    with pytest.raises(RuntimeError, match="stumbled"):
+        stumble()
+    assert list(tmp_path.iterdir()) == []
