@@ -18,7 +18,7 @@ from st_rl.sim.video import open_video
 COMMAND_COLOR = (0.17, 0.71, 0.45, 1.0)
 VELOCITY_COLOR = (0.23, 0.51, 0.96, 1.0)
 # Length of a velocity arrow, m for each m/s.
-_ARROW_SCALE = 0.4
+_ARROW_SCALE = 0.3
 
 
 class Scene(NamedTuple):

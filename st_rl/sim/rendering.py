@@ -137,7 +137,8 @@ class FrameRenderer:
         rgba = np.asarray(arrow.rgba, dtype=np.float32)
         mujoco.mjv_initGeom(shape, kind, np.zeros(3), np.zeros(3), np.eye(3).reshape(-1), rgba)
         start = np.asarray(arrow.start, dtype=np.float64)
-        mujoco.mjv_connector(shape, kind, 0.012, start, start + np.asarray(arrow.vector, dtype=np.float64))
+        # MuJoCo draws an arrow half as long as it is told.
+        mujoco.mjv_connector(shape, kind, 0.012, start, start + 2.0 * np.asarray(arrow.vector, dtype=np.float64))
         scene.ngeom += 1
 
     def close(self) -> None:
