@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     reason: str
 
 
-def make_plan(setting: str, device: torch.device, iterations: int | None, world_size: int = 1) -> Plan:
+def make_plan(setting: str, device: torch.device, iterations: int | None) -> Plan:
     """Decide how to run on a device, for a training of so many iterations."""
     if setting not in ENGINES:
         raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
@@ -65,6 +65,10 @@ class Engine:
         self._capacity = 0
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._steps: dict[Any, GraphedStep] = {}
+
+    def suits(self, setting: str, iterations: int | None) -> bool:
+        """Whether a new engine for this setting would do the same."""
+        return make_plan(setting, self.device, iterations) == self.plan
 
     def describe(self) -> str:
         """One line for the log: what runs how, and why."""

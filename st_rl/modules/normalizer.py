@@ -71,9 +71,12 @@ class EmpiricalNormalization(nn.Module):
         if tuple(x.shape[x.dim() - len(self.shape) :]) != self.shape or x.numel() == 0:
             raise ValueError(f"expected observations of shape (..., {self.shape}), got {tuple(x.shape)}")
         x = x.reshape(-1, *self.shape).to(self._mean.dtype)
-        # Two passes: torch.var_mean is up to ten times slower along the first axis on a CPU.
-        batch_mean = x.mean(dim=0, keepdim=True)
-        batch_var = (x - batch_mean).square_().mean(dim=0, keepdim=True)
+        if x.is_cuda:
+            batch_var, batch_mean = torch.var_mean(x, dim=0, correction=0, keepdim=True)
+        else:
+            # Two passes: torch.var_mean is up to ten times slower along the first axis on a CPU.
+            batch_mean = x.mean(dim=0, keepdim=True)
+            batch_var = (x - batch_mean).square_().mean(dim=0, keepdim=True)
         batch_mean, batch_var, num_samples = combine_moments(batch_mean, batch_var, x.shape[0])
 
         active = batch_var.sum() < torch.inf

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -61,7 +62,8 @@ class OnPolicyRunner(SavedTraining):
         self.git_status_repos = [st_rl.__file__]
         self.logger_type: str | None = None
         self._console = Console()
-        self._guard = NumberGuard(device)
+        # One step more than a rollout: the observation before the first one.
+        self._guard = NumberGuard(device, self.num_steps_per_env + 1)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
         self._rollout_position = 0
@@ -166,10 +168,9 @@ class OnPolicyRunner(SavedTraining):
             collected = time.perf_counter()
             losses, stats = self.alg.update(iteration)
         self.evaluation()
-        num_rows = self.num_steps_per_env * self.env.num_envs
-        report_bad_numbers(iteration, self._guard.report(), self.alg.bad_numbers(), num_rows)
+        self._report_bad_numbers(iteration, self.alg.bad_numbers())
         learned = time.perf_counter()
-        self.tot_timesteps += num_rows
+        self.tot_timesteps += self.num_steps_per_env * self.env.num_envs
         self.tot_time += learned - begin
         if trial is not None and report_to_trial(trial, iteration, self.metrics_velrmsd, self.metrics_CoT):
             self._prune(iteration)
@@ -222,9 +223,10 @@ class OnPolicyRunner(SavedTraining):
             self.train_mode()
         else:
             self.eval_mode()
-        self._rollout_position = 0
+        self._rollout_position = self.num_steps_per_env
         with torch.inference_mode(self._inference_mode):
             self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
+        self._report_bad_numbers(self.current_learning_iteration)
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
@@ -260,7 +262,10 @@ class OnPolicyRunner(SavedTraining):
 
     def _start_engine(self, num_iterations: int) -> None:
         """Choose how rollout and update run, and say so."""
-        engine = Engine(self.cfg.get("engine") or "auto", self.device, num_iterations)
+        setting = self.cfg.get("engine") or "auto"
+        if self._rollout is not None and self.alg.engine.suits(setting, num_iterations):
+            return
+        engine = Engine(setting, self.device, num_iterations)
         engine.announce()
         self.alg.engine = engine
         self._rollout = lambda settings: self._roll_out()
@@ -320,6 +325,10 @@ class OnPolicyRunner(SavedTraining):
         rnd_state = groups["rnd_state"]
         clean = self._guard.clean("rnd_state", rnd_state.to(self.device), self._rollout_position)
         return infos if clean is rnd_state else {**infos, "observations": {**groups, "rnd_state": clean}}
+
+    def _report_bad_numbers(self, iteration: int, in_update: Mapping[str, int] = MappingProxyType({})) -> None:
+        num_rows = self.num_steps_per_env * self.env.num_envs
+        report_bad_numbers(iteration, self._guard.report(), in_update, num_rows)
 
     def _normalized(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor]:
         """Normalise each delivered observation once."""

@@ -5,45 +5,39 @@ from torch import Tensor
 
 
 class NumberGuard:
-    """Counts non-finite numbers per name on the device and keeps them away from what follows.
+    """Keeps numbers that are not finite away from what follows, and remembers where they came from.
 
-    `clean` and `watch` never wait for the device; `report` reads everything at once and starts anew.
+    `clean` never waits for a GPU and costs it two kernels; `report` reads everything at once and starts anew.
     """
 
-    def __init__(self, device: torch.device | str):
+    def __init__(self, device: torch.device | str, num_steps: int):
         self.device = torch.device(device)
-        self._counts: dict[str, Tensor] = {}
-        self._first_steps: dict[str, Tensor] = {}
+        self.num_steps = num_steps
+        # Name -> sums of every row of every step, (num_steps, N): a sum is finite exactly if its row is.
+        self._sums: dict[str, Tensor] = {}
 
     def clean(self, name: str, values: Tensor, step: int) -> Tensor:
-        """Count the rows of `values (N, ...)` that hold a bad number; return them with bad numbers set to zero."""
-        finite = torch.isfinite(values)
-        if self.device.type == "cpu" and bool(finite.all()):
+        """Return `values (N, ...)` with bad numbers set to zero; remember the rows that held one at this step."""
+        if not values.is_floating_point():
             return values
-        self._count(name, (~finite.reshape(finite.shape[0], -1).all(dim=1)).sum(), step)
-        return torch.where(finite, values, torch.zeros_like(values))
-
-    def watch(self, name: str, value: Tensor, step: int) -> None:
-        """Count a 0-d value that is not finite."""
-        self._count(name, (~torch.isfinite(value)).sum(), step)
-
-    def _count(self, name: str, count: Tensor, step: int) -> None:
-        if name not in self._counts:
+        if self.device.type == "cpu" and bool(torch.isfinite(values.sum())):
+            return values
+        if name not in self._sums:
             with torch.inference_mode(False):
-                self._counts[name] = torch.zeros((), dtype=torch.int64, device=self.device)
-                self._first_steps[name] = torch.full((), -1, dtype=torch.int64, device=self.device)
-        first = self._first_steps[name]
-        first.copy_(torch.where((first < 0) & (count > 0), step, first))
-        self._counts[name].add_(count)
+                self._sums[name] = torch.zeros(self.num_steps, values.shape[0], device=self.device)
+        rows = values.reshape(values.shape[0], -1)
+        torch.sum(rows, dim=1, out=self._sums[name][step])
+        return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """The names with bad numbers since the last report: how many, and the first step; one wait for the device."""
-        if not self._counts:
+        """The names with bad numbers since the last report: how many rows, and the first step; waits for the device."""
+        if not self._sums:
             return {}
-        names = list(self._counts)
-        table = torch.stack([*self._counts.values(), *self._first_steps.values()]).tolist()
-        for name in names:
-            self._counts[name].zero_()
-            self._first_steps[name].fill_(-1)
-        found = {name: (table[i], table[len(names) + i]) for i, name in enumerate(names) if table[i] > 0}
+        bad = [~torch.isfinite(sums) for sums in self._sums.values()]
+        steps = [rows.any(dim=1) for rows in bad]
+        # argmax of a mask is the first True.
+        table = torch.stack([torch.stack([rows.sum(), step.int().argmax()]) for rows, step in zip(bad, steps)]).tolist()
+        for sums in self._sums.values():
+            sums.zero_()
+        found = {name: (count, first) for name, (count, first) in zip(self._sums, table) if count > 0}
         return dict(sorted(found.items(), key=lambda item: item[1][1]))

@@ -10,16 +10,26 @@ from st_rl.utils.number_guard import NumberGuard
 NAN, INF = math.nan, math.inf
 
 
+def make_guard() -> NumberGuard:
+    return NumberGuard("cpu", num_steps=10)
+
+
 def test_good_numbers_pass_untouched():
-    guard, values = NumberGuard("cpu"), torch.randn(4, 3)
+    guard, values = make_guard(), torch.randn(4, 3)
     assert torch.equal(guard.clean("observations", values, 0), values)
     assert guard.clean("dones", torch.tensor([0, 1]), 0).tolist() == [0, 1]
     assert guard.report() == {}
 
 
+def test_large_numbers_are_not_bad():
+    guard, values = make_guard(), torch.full((4, 3), 1e37)
+    assert torch.equal(guard.clean("observations", values, 0), values)
+    assert guard.report() == {}
+
+
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_bad_numbers_become_zero_in_a_copy_and_their_rows_are_counted(bad):
-    guard = NumberGuard("cpu")
+    guard = make_guard()
     values = torch.ones(4, 3)
     values[1, 0] = values[1, 2] = values[3, 1] = bad
     given = values.clone()
@@ -30,8 +40,14 @@ def test_bad_numbers_become_zero_in_a_copy_and_their_rows_are_counted(bad):
     assert guard.report() == {}
 
 
+def test_opposite_infinities_do_not_cancel():
+    guard = make_guard()
+    assert guard.clean("observations", torch.tensor([[INF, -INF], [1.0, 2.0]]), 0).tolist() == [[0, 0], [1, 2]]
+    assert guard.report() == {"observations": (1, 0)}
+
+
 def test_scalars_per_robot_and_images():
-    guard = NumberGuard("cpu")
+    guard = make_guard()
     assert guard.clean("rewards", torch.tensor([1.0, NAN]), 2).tolist() == [1.0, 0.0]
     image = torch.ones(2, 3, 4, 4)
     image[0, 1, 2, 3] = INF
@@ -40,9 +56,9 @@ def test_scalars_per_robot_and_images():
 
 
 def test_the_first_step_is_kept_and_names_are_ordered_by_it():
-    guard = NumberGuard("cpu")
+    guard = make_guard()
     bad = torch.tensor([NAN])
-    for step, name in ((7, "rewards"), (3, "observations"), (9, "rewards"), (3, "observations")):
+    for step, name in ((7, "rewards"), (3, "observations"), (9, "rewards"), (5, "observations")):
         guard.clean(name, bad, step)
     found = guard.report()
     assert found == {"rewards": (2, 7), "observations": (2, 3)}
@@ -51,15 +67,8 @@ def test_the_first_step_is_kept_and_names_are_ordered_by_it():
     assert guard.report() == {"rewards": (1, 1)}
 
 
-def test_watching_a_single_number():
-    guard = NumberGuard("cpu")
-    for step, value in enumerate((1.0, INF, 2.0, NAN)):
-        guard.watch("loss", torch.tensor(value), step)
-    assert guard.report() == {"loss": (2, 1)}
-
-
 def test_counts_survive_a_change_of_inference_mode():
-    guard = NumberGuard("cpu")
+    guard = make_guard()
     with torch.inference_mode():
         guard.clean("rewards", torch.tensor([NAN]), 0)
     guard.clean("rewards", torch.tensor([NAN]), 1)
