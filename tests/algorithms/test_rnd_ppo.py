@@ -75,11 +75,11 @@ def test_nulls_mean_not_given_and_the_configuration_stays():
 
 
 def test_a_misspelt_key_is_named(caplog):
-    make(rnd_cfg={**RND, "weigth": 0.1})
-    assert "weigth" in caplog.text
-    assert "did you mean 'weight'" in caplog.text
-    with pytest.raises(ValueError, match="weigth"):
-        make(rnd_cfg={**RND, "weigth": 0.1, "strict": True})
+    make(rnd_cfg={**RND, "num_output": 2})
+    assert "'num_output'" in caplog.text
+    assert "did you mean 'num_outputs'" in caplog.text
+    with pytest.raises(ValueError, match="num_output"):
+        make(rnd_cfg={**RND, "num_output": 2, "strict": True})
 
 
 def test_the_bonus_is_added_before_the_bootstrap_and_the_state_is_stored():
