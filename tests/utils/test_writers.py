@@ -190,7 +190,9 @@ def offline_wandb(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / "wandb_home"))
-    return pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
+    yield wandb
+    wandb.teardown()  # ends wandb's own process here, not at the exit of the test run
 
 
 def eventually_containing(path, text):
