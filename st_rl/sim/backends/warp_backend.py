@@ -21,8 +21,8 @@ _LARGEST = 1.0e10
 def require_warp() -> tuple[ModuleType, ModuleType]:
     """The modules `warp` and `mujoco_warp`, or an ImportError that names the extra to install."""
     try:
-        import mujoco_warp
-        import warp
+        import mujoco_warp  # pyright: ignore[reportMissingImports]
+        import warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('simulation on a GPU needs MuJoCo Warp: pip install "st_rl[warp]"') from error
     warp.config.quiet = True  # pyright: ignore[reportAttributeAccessIssue]
