@@ -231,15 +231,22 @@ class PPO:
         final = split_final_observations(infos)
         if final is None or final.shape[-1] != self.transition.critic_observations.shape[-1]:
             return None
-        normalizer = self.obs_normalizer
-        if self.storage.critic_observations is not None:
-            normalizer = self.critic_obs_normalizer
-            groups = infos["final_observations"]
-            if isinstance(groups, Mapping) and groups.get("critic") is None:
-                # The actor's last observation says nothing to a critic that sees another one, even of the same width.
-                return None
-        final = final.to(self.device)
+        groups = infos["final_observations"]
+        if (
+            self.storage.critic_observations is not None
+            and isinstance(groups, Mapping)
+            and groups.get("critic") is None
+        ):
+            # The actor's last observation says nothing to a critic that sees another one, even of the same width.
+            return None
+        final, normalizer = final.to(self.device), self._critic_stream_normalizer
         return normalizer.normalize(final) if isinstance(normalizer, EmpiricalNormalization) else normalizer(final)
+
+    @property
+    def _critic_stream_normalizer(self) -> nn.Module:
+        """What normalised the critic's observations; without its own, it sees the actor's, normalised as the actor's."""
+        sees_actors = self.storage is not None and self.storage.critic_observations is None
+        return self.obs_normalizer if sees_actors else self.critic_obs_normalizer
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
@@ -307,7 +314,7 @@ class PPO:
         policy, hidden = self.actor_critic, minibatch.hidden_states
         size = minibatch.actions.shape[0]
         if self.symmetry is not None:
-            minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self.critic_obs_normalizer)
+            minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self._critic_stream_normalizer)
         policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         log_prob = policy.get_actions_log_prob(minibatch.actions)
         values = policy.evaluate(

@@ -77,6 +77,28 @@ def test_augmentation_learns_the_same_from_a_batch_and_from_its_mirror_image(nor
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_critic_that_sees_the_actors_observation_sees_its_mirror_image(normalised):
+    policy = ActorCritic(6, 6, 3, [8], [8], obs_segments=SEGMENTS)
+    cfg = {key: value for key, value in CFG.items() if key != "critic_obs"}
+    alg = PPO(policy, symmetry_cfg=cfg, empirical_normalization=normalised)
+    alg.init_obs_norm(6, 6)
+    alg.init_storage(8, 4, [6], [None], [3])
+    alg.obs_normalizer(torch.arange(6.0) + torch.randn(64, 6) * torch.linspace(0.5, 3.0, 6))
+    with torch.inference_mode():
+        for _ in range(4):
+            obs = torch.randn(8, 6)
+            alg.act(obs, obs)
+            alg.process_env_step(torch.randn(8), torch.rand(8) < 0.2, {})
+        alg.compute_returns(torch.randn(8, 6))
+    (batch,) = alg.storage.mini_batch_generator(1, 1)
+    image = batch._replace(obs=mirrored(batch.obs, MIRROR_OBS, alg.obs_normalizer))
+    image = image._replace(critic_obs=image.obs, actions=batch.actions @ MIRROR_JOINTS.T)
+    losses, image_losses = alg.compute_losses(batch)[0], alg.compute_losses(image)[0]
+    for name in losses:
+        torch.testing.assert_close(losses[name], image_losses[name], atol=1e-5, rtol=1e-4)
+
+
 def test_without_augmentation_it_does_not():
     alg = make(use_data_augmentation=False)
     (batch,) = alg.storage.mini_batch_generator(1, 1)
