@@ -244,7 +244,7 @@ class PPO:
 
     @property
     def _critic_stream_normalizer(self) -> nn.Module:
-        """What normalised the critic's observations; without its own, it sees the actor's, normalised as the actor's."""
+        """What normalised the critic's observations; without its own, it sees the actor's as the actor does."""
         sees_actors = self.storage is not None and self.storage.critic_observations is None
         return self.obs_normalizer if sees_actors else self.critic_obs_normalizer
 
