@@ -62,12 +62,29 @@ class WalkerEnv(EchoEnv):
 
 def test_readme_trains_and_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    train, play = python_blocks("README.md")
-    code = (train + play).replace("learn(200)", "learn(2)").replace("model_200.pt", "model_2.pt")
+    (block,) = python_blocks("README.md")
+    code = block.replace("learn(200)", "learn(2)").replace("model_200.pt", "model_2.pt")
     namespace: dict = {"MyVecEnv": lambda num_envs: EchoEnv(num_envs=8)}
     exec(code, namespace)
     assert namespace["actions"].shape == (8, 2)
     assert {"best.pt", "config.json", "model_2.pt"} <= {path.name for path in (tmp_path / "runs/first").iterdir()}
+
+
+def test_commands_shown_exist():
+    from st_rl.cli import COMMANDS
+
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    shown = {command for page in pages for command in re.findall(r"\bst-rl ([a-z]+)", page.read_text())}
+    assert shown
+    assert sorted(shown - set(COMMANDS)) == []
+
+
+def test_targets_shown_exist():
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        shown = set(re.findall(r"(?:^|`)make ([a-z]+)", (REPOSITORY / page).read_text(), re.MULTILINE))
+        assert shown
+        assert sorted(shown - targets) == [], page
 
 
 def test_readme_fits_on_a_screen():
