@@ -6,12 +6,13 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.command_line import CommandError, parse_options
 from st_rl.cli.run_folder import RunFolder, find_run, make_writable
+from st_rl.sim.screen import has_screen
 
 if TYPE_CHECKING:
     from st_rl.cli.loading import SavedRun
@@ -31,8 +32,8 @@ class PlayOptions:
     """Length of the video."""
     command: tuple[float, float, float] | None = None
     """One command for the whole video: forward m/s, sideways m/s, turning rad/s; a tour of all directions when None."""
-    viewer: bool | None = None
-    """Whether to open MuJoCo's viewer instead of writing a video; when None, where there is a screen."""
+    viewer: bool = field(default_factory=has_screen)
+    """Whether to open MuJoCo's viewer instead of writing a video; the default is to do so where there is a screen."""
     width: int = 640
     """Width of the video in pixels."""
     height: int = 360
@@ -52,14 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     checkpoint = run.checkpoint(options.checkpoint)
     from st_rl.cli.loading import SavedRun
     from st_rl.cli.task_source import BuiltInTask
-    from st_rl.sim.rendering import has_screen
 
-    wants_viewer = has_screen() if options.viewer is None else options.viewer
     saved = SavedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         make_writable(run.path)
         return _play_gymnasium(saved, checkpoint, options)
-    if wants_viewer:
+    if options.viewer:
         return _open_viewer(saved, checkpoint, options)
     make_writable(run.path)
     return _write_video(saved, checkpoint, options, f"st-rl play {shlex.join(arguments)}")

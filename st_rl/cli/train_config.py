@@ -27,6 +27,8 @@ class RunnerConfig:
     """Whether the checkpoint that scores best is kept as best.pt."""
     empirical_normalization: bool = False
     """Whether observations are normalised by their running mean and deviation."""
+    engine: Literal["auto", "eager", "compile", "graph"] = "auto"
+    """How the hot code runs: as written, compiled, or as CUDA graphs; auto takes what pays."""
     logger: Literal["tensorboard", "wandb", "neptune"] = "tensorboard"
     """Where curves go, besides progress.csv."""
     wandb_project: str | None = None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.screen import has_screen
 
 # Off-screen OpenGL on Linux: MuJoCo's name, the library, and the Debian package that brings it.
 OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmesa6"))
@@ -35,13 +36,6 @@ class Arrow(NamedTuple):
     """`(3,)` from foot to tip."""
     rgba: tuple[float, float, float, float]
     """Colour."""
-
-
-def has_screen() -> bool:
-    """Whether a window could be opened."""
-    if platform.system() == "Linux":
-        return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    return True
 
 
 def choose_gl() -> str:

@@ -1,0 +1,65 @@
+"""The doctor names what is missing and the command that brings it."""
+
+import subprocess
+
+import pytest
+
+from st_rl.cli import doctor, main
+
+
+def test_a_complete_machine_is_told_so(capsys):
+    assert main(["doctor", "--no-rendering"]) == 0
+    text = capsys.readouterr().out
+    for name in ("torch", "sim", "threads", "gpu"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("imageio-ffmpeg", 'pip install "st_rl[video]"'),
+        ("onnxruntime", 'pip install "st_rl[export]"'),
+        ("gymnasium", 'pip install "st_rl[gym]"'),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_command(monkeypatch, capsys, package, command):
+    real = doctor.package_version
+    monkeypatch.setattr(doctor, "package_version", lambda name: None if name == package else real(name))
+    assert main(["doctor", "--no-rendering"]) == 0
+    text = capsys.readouterr().out
+    assert command in text
+    assert package in text
+
+
+def test_without_the_simulation_the_exit_code_says_so(monkeypatch, capsys):
+    real = doctor.package_version
+    monkeypatch.setattr(doctor, "package_version", lambda name: None if name == "mujoco" else real(name))
+    assert main(["doctor", "--no-rendering"]) == 1
+    assert 'pip install "st_rl[sim]"' in capsys.readouterr().out
+
+
+def test_a_rendering_that_fails_names_the_packages():
+    def fail(command, **keywords):
+        return subprocess.CompletedProcess(
+            command, 1, "", "Traceback ...\nst_rl.sim.rendering.RenderingError: no library: install x"
+        )
+
+    finding = doctor.check_rendering(fail)
+    assert finding.state == "missing"
+    assert finding.detail == "no library"
+    assert "libosmesa6" in finding.fix
+
+
+def test_a_rendering_that_hangs_is_given_up():
+    def hang(command, **keywords):
+        raise subprocess.TimeoutExpired(command, keywords["timeout"])
+
+    assert doctor.check_rendering(hang).state == "missing"
+
+
+def test_the_test_picture_is_drawn():
+    pytest.importorskip("mujoco")
+    finding = doctor.check_rendering()
+    if "no rendering library" in finding.detail:
+        pytest.skip(finding.detail)
+    assert finding.state == "ok", finding.detail

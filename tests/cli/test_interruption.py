@@ -1,0 +1,24 @@
+"""The first signal asks, the second one ends."""
+
+import os
+import signal
+
+import pytest
+
+from st_rl.cli.interruption import GentleInterruption
+
+
+@pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_asks_to_stop_and_the_second_ends_the_process(monkeypatch, capsys, name, code):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    asked = []
+    before = signal.getsignal(name)
+    with GentleInterruption(lambda: asked.append(True)) as interruption:
+        assert interruption.exit_code is None
+        signal.raise_signal(name)
+        assert (asked, ended, interruption.exit_code) == ([True], [], code)
+        signal.raise_signal(name)
+        assert ended == [code]
+    assert signal.getsignal(name) is before
+    assert "finishing this iteration" in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""`st-rl` itself: help, errors in one line, exit codes, and nothing heavy before it is needed."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from st_rl.cli import COMMANDS, main
+from st_rl.cli.command_line import UsageError, option_names, parse_options
+
+
+def run(*arguments, **keywords):
+    """`python -m st_rl` in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "st_rl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **keywords)
+
+
+def test_help_lists_every_command_with_its_purpose(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        line = next(line for line in text.splitlines() if line.startswith(f"  {command} "))
+        assert len(line.split(maxsplit=1)[1]) > 15
+    assert main([]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_python_m_is_the_command_and_help_needs_no_torch(tmp_path):
+    result = run("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stdout.startswith("usage: st-rl COMMAND")
+    assert result.stderr == ""
+    code = "import sys; from st_rl.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=os.getcwd(), capture_output=True, check=False).returncode == 0
+    )
+
+
+def test_version(capsys):
+    from st_rl import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"st_rl {__version__}\n"
+
+
+def only_error_line(capsys) -> str:
+    """The one line that was written to standard error."""
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if not line.startswith("[st_rl]")]
+    assert len(lines) == 1, captured.err
+    assert "Traceback" not in captured.err + captured.out
+    assert lines[0].startswith("st-rl: ")
+    return lines[0]
+
+
+def test_unknown_command_names_the_nearest(capsys):
+    assert main(["trian"]) == 2
+    line = only_error_line(capsys)
+    assert "did you mean 'train'?" in line
+    assert "doctor" in line
+
+
+def test_unknown_task_lists_them(capsys):
+    assert main(["train", "quadruped-wlk"]) == 2
+    line = only_error_line(capsys)
+    assert "did you mean 'quadruped-walk'?" in line
+    assert "balance" in line
+    assert "gym:ENV_ID" in line
+
+
+def test_train_without_a_task_explains_itself(capsys):
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "quadruped-walk" in text
+    assert "--minutes" in text
+    assert main(["train"]) == 2
+    capsys.readouterr()
+    assert main(["train", "--seed", "1"]) == 2
+    assert "which task?" in only_error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("option", "nearest"),
+    [
+        ("--runner.max-iteration", "--runner.max-iterations"),
+        ("--algorithm.learnin_rate", "--algorithm.learning-rate"),
+        ("--env.physics.timestp", "--env.physics.timestep"),
+        ("--env.rewards.uprigt", "--env.rewards.upright"),
+        ("--itertions", "--iterations"),
+    ],
+)
+def test_unknown_option_names_the_nearest(capsys, option, nearest):
+    assert main(["train", "balance", option, "3"]) == 2
+    line = only_error_line(capsys)
+    assert f"unknown option {option}; did you mean {nearest}?" in line
+
+
+def test_a_stray_word_is_named(capsys):
+    assert main(["train", "balance", "quickly"]) == 2
+    assert "unexpected argument 'quickly'" in only_error_line(capsys)
+
+
+def test_a_wrong_value_names_the_option_and_exits_with_2(capsys):
+    assert main(["train", "balance", "--algorithm.learning-rate", "fast"]) == 2
+    assert "--algorithm.learning-rate" in capsys.readouterr().err
+
+
+def test_unexpected_errors_are_one_line_too_and_debug_shows_the_stack(capsys, monkeypatch):
+    import st_rl.cli.tasks as tasks
+
+    def fail(arguments):
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(tasks, "main", fail)
+    assert main(["tasks"]) == 1
+    line = only_error_line(capsys)
+    assert "unexpected KeyError" in line
+    assert "--debug" in line
+    with pytest.raises(KeyError):
+        main(["tasks", "--debug"])
+
+
+def test_ctrl_c_before_a_training_is_130_without_a_stack(capsys, monkeypatch):
+    import st_rl.cli.tasks as tasks
+
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks, "main", interrupt)
+    assert main(["tasks"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_tasks_lists_the_built_in_ones(capsys):
+    assert main(["tasks", "--names"]) == 0
+    assert capsys.readouterr().out.split() == ["balance", "quadruped-walk"]
+    assert main(["tasks"]) == 0
+    assert "gym:ENV_ID" in capsys.readouterr().out
+
+
+def test_a_gymnasium_id_that_does_not_exist(capsys):
+    pytest.importorskip("gymnasium")
+    assert main(["train", "gym:NoSuchThing-v7"]) == 2
+    assert "NoSuchThing" in only_error_line(capsys)
+    assert main(["train", "gym:"]) == 2
+    assert "gym:Pendulum-v1" in only_error_line(capsys)
+
+
+@dataclass
+class Inner:
+    """Inner."""
+
+    speed_limit: tuple[float, float] = (0.0, 1.0)
+    """How fast, m/s."""
+    weights: dict[str, float] = field(default_factory=lambda: {"first_term": 1.0})
+    """Weights."""
+
+
+@dataclass
+class Options:
+    """Options."""
+
+    name: str
+    """What to call it."""
+    inner: Inner = field(default_factory=Inner)
+    """The inner part."""
+    loud: bool = False
+    """Whether to shout."""
+
+
+def test_options_are_set_by_dotted_names():
+    arguments = ["x", "--inner.speed-limit", "-0.5", "2", "--inner.weights.first-term", "-3", "--loud"]
+    options: Options = parse_options(Options, arguments, "try", "Try it.")
+    assert options == Options("x", Inner((-0.5, 2.0), {"first_term": -3.0}), True)
+
+
+def test_help_is_the_docstring_of_each_field(capsys):
+    with pytest.raises(SystemExit):
+        parse_options(Options, ["--help"], "try", "Try it.")
+    text = capsys.readouterr().out
+    for words in ("Try it.", "What to call it.", "How fast, m/s.", "Whether to shout.", "--inner.weights.first-term"):
+        assert words in text
+
+
+def test_names_of_all_options():
+    names = list(option_names(Options("x")))
+    assert names == ["--name", "--inner.speed-limit", "--inner.weights.first-term", "--loud", "--no-loud"]
+
+
+def test_usage_errors_exit_with_2():
+    assert UsageError("x").exit_code == 2

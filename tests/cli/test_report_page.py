@@ -1,0 +1,282 @@
+"""The report: right numbers in the charts, one file, nothing loaded, and a real browser that shows it."""
+
+import html
+import itertools
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from st_rl.cli.report_page import ReportData, build_page
+from st_rl.cli.report_page.charts import (
+    Series,
+    downsample,
+    format_number,
+    gait_chart,
+    line_chart,
+    nice_ticks,
+    runs_of_true,
+    scatter_chart,
+)
+from st_rl.cli.report_page.curves import read_curves
+from st_rl.cli.report_page.sections import by_kind, flatten
+
+JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
+
+
+def make_data(**changes) -> ReportData:
+    steps = 300
+    wave = [[math.sin(0.2 * t + k) for t in range(steps)] for k in range(12)]
+    forward = [0.3] * 100 + [1.0] * 200
+    column = {"robots": 2, "falls": 0, "forward_error": 0.034, "stance_share": [0.5, 0.6], "push_survival": 0.5}
+    data = {
+        "settings": {
+            "task": "quadruped-walk",
+            "seed": 7,
+            "num_envs": 256,
+            "started": "2026-01-01 10:00:00",
+            "command_line": "st-rl train quadruped-walk --seed 7",
+            "task_config": {"commands": {"forward": [0.3, 1.0]}},
+            "versions": {"torch": "2.13"},
+            "machine": {"cpu": "a processor", "cores": 2},
+            "git": {"commit": "0123456789abcdef", "changed": True},
+        },
+        "config": {"algorithm": {"gamma": 0.99}},
+        "curves": {"Train/mean_reward": (list(range(50)), [0.5 * i for i in range(50)])},
+        "evaluation": {
+            "description": "Two robots.",
+            "rows": {
+                "falls": "Falls",
+                "forward_error": "Forward error",
+                "stance_share": "Stance",
+                "push_survival": "Pushes",
+            },
+            "columns": {"training physics": column, "fine physics": {**column, "forward_error": 0.051}},
+            "grid": {
+                "fine physics": {
+                    "command": [[0.3, 0.0, 0.0], [1.0, 0.0, 0.0]],
+                    "velocity": [[0.31, 0.0, 0.0], [float("nan"), 0.0, 0.0]],
+                }
+            },
+        },
+        "traces": {
+            "period": 0.02,
+            "command": [forward, [0.0] * steps, [0.0] * steps],
+            "velocity": [[v + 0.05 for v in forward], [0.0] * steps, [0.0] * steps],
+            "feet": ["FR_foot", "FL_foot", "RR_foot", "RL_foot"],
+            "contact": [[int((t + k) % 25 < 13) for t in range(steps)] for k in (0, 12, 12, 0)],
+            "joints": JOINTS,
+            "position": wave,
+            "torque": wave,
+        },
+        "video": b"\x00\x01video",
+        "export": {"file": "policy.onnx", "opset": 18, "largest_difference": 2e-7, "observations_compared": 300},
+    }
+    return ReportData(**{**data, **changes})
+
+
+class Collector(HTMLParser):
+    """Every tag with its attributes; complains about tags that are closed in the wrong order."""
+
+    VOID = ("meta", "link", "br", "img", "input")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_has_all_its_parts():
+    page = build_page(make_data())
+    parsed = Collector(page)
+    assert parsed.open == []
+    sections = [attrs["id"] for tag, attrs in parsed.tags if tag == "section"]
+    assert sections == [
+        "video",
+        "evaluation",
+        "tracking",
+        "gait",
+        "joints",
+        "learning-curves",
+        "configuration",
+        "reproduce",
+    ]
+    for words in (
+        "0.051",
+        "50%",
+        "st-rl train quadruped-walk --seed 7",
+        "0123456789ab",
+        "commands.forward",
+        "a processor",
+    ):
+        assert words in page
+
+
+def test_the_page_refers_to_nothing_outside_itself():
+    page = build_page(make_data())
+    for tag, attrs in Collector(page).tags:
+        for name in ("src", "href", "srcset", "poster", "action"):
+            assert attrs.get(name, "data:").startswith("data:"), (tag, attrs)
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert "default-src 'none'" in html.unescape(page)
+
+
+def test_what_a_run_does_not_have_is_left_out():
+    page = build_page(ReportData({"task": "balance"}))
+    parsed = Collector(page)
+    assert [attrs["id"] for tag, attrs in parsed.tags if tag == "section"] == ["reproduce"]
+    assert "NaN" not in page
+
+
+def test_text_of_a_run_cannot_become_markup():
+    settings = {"task": "<script>alert(1)</script>", "command_line": "st-rl train '<b>'", "task_config": {"<i>": "<u>"}}
+    page = build_page(ReportData(settings))
+    assert "<script>alert" not in page
+    assert "<b>'" not in page
+    assert "<u>" not in page
+
+
+def test_the_curve_is_drawn_where_the_numbers_say():
+    chart = line_chart("t", [Series("a", [0, 5, 10], [1.0, 2.0, 3.0])], "x")
+    points = re.search(r'points="([^"]+)"', chart)
+    assert points is not None
+    drawn = [tuple(map(float, p.split(","))) for p in points[1].split()]
+    ticks = nice_ticks(1.0, 3.0)
+    height = [1000 * (1 - (y - ticks[0]) / (ticks[-1] - ticks[0])) for y in (1.0, 2.0, 3.0)]
+    assert drawn == [pytest.approx((x, y), abs=0.1) for x, y in zip((0, 500, 1000), height)]
+
+
+def test_the_numbers_for_the_pointer_are_in_the_page():
+    chart = line_chart("t", [Series("a", [0, 1], [1.0, 2.0]), Series("b", [0, 1], [3.0, 4.0])], "iteration")
+    numbers = json.loads(html.unescape(re.search(r"data-numbers='([^']+)'", chart)[1]))  # pyright: ignore
+    assert [series["y"] for series in numbers["series"]] == [[1.0, 2.0], [3.0, 4.0]]
+    assert numbers["xl"] == "iteration"
+
+
+def test_charts_without_numbers_are_empty():
+    nan = float("nan")
+    assert line_chart("t", [Series("a", [0, 1], [nan, nan])]) == ""
+    assert line_chart("t", []) == ""
+    assert scatter_chart("t", [(nan, 1.0)], "x") == ""
+    assert gait_chart("t", [], [], 0.02) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (-0.37, 12.1), (5.0, 5.0), (0.0, 0.0), (-3e-6, 2e-6), (99.0, 101.0), (1e6, 3e7)]
+)
+def test_ticks_are_round_and_cover_the_range(low, high):
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low <= high <= ticks[-1]
+    assert 2 <= len(ticks) <= 8
+    steps = [b - a for a, b in itertools.pairwise(ticks)]
+    assert all(step == pytest.approx(steps[0]) for step in steps)
+    mantissa = steps[0] / 10 ** math.floor(math.log10(steps[0]) + 1e-9)
+    assert any(mantissa == pytest.approx(m) for m in (1, 2, 2.5, 5, 10))
+
+
+def test_downsampling_keeps_the_mean_and_drops_what_is_no_number():
+    xs, ys = list(range(1000)), [float(i % 10) for i in range(1000)]
+    ys[500] = float("nan")
+    x, y = downsample(xs, ys, 100)
+    assert len(x) <= 100
+    assert sum(y) / len(y) == pytest.approx(4.5, abs=0.05)
+    assert all(math.isfinite(v) for v in y)
+
+
+def test_bars_stand_where_feet_touch():
+    assert runs_of_true([True, True, False, True]) == [(0, 2), (3, 4)]
+    assert runs_of_true([False]) == []
+    chart = gait_chart("t", ["FR"], [[False, True, True, False]], 0.5)
+    assert re.findall(r'x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', chart) == [("250.0", "500.0")]
+
+
+def test_numbers_are_short():
+    shown = [format_number(v) for v in (0, 1.5, 12345.0, 2.5e6, 1e-4, -0.25, 100)]
+    assert shown == ["0", "1.5", "12.3k", "2.5M", "1.0e-4", "-0.25", "100"]
+
+
+def test_joints_of_one_kind_stand_side_by_side():
+    names = [name for name, _ in by_kind(JOINTS, list(range(12)))]
+    assert names[:4] == ["FR_hip", "FL_hip", "RR_hip", "RL_hip"]
+    assert [row for _, row in by_kind(["slider", "hinge"], [1, 2])] == [1, 2]
+
+
+def test_settings_are_flattened_to_dotted_names():
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
+
+
+def test_curves_are_read_from_the_csv(tmp_path):
+    path = tmp_path / "progress.csv"
+    path.write_text("step,wall_time,Loss/a,Train/b\n0,1.0,0.5,\n1,2.0,nan,7\n2,3.0,0.25,8\nbroken\n")
+    curves = read_curves(path)
+    assert curves["Loss/a"] == ([0.0, 2.0], [0.5, 0.25])
+    assert curves["Train/b"] == ([1.0, 2.0], [7.0, 8.0])
+    assert read_curves(tmp_path / "none.csv") == {}
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+# Runs before anything else in the page and counts what the page asks for, whether or not its policy stops it.
+WATCHER = """<script>
+let refused = 0;
+document.addEventListener("securitypolicyviolation", () => { refused += 1; });
+addEventListener("load", () => setTimeout(() => {
+  const asked = performance.getEntriesByType("resource").filter((entry) => !entry.name.startsWith("data:")).length;
+  document.documentElement.dataset.asked = String(asked + refused);
+}, 300));
+</script>"""
+
+
+def dump_dom(page: str, folder) -> str:
+    """The page's elements after its script ran in a browser that can reach no server."""
+    path = folder / "report.html"
+    path.write_text(page.replace('<meta name="viewport"', WATCHER + '<meta name="viewport"', 1), encoding="utf-8")
+    command = [
+        str(CHROMIUM),
+        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+        *("--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-dev-shm-usage"),
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--user-data-dir={folder / 'profile'}",
+        "--window-size=390,844",
+        "--virtual-time-budget=3000",
+        "--dump-dom",
+        path.as_uri(),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-500:]
+    return result.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")
+def test_a_browser_shows_the_page_and_asks_for_nothing(tmp_path):
+    dom = dump_dom(build_page(make_data()), tmp_path)
+    # Set by the last line of the page's script: all of it ran.
+    assert 'data-ready="yes"' in dom
+    assert 'data-asked="0"' in dom
+    assert dom.count("<polyline") >= 12
+    assert dom.count('class="tip"') == dom.count("data-numbers=")
+    # The second tab is folded away, the first is not.
+    assert re.search(r'id="joint-torque"[^>]*hidden', dom)
+    assert not re.search(r'id="joint-position"[^>]*hidden', dom)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")
+def test_the_browser_test_would_notice_a_request(tmp_path):
+    page = build_page(make_data()).replace("</main>", '<img src="http://example.invalid/x.png"></main>')
+    assert re.search(r'data-asked="[1-9]', dump_dom(page, tmp_path))

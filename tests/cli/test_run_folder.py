@@ -1,0 +1,116 @@
+"""Runs are found by what a user would type."""
+
+import json
+
+import pytest
+
+from st_rl.cli.command_line import CommandError, UsageError
+from st_rl.cli.run_folder import RunFolder, find_run, list_runs, make_writable, new_run_folder
+
+
+def make_run(root, name, started, checkpoints=(1,)):
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"task": name.split("/")[0], "started": started}))
+    for number in checkpoints:
+        (folder / f"model_{number}.pt").write_bytes(b"x")
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    root = tmp_path / "runs"
+    make_run(root, "walk/2026-01-01_10-00-00", "2026-01-01 10:00:00")
+    make_run(root, "walk/2026-01-03_10-00-00", "2026-01-03 10:00:00")
+    make_run(root, "balance/2026-01-02_10-00-00", "2026-01-02 10:00:00")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("latest", "walk/2026-01-03_10-00-00"),
+        ("walk", "walk/2026-01-03_10-00-00"),
+        ("balance", "balance/2026-01-02_10-00-00"),
+        ("2026-01-01", "walk/2026-01-01_10-00-00"),
+        ("walk/2026-01-01", "walk/2026-01-01_10-00-00"),
+        ("bal", "balance/2026-01-02_10-00-00"),
+    ],
+)
+def test_a_run_is_found_by_name(runs, name, found):
+    assert find_run(name, runs).path == runs / found
+
+
+def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
+    elsewhere = make_run(tmp_path, "mine", "2020-01-01 00:00:00")
+    assert find_run(str(elsewhere), runs).path == elsewhere
+    assert find_run(str(runs / "walk"), runs).path == runs / "walk/2026-01-03_10-00-00"
+    assert find_run(str(runs), runs).path == runs / "walk/2026-01-03_10-00-00"
+
+
+def test_an_ambiguous_or_unknown_name_lists_runs(runs):
+    with pytest.raises(UsageError, match=r"beginning of 2 runs.*2026-01-01.*2026-01-03"):
+        find_run("wa", runs)
+    with pytest.raises(UsageError, match=r"beginning of 0 runs.*balance"):
+        find_run("nothing", runs)
+
+
+def test_no_runs_at_all_says_how_to_start_one(tmp_path):
+    with pytest.raises(UsageError, match="st-rl train"):
+        find_run("latest", tmp_path / "runs")
+
+
+def test_a_checkpoint_file_in_place_of_a_run(runs):
+    with pytest.raises(UsageError, match=r"--checkpoint model_1\.pt"):
+        find_run(str(runs / "walk/2026-01-01_10-00-00/model_1.pt"), runs)
+
+
+def test_runs_are_ordered_by_their_start(runs):
+    assert [run.path.name for run in list_runs(runs)] == [f"2026-01-0{day}_10-00-00" for day in (1, 2, 3)]
+
+
+def test_checkpoints_are_chosen_by_word_number_or_file(tmp_path):
+    run = RunFolder(make_run(tmp_path, "run", "", checkpoints=(9, 10, 100)))
+    assert run.checkpoint("best").name == "model_100.pt"
+    assert run.checkpoint("last").name == "model_100.pt"
+    assert run.checkpoint("9").name == "model_9.pt"
+    assert run.checkpoint("model_10.pt").name == "model_10.pt"
+    (run.path / "best.pt").write_bytes(b"x")
+    assert run.checkpoint("best").name == "best.pt"
+    assert run.checkpoint("last").name == "model_100.pt"
+    with pytest.raises(CommandError, match="best, 9, 10, 100"):
+        run.checkpoint("11")
+
+
+def test_a_run_without_checkpoints_says_so(tmp_path):
+    run = RunFolder(make_run(tmp_path, "run", "", checkpoints=()))
+    with pytest.raises(CommandError, match=r"has no checkpoints \(model_\*\.pt\)"):
+        run.checkpoint()
+
+
+def test_a_folder_that_is_no_run_says_so(tmp_path):
+    with pytest.raises(CommandError, match=r"no run\.json"):
+        _ = RunFolder(tmp_path).settings
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(CommandError, match=r"cannot read .*run\.json"):
+        _ = RunFolder(tmp_path).settings
+
+
+def test_new_folders_never_collide_and_hold_no_strange_characters(tmp_path):
+    first = new_run_folder("gym:ALE/Pong-v5", "now", tmp_path)
+    first.mkdir(parents=True)
+    assert first.relative_to(tmp_path).as_posix() == "gym-ALE-Pong-v5/now"
+    assert new_run_folder("gym:ALE/Pong-v5", "now", tmp_path).name == "now-2"
+
+
+def test_a_folder_that_cannot_be_made_or_written(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(CommandError, match=r"cannot create the run folder .*--log-dir"):
+        make_writable(file / "run")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(CommandError, match=r"no permission to write .*--log-dir"):
+        make_writable(tmp_path)

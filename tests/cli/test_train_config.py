@@ -1,0 +1,72 @@
+"""Typed training options become the runner's dictionary and come back."""
+
+import copy
+
+import pytest
+
+from st_rl.algorithms import PPO
+from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
+from st_rl.modules import ActorCritic
+from st_rl.runners.train_config import RUNNER_KEYS, read_train_config
+from st_rl.utils.config import accepted_keys
+
+
+@pytest.mark.parametrize("task", ["balance", "quadruped-walk"])
+def test_the_configuration_of_a_task_survives_the_round_trip(task):
+    from st_rl.sim.tasks import TASKS
+
+    given = TASKS[task].training_config()
+    before = copy.deepcopy(given)
+    result = TrainingConfig.from_dict(given).to_dict()
+    assert given == before
+    assert result["strict"] is True
+    for key, value in given.items():
+        if key in ("policy", "algorithm"):
+            for name, setting in value.items():
+                assert result[key][name] == setting, name
+        else:
+            assert result[key] == value, key
+    again = TrainingConfig.from_dict(result).to_dict()
+    assert again == result
+
+
+def test_the_dictionary_is_one_that_a_strict_runner_takes():
+    read_train_config(TrainingConfig().to_dict())
+
+
+def test_every_option_is_a_setting_that_something_reads():
+    import dataclasses
+
+    names = {f.name for f in dataclasses.fields(RunnerConfig)}
+    assert names - {"max_iterations"} <= RUNNER_KEYS
+    assert {f.name for f in dataclasses.fields(AlgorithmConfig)} - {"class_name"} <= accepted_keys(PPO)
+    recurrent = {"rnn_type", "rnn_hidden_size", "rnn_num_layers"}
+    assert {f.name for f in dataclasses.fields(PolicyConfig)} - {"class_name"} - recurrent <= accepted_keys(ActorCritic)
+
+
+def test_the_nested_layout_of_config_json_is_read():
+    config = {
+        "runner": {
+            "num_steps_per_env": 7,
+            "policy_class_name": "ActorCritic",
+            "algorithm_class_name": "PPO",
+            "strict": True,
+        },
+        "policy": {"actor_hidden_dims": [5, 6]},
+        "algorithm": {"gamma": 0.5, "desired_kl": None, "my_own": {"a": 1}},
+    }
+    training = TrainingConfig.from_dict(config)
+    assert training.runner.num_steps_per_env == 7
+    assert training.policy.actor_hidden_dims == (5, 6)
+    assert training.algorithm.class_name == "PPO"
+    assert training.algorithm.desired_kl is None
+    result = training.to_dict()
+    assert result["algorithm"]["my_own"] == {"a": 1}
+    assert result["algorithm"]["desired_kl"] is None
+    assert "rnn_type" not in result["policy"]
+
+
+def test_settings_that_are_not_set_are_not_sent():
+    result = TrainingConfig(RunnerConfig(keep_last=None)).to_dict()
+    assert "keep_last" not in result
+    assert "mu_activation" not in result["policy"]

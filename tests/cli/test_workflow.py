@@ -1,0 +1,290 @@
+"""From `train` to `report` on the cart-pole, as a user would do it."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from st_rl.cli import main
+
+pytest.importorskip("mujoco")
+SMALL = [
+    "--num-envs",
+    "16",
+    "--runner.num-steps-per-env",
+    "8",
+    "--runner.save-interval",
+    "2",
+    "--runner.engine",
+    "eager",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished little training."""
+    folder = tmp_path_factory.mktemp("work") / "run"
+    arguments = ["train", "balance", "--iterations", "4", "--seed", "5", *SMALL, "--log-dir", str(folder)]
+    assert main([*arguments, "--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]) == 0
+    return folder
+
+
+def last_line_of_error(capsys) -> str:
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_the_run_folder_explains_itself(run):
+    names = {path.name for path in run.iterdir()}
+    assert {"run.json", "config.json", "progress.csv", "model_2.pt", "model_4.pt", "best.pt", "git"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    settings = json.loads((run / "run.json").read_text())
+    assert settings["task"] == "balance"
+    assert settings["task_config"]["max_angle"] == 0.5
+    assert (settings["seed"], settings["num_envs"], settings["iterations"]) == (5, 16, 4)
+    assert settings["command_line"].startswith("st-rl train balance --iterations 4 --seed 5")
+    assert {"python", "torch", "mujoco", "st_rl"} <= set(settings["versions"])
+    config = json.loads((run / "config.json").read_text())
+    assert config["algorithm"]["learning_rate"] == 2e-3
+    assert config["runner"]["num_steps_per_env"] == 8
+    rows = list(csv.DictReader((run / "progress.csv").read_text().splitlines()))
+    assert [int(row["step"]) for row in rows] == [0, 1, 2, 3]
+
+
+def weights(folder, name="model_4.pt"):
+    return torch.load(folder / name, weights_only=True)["model_state_dict"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_gives_another(run, tmp_path):
+    arguments = ["train", "balance", "--iterations", "4", *SMALL]
+    settings = ["--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]
+    assert main([*arguments, "--seed", "5", *settings, "--log-dir", str(tmp_path / "same")]) == 0
+    assert main([*arguments, "--seed", "6", *settings, "--log-dir", str(tmp_path / "other")]) == 0
+    same, other, first = weights(tmp_path / "same"), weights(tmp_path / "other"), weights(run)
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
+    arguments = ["--seed", "5", *SMALL, "--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]
+    folder = tmp_path / "run"
+    assert main(["train", "balance", "--iterations", "2", *arguments, "--log-dir", str(folder)]) == 0
+    assert main(["resume", str(folder), "--iterations", "2"]) == 0
+    assert "after iteration 2" in capsys.readouterr().out
+    whole, resumed = weights(run), weights(folder)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    settings = json.loads((folder / "run.json").read_text())
+    assert settings["iterations"] == 4
+    assert settings["resumed"][0]["from_iteration"] == 2
+    assert main(["resume", str(folder)]) == 1
+    assert "add more with --iterations" in last_line_of_error(capsys)
+
+
+def test_eval_writes_a_table_and_json(run, capsys):
+    assert main(["eval", str(run), "--robots", "8"]) == 0
+    assert "training physics" in capsys.readouterr().out
+    result = json.loads((run / "eval.json").read_text())
+    assert list(result["columns"]) == ["training physics", "fine physics"]
+    for column in result["columns"].values():
+        assert column["robots"] == 8
+        assert 0 < column["length_mean"] <= 250
+    assert main(["eval", str(run), "--robots", "8"]) == 0
+    assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
+
+
+def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    assert main(["export", str(run), "--checkpoint", "last"]) == 0
+    assert "opset 18" in capsys.readouterr().out
+    session = runtime.InferenceSession(str(run / "policy.onnx"), providers=["CPUExecutionProvider"])
+    facts = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert facts["joint_names"] == ["slider"]
+    assert facts["iteration"] == 4
+    assert list(facts["obs_segments"]) == ["cart_position", "cart_velocity", "pole_angle", "pole_velocity"]
+    assert facts["action_scale"] == 6.0
+    assert json.loads((run / "policy.json").read_text())["largest_difference"] <= 1e-5
+
+
+def needs_rendering():
+    pytest.importorskip("imageio_ffmpeg")
+    from st_rl.sim.rendering import RenderingError, choose_gl
+
+    try:
+        choose_gl()
+    except RenderingError as error:
+        pytest.skip(str(error))
+
+
+def test_play_writes_video_gif_and_traces(run, capsys):
+    needs_rendering()
+    arguments = ["play", str(run), "--no-viewer", "--seconds", "0.4", "--width", "97", "--height", "64"]
+    assert main(arguments) == 0
+    assert (run / "play.mp4").stat().st_size > 500
+    assert (run / "play.gif").read_bytes().startswith(b"GIF89a")
+    traces = json.loads((run / "play.json").read_text())
+    assert traces["joints"] == ["slider"]
+    assert len(traces["position"][0]) == 20
+    capsys.readouterr()
+
+
+def test_report_is_one_page_about_the_run(run, capsys):
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    for words in ("balance", "st-rl train balance", "Return of an episode", "max_angle"):
+        assert words in page
+    capsys.readouterr()
+
+
+def test_the_newest_run_is_found_from_the_working_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "balance", "--iterations", "1", *SMALL]) == 0
+    assert main(["report", "latest"]) == 0
+    assert len(list((tmp_path / "runs" / "balance").glob("*/report.html"))) == 1
+    assert "st-rl eval" in capsys.readouterr().out
+
+
+def test_minutes_end_a_training_early_and_well(tmp_path, capsys):
+    arguments = ["train", "balance", "--iterations", "100000", "--minutes", "0.01", *SMALL]
+    assert main([*arguments, "--runner.save-interval", "100000", "--log-dir", str(tmp_path / "run")]) == 0
+    assert "Next:" in capsys.readouterr().out
+    assert len(list((tmp_path / "run").glob("model_*.pt"))) == 1
+
+
+def test_ctrl_c_finishes_the_iteration_saves_and_says_how_to_go_on(tmp_path, capsys):
+    folder = tmp_path / "run"
+
+    def press():
+        while not (folder / "progress.csv").is_file():
+            time.sleep(0.02)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    arguments = ["train", "balance", "--iterations", "100000", *SMALL, "--runner.save-interval", "100000"]
+    assert main([*arguments, "--log-dir", str(folder)]) == 130
+    captured = capsys.readouterr()
+    assert f"st-rl resume {folder}" in captured.out
+    assert "Ctrl-C again stops at once" in captured.err
+    assert len(list(folder.glob("model_*.pt"))) == 1
+    # The usual meaning of Ctrl-C is back.
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert main(["resume", str(folder), "--iterations", "1"]) == 0
+
+
+def test_sigterm_saves_and_exits_with_143(tmp_path):
+    folder = tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    arguments = ["train", "balance", "--iterations", "100000", *SMALL, "--runner.save-interval", "100000"]
+    command = [sys.executable, "-m", "st_rl", *arguments, "--log-dir", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 100
+    while not (folder / "progress.csv").is_file() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert f"st-rl resume {folder}" in out
+    assert "Traceback" not in err
+    assert len(list(folder.glob("model_*.pt"))) == 1
+
+
+class TestNewcomersErrors:
+    """One clear line each, no stack trace, an exit code that is not 0."""
+
+    @pytest.fixture(autouse=True)
+    def no_trace(self, capsys):
+        self.capsys = capsys
+
+    def error(self, arguments, code=1) -> str:
+        assert main(arguments) == code
+        captured = self.capsys.readouterr()
+        assert "Traceback" not in captured.err
+        lines = [line for line in captured.err.splitlines() if not line.startswith("[st_rl]")]
+        assert len(lines) == 1, captured.err
+        return lines[0]
+
+    @pytest.mark.parametrize("command", ["play", "eval", "export", "resume"])
+    def test_a_run_folder_without_checkpoints(self, tmp_path, command):
+        (tmp_path / "run.json").write_text('{"task": "balance"}')
+        assert "has no checkpoints (model_*.pt)" in self.error([command, str(tmp_path)])
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path):
+        file = tmp_path / "file"
+        file.write_text("")
+        line = self.error(["train", "balance", "--iterations", "1", *SMALL, "--log-dir", str(file / "run")])
+        assert "cannot create the run folder" in line
+        assert "--log-dir" in line
+
+    def test_a_read_only_run(self, run, monkeypatch):
+        real = os.access
+        monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK and real(path, mode))
+        assert "no permission to write" in self.error(["eval", str(run)])
+
+    def test_a_folder_that_holds_a_run_already(self, run):
+        line = self.error(["train", "balance", "--iterations", "1", *SMALL, "--log-dir", str(run)], code=2)
+        assert f"st-rl resume {run}" in line
+
+    def test_an_mjcf_without_a_free_joint(self, tmp_path):
+        robot = tmp_path / "arm.xml"
+        robot.write_text(
+            '<mujoco><worldbody><body><joint name="a"/><geom size=".1"/></body></worldbody>'
+            '<actuator><position joint="a" kp="1"/></actuator></mujoco>'
+        )
+        folder = tmp_path / "run"
+        line = self.error(["train", "quadruped-walk", "--env.robot", str(robot), "--log-dir", str(folder)])
+        assert "no free joint" in line
+        assert not folder.exists(), "a training that cannot start leaves no folder"
+
+    def test_a_robot_file_that_is_not_there(self):
+        assert "no robot file 'nothing.xml'" in self.error(["train", "balance", "--env.robot", "nothing.xml"])
+
+    def test_no_rendering_library(self, run, monkeypatch):
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+        assert "apt-get install -y libegl1 libosmesa6" in self.error(["play", str(run)])
+
+    def test_no_video_package(self, run, monkeypatch):
+        monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+        assert 'pip install "st_rl[video]"' in self.error(["play", str(run), "--no-viewer"])
+
+    def test_no_onnx_package(self, run, monkeypatch):
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        assert 'pip install "st_rl[export]"' in self.error(["export", str(run)])
+
+    def test_a_damaged_checkpoint(self, run, tmp_path):
+        damaged = tmp_path / "damaged.pt"
+        damaged.write_bytes(b"not a checkpoint")
+        assert "damaged.pt" in self.error(["eval", str(run), "--checkpoint", str(damaged)])
+
+    def test_a_device_that_is_not_here(self):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+        assert "torch sees no GPU" in self.error(["train", "balance", "--device", "cuda:0"])
+        assert "unknown device" in self.error(["train", "balance", "--device", "toaster"])
+
+    def test_no_iterations(self):
+        assert "at least 1" in self.error(["train", "balance", "--iterations", "0"], code=2)
+
+    def test_an_unknown_class(self, tmp_path):
+        line = self.error(["train", "balance", "--policy.class-name", "ActorCrtic", "--log-dir", str(tmp_path / "r")])
+        assert "did you mean 'ActorCritic'?" in line
+
+
+def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
+    pytest.importorskip("gymnasium")
+    folder = tmp_path / "run"
+    arguments = ["train", "gym:Pendulum-v1", "--iterations", "2", "--num-envs", "2"]
+    assert main([*arguments, "--runner.num-steps-per-env", "8", "--log-dir", str(folder)]) == 0
+    assert main(["eval", str(folder), "--robots", "2"]) == 0
+    result = json.loads((folder / "eval.json").read_text())
+    assert result["columns"]["environment"]["length_mean"] == 200
+    assert main(["report", str(folder)]) == 0
+    assert "gym:Pendulum-v1" in (folder / "report.html").read_text()
+    capsys.readouterr()
