@@ -69,6 +69,11 @@ class Memory(nn.Module):
     def settle(self) -> None:
         """Move the state to a fixed place, from which a captured rollout can start."""
         if self.hidden_states is None:
+            # Forgotten: zeros in the place where a rollout that was captured before will look.
+            if self._settled is not None:
+                for leaf in _leaves(self._settled):
+                    leaf.zero_()
+                self.hidden_states = self._settled
             return
         present = _leaves(self.hidden_states)[0]
         place = None if self._settled is None else _leaves(self._settled)[0]

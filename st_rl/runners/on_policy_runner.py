@@ -62,8 +62,7 @@ class OnPolicyRunner(SavedTraining):
         self.git_status_repos = [st_rl.__file__]
         self.logger_type: str | None = None
         self._console = Console()
-        # One step more than a rollout: the observation before the first one.
-        self._guard = NumberGuard(device, self.num_steps_per_env + 1)
+        self._guard = NumberGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
         self._rollout_position = 0
@@ -208,25 +207,27 @@ class OnPolicyRunner(SavedTraining):
 
     def _start_observing(self) -> None:
         """The observations to act on first: those of a resumed training, or those the environment shows now."""
-        if self._observations is not None and self._continue_from_observations:
-            self._continue_from_observations = False
-            return
         # An inference policy may have taken both to another device.
         policy = self.alg.actor_critic.to(self.device)
         self.alg.obs_normalizer.to(self.device)
-        if any(leaf.shape[1] != self.env.num_envs for leaves in policy.memory_state().values() for leaf in leaves):
-            # Since the last call the policy has been used elsewhere, with another number of robots.
-            policy.forget()
-        obs, critic_obs, _ = self._observe()
-        # What was seen after the last step has been counted by the normalisers already.
-        if self._observations is None:
-            self.train_mode()
+        if self._observations is not None and self._continue_from_observations:
+            self._continue_from_observations = False
         else:
-            self.eval_mode()
-        self._rollout_position = self.num_steps_per_env
-        with torch.inference_mode(self._inference_mode):
-            self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
-        self._report_bad_numbers(self.current_learning_iteration)
+            if any(leaf.shape[1] != self.env.num_envs for leaves in policy.memory_state().values() for leaf in leaves):
+                # Since the last call the policy has been used elsewhere, with another number of robots.
+                policy.forget()
+            obs, critic_obs, _ = self._observe()
+            # What was seen after the last step has been counted by the normalisers already.
+            if self._observations is None:
+                self.train_mode()
+            else:
+                self.eval_mode()
+            self._rollout_position = 0
+            with torch.inference_mode(self._inference_mode):
+                self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
+            self._report_bad_numbers(self.current_learning_iteration)
+        # A rollout that was captured before looks for the memory where it left it.
+        policy.settle_memory()
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""

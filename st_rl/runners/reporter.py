@@ -127,8 +127,10 @@ def console_rows(
     seconds_left: float,
 ) -> list[tuple[str, str]]:
     """The rows that the console shows of one iteration."""
-    times = f"collection {locs['collection_time']:.3f} s, learning {locs['learn_time']:.3f} s"
-    rows = [("Computation", f"{scalars['Perf/total_fps']:,.0f} steps/s ({times})")]
+    rows = [
+        ("Computation", f"{scalars['Perf/total_fps']:,.0f} steps/s"),
+        ("Collection + learning", f"{locs['collection_time']:.3f} s + {locs['learn_time']:.3f} s"),
+    ]
     rows += [(tag.removeprefix("Loss/"), f"{v:.4g}") for tag, v in scalars.items() if tag.startswith("Loss/")]
     rows.append(("Mean action noise std", f"{scalars['Policy/mean_noise_std']:.3f}"))
     if "Train/mean_reward" in scalars:

@@ -177,8 +177,8 @@ class SavedTraining:
     def _manipulated(self, loaded: dict[str, Any], source: Path) -> dict[str, Any]:
         """Apply the configured checkpoint manipulator and keep its result beside the run."""
         name = str(self.cfg["ckpt_manipulator"])
-        members: dict[str, Any] = vars(ckpt_manipulator)
-        known = {n: f for n, f in members.items() if callable(f) and not isinstance(f, type)}
+        functions = vars(ckpt_manipulator).items()
+        known: dict[str, Any] = {key: f for key, f in functions if callable(f) and not isinstance(f, type)}
         if name not in known:
             raise ValueError(unknown_name_message("ckpt_manipulator", name, known))
         logger.warning(f"*** the checkpoint {source.name} is changed by '{name}' before it is loaded ***")

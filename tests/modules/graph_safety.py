@@ -1,20 +1,62 @@
 """A mode that fails where a captured graph would: on anything that reads a tensor's values on the host."""
 
+from typing import Any
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+aten: Any = torch.ops.aten
 WAITING_OPERATIONS = {
-    torch.ops.aten._local_scalar_dense.default,
-    torch.ops.aten.nonzero.default,
-    torch.ops.aten.masked_select.default,
-    torch.ops.aten.equal.default,
+    aten._local_scalar_dense.default,
+    aten.item.default,  # in inference mode the two of them come undivided
+    aten.is_nonzero.default,
+    aten.nonzero.default,
+    aten.argwhere.default,
+    aten.masked_select.default,
+    aten.repeat_interleave.Tensor,
+    aten.equal.default,
+    aten.allclose.default,
 }
+INDEXING_OPERATIONS = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
+# They read on the host without the dispatcher, or do nothing to a tensor that is there already.
+WAITING_METHODS = ("cpu", "tolist")
 
 
 class NoHostSync(TorchDispatchMode):
-    """Raises on `.item()`, a Python branch on a tensor, `nonzero` and boolean-mask indexing."""
+    """Raises on `.item()`, `.tolist()`, a Python branch on a tensor, `nonzero` and boolean-mask indexing."""
+
+    def __enter__(self):
+        self._methods = {name: getattr(torch.Tensor, name) for name in WAITING_METHODS}
+        for name, method in self._methods.items():
+            setattr(torch.Tensor, name, self._watched(name, method))
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        for name, method in self._methods.items():
+            setattr(torch.Tensor, name, method)
+        return super().__exit__(*exception)
+
+    def _watched(self, name, method):
+        def call(*args, **kwargs):
+            self.on_wait(f"Tensor.{name}()")
+            return method(*args, **kwargs)
+
+        return call
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in WAITING_OPERATIONS:
-            raise AssertionError(f"{func} waits for the device")
+            self.on_wait(str(func))
+        if func in INDEXING_OPERATIONS and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        ):
+            self.on_wait(f"{func} with a mask")
         return func(*args, **(kwargs or {}))
+
+    def on_wait(self, what: str) -> None:
+        """Called for everything that would wait for the device."""
+        raise AssertionError(f"{what} waits for the device")

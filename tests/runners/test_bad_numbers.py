@@ -1,0 +1,129 @@
+"""NaN and Inf from the environment reach neither weights nor normalisers, and are reported where they came from."""
+
+import math
+
+import pytest
+import torch
+
+from st_rl.runners.bad_numbers import report_bad_numbers
+from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from tests.fakes import EchoEnv
+from tests.runners.training import RND, NoveltyEnv, differences, make_runner, recurrent, small_config, weights
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def is_finite(value):
+    """Whether all numbers in a nested value are finite."""
+    if isinstance(value, torch.Tensor):
+        return bool(torch.isfinite(value).all())
+    if isinstance(value, dict):
+        return all(is_finite(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_finite(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@pytest.mark.parametrize("policy", [{}, recurrent("lstm")])
+@pytest.mark.parametrize("kind", ["nan_at_step", "inf_at_step"])
+@pytest.mark.parametrize(
+    ("where", "name"), [("obs", "observations"), ("critic", "critic observations"), ("rewards", "rewards")]
+)
+def test_one_bad_number_is_reported_and_harms_nothing(policy, kind, where, name, caplog):
+    env = EchoEnv(num_privileged_obs=6, inject_into=where, inject_row=3)
+    setattr(env, kind, 8)
+    runner = make_runner(env, small_config(policy, {"schedule": "adaptive"}, empirical_normalization=True))
+    runner.learn(1)
+    before = weights(runner)
+    runner.learn(2)
+    # Step 8 of the environment is step 2 of the second rollout of 6.
+    assert warnings(caplog) == [
+        f"iteration 1: the environment delivered NaN or Inf in 1 of 48 rows of {name} (first at step 2 of the "
+        "rollout). They were set to 0 before anything learned from them. Check that the simulation is stable"
+    ]
+    assert is_finite(runner.alg.state_dict())
+    assert is_finite(list(runner._episodes.rewbuffer))
+    assert differences(before, weights(runner))
+    assert runner.alg.obs_normalizer.count == (1 + 3 * 6) * 8
+    assert math.isfinite(runner.alg.learning_rate)
+
+
+def test_states_of_novelty_are_watched_too(caplog):
+    class Env(NoveltyEnv):
+        def step(self, actions):
+            obs, rewards, dones, infos = super().step(actions)
+            if self.num_steps_done == 3:
+                state = infos["observations"]["rnd_state"].clone()
+                state[1] = torch.nan
+                infos["observations"]["rnd_state"] = state
+            return obs, rewards, dones, infos
+
+    runner = make_runner(Env(), small_config(algorithm={"rnd_cfg": RND}))
+    runner.learn(1)
+    assert len(warnings(caplog)) == 1
+    assert "1 of 48 rows of rnd_state (first at step 2 " in warnings(caplog)[0]
+    assert is_finite(runner.alg.state_dict())
+    assert torch.isfinite(runner.alg.storage.returns).all()
+
+
+class BrokenFrom(EchoEnv):
+    """The echo task whose simulation breaks for good."""
+
+    def __init__(self, step: int, what: str, **kwargs):
+        super().__init__(**kwargs)
+        self.broken_from, self.what = step, what
+
+    def step(self, actions):
+        obs, rewards, dones, infos = super().step(actions)
+        if self.num_steps_done > self.broken_from:
+            if self.what == "rewards":
+                rewards = torch.full_like(rewards, torch.nan)
+            else:
+                obs = torch.full_like(obs, torch.nan)
+        return obs, rewards, dones, infos
+
+
+@pytest.mark.parametrize("what", ["observations", "rewards"])
+def test_an_environment_that_delivers_nothing_else_stops_the_training(what, tmp_path):
+    runner = make_runner(BrokenFrom(12, what), small_config(save_interval=1), log_dir=tmp_path)
+    with pytest.raises(
+        RuntimeError, match=rf"iteration 2: {what} from the environment were NaN or Inf for every robot"
+    ):
+        runner.learn(5)
+    assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
+    saved = load_checkpoint(tmp_path / "model_2.pt")
+    assert is_finite(saved["model_state_dict"])
+    assert runner.writer is None
+    assert is_finite(weights(runner))
+
+
+def test_a_rollout_that_is_bad_only_in_part_goes_on(caplog):
+    make_runner(BrokenFrom(1, "rewards")).learn(1)
+    assert "40 of 48 rows of rewards (first at step 1 of the rollout)" in warnings(caplog)[0]
+
+
+def test_a_bad_update_is_one_warning_that_names_what_went_wrong_first(caplog):
+    runner = make_runner()
+    original = runner.alg.compute_losses
+
+    def compute_losses(minibatch):
+        losses, inter_vars, stats = original(minibatch)
+        return {**losses, "value_loss": losses["value_loss"] * torch.nan}, inter_vars, stats
+
+    runner.alg.compute_losses = compute_losses
+    before = weights(runner)
+    runner.learn(1)
+    assert differences(before, weights(runner)) == []
+    messages = warnings(caplog)
+    assert len(messages) == 1
+    assert messages[0].startswith(
+        "iteration 0: value_loss (and then total_loss, gradient_norm) was NaN or Inf in 4 mini-batches, which left the "
+        "weights unchanged"
+    )
+
+
+def test_no_bad_numbers_no_words(caplog):
+    report_bad_numbers(3, {}, {}, 10)
+    assert caplog.records == []

@@ -1,0 +1,90 @@
+"""Returns and lengths of episodes against a loop over single robots."""
+
+import random
+
+import pytest
+import torch
+
+from st_rl.runners.episode_statistics import EpisodeStatistics
+
+T, N = 7, 5
+
+
+def rollouts(count, seed=0):
+    generator = random.Random(seed)
+    for _ in range(count):
+        yield [
+            ([generator.uniform(-1, 1) for _ in range(N)], [generator.random() < 0.3 for _ in range(N)])
+            for _ in range(T)
+        ]
+
+
+def by_hand(all_rollouts):
+    """The three lists, robot by robot in plain Python."""
+    sums, lengths = [0.0] * N, [0] * N
+    frames, returns, ends = [], [], []
+    for rollout in all_rollouts:
+        for rewards, dones in rollout:
+            for robot in range(N):
+                sums[robot] += rewards[robot]
+                lengths[robot] += 1
+                if dones[robot]:
+                    returns.append(sums[robot])
+                    ends.append(lengths[robot])
+                    sums[robot], lengths[robot] = 0.0, 0
+                else:
+                    frames.append(rewards[robot])
+    return frames[-2000:], returns[-100:], ends[-100:]
+
+
+def feed(statistics, all_rollouts, dtype=torch.bool):
+    for rollout in all_rollouts:
+        for rewards, dones in rollout:
+            statistics.record(torch.tensor(rewards), torch.tensor(dones).to(dtype))
+        statistics.drain()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+@pytest.mark.parametrize("count", [1, 4, 80])
+def test_buffers_hold_what_a_loop_over_robots_finds(count, dtype):
+    statistics = EpisodeStatistics(T, N, "cpu")
+    feed(statistics, rollouts(count), dtype)
+    frames, returns, lengths = by_hand(rollouts(count))
+    assert list(statistics.rframebuffer) == pytest.approx(frames, abs=1e-5)
+    assert list(statistics.rewbuffer) == pytest.approx(returns, abs=1e-4)
+    assert list(statistics.lenbuffer) == lengths
+    assert (statistics.rframebuffer.maxlen, statistics.rewbuffer.maxlen, statistics.lenbuffer.maxlen) == (
+        2000,
+        100,
+        100,
+    )
+
+
+def test_a_saved_state_goes_on_as_if_nothing_had_happened():
+    whole = EpisodeStatistics(T, N, "cpu")
+    feed(whole, rollouts(6))
+    first, second = EpisodeStatistics(T, N, "cpu"), EpisodeStatistics(T, N, "cpu")
+    feed(first, list(rollouts(6))[:3])
+    state = first.state_dict()
+    feed(first, list(rollouts(6))[3:5])  # the state is a copy
+    second.load_state_dict(state)
+    feed(second, list(rollouts(6))[3:])
+    for name in ("rframebuffer", "rewbuffer", "lenbuffer"):
+        assert list(getattr(whole, name)) == list(getattr(second, name))
+
+
+def test_other_episodes_inherit_the_curves_but_not_the_running_sums():
+    first, second = EpisodeStatistics(T, N, "cpu"), EpisodeStatistics(T, N + 2, "cpu")
+    feed(first, rollouts(2))
+    second.load_state_dict(first.state_dict(), same_episodes=False)
+    assert list(second.rewbuffer) == list(first.rewbuffer)
+    assert not second.cur_reward_sum.any()
+
+
+def test_a_dropped_rollout_leaves_room_for_the_next():
+    statistics = EpisodeStatistics(T, N, "cpu")
+    for _ in range(T - 1):
+        statistics.record(torch.ones(N), torch.zeros(N))
+    statistics.drop()
+    feed(statistics, rollouts(1))
+    assert len(statistics.rframebuffer) + len(statistics.rewbuffer) == T * N

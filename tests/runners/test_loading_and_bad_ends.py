@@ -1,0 +1,254 @@
+"""Files that cannot be read or written give one clear message, and lose nothing that was saved."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from st_rl.utils import ckpt_manipulator
+from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint, save_checkpoint
+from tests.fakes import EchoEnv
+from tests.runners.training import differences, make_runner, progress, small_config, weights
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A snapshot of a short training."""
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    runner.learn(1)
+    runner.save(tmp_path / "model_1.pt")
+    return tmp_path / "model_1.pt"
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_cut_short_anywhere_is_refused_and_changes_nothing(saved, tmp_path):
+    content = saved.read_bytes()
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    before = weights(runner)
+    damaged = tmp_path / "model_2.pt"
+    for length in [0, 1, 2, 100, *range(200, len(content), len(content) // 25), len(content) - 1]:
+        damaged.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"cannot load checkpoint .*model_2\.pt"):
+            runner.load(damaged)
+    assert differences(before, weights(runner)) == []
+    assert runner.current_learning_iteration == 0
+
+
+class Malicious:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("writer", ["torch", "pickle"])
+def test_a_malicious_checkpoint_is_refused_and_does_not_run(tmp_path, writer):
+    payload = {"model_state_dict": {}, "iter": 1, "infos": Malicious(tmp_path / "trace")}
+    path = tmp_path / "model_1.pt"
+    if writer == "torch":
+        torch.save(payload, path)
+    else:
+        path.write_bytes(pickle.dumps(payload))
+    with pytest.raises(CheckpointError, match=r"model_1\.pt"):
+        make_runner().load(path)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_only_the_callers_word_opens_a_pickle(saved, tmp_path, caplog):
+    path = tmp_path / "model_2.pt"
+    torch.save({**torch.load(saved), "infos": Malicious(tmp_path / "trace")}, path)
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    runner.load(path, trust_pickle=True)
+    assert (tmp_path / "trace").exists()
+    assert "trust_pickle=True" in caplog.text
+
+
+def test_a_missing_checkpoint_lists_what_is_there(saved):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*model_7\.pt; the folder .* holds model_1\.pt"):
+        make_runner().load(saved.with_name("model_7.pt"))
+
+
+def test_a_dictionary_without_a_model_is_refused_with_its_keys(tmp_path):
+    save_checkpoint({"weights": {}, "iter": 3}, tmp_path / "x.pt")
+    with pytest.raises(CheckpointError, match=r"has no model_state_dict; its keys are: weights, iter\. Name a model"):
+        make_runner().load(tmp_path / "x.pt")
+
+
+def test_another_network_is_refused_by_the_names_of_its_layers(saved):
+    runner = make_runner(config=small_config({"actor_hidden_dims": [4]}, empirical_normalization=True))
+    with pytest.raises(RuntimeError, match=r"size mismatch for actor\.0\.weight"):
+        runner.load(saved)
+
+
+def test_a_policy_trained_with_normalisation_is_refused_without(saved):
+    runner = make_runner()
+    before = weights(runner)
+    with pytest.raises(ValueError, match="set empirical_normalization=True"):
+        runner.load(saved)
+    assert differences(before, weights(runner)) == []
+
+
+def test_a_checkpoint_of_older_programs_loads(saved, tmp_path):
+    loaded = load_checkpoint(saved)
+    old = {
+        key: loaded[key] for key in ("model_state_dict", "optimizer_state_dict", "iter", "infos", "obs_norm_state_dict")
+    }
+    old["privileged_obs_norm_state_dict"] = loaded["critic_obs_norm_state_dict"]
+    old["iter"] = 40
+    torch.save(old, tmp_path / "model_40.pt")
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    runner.load(tmp_path / "model_40.pt")
+    assert runner.current_learning_iteration == 40
+    assert differences(runner.alg.obs_normalizer.state_dict(), loaded["obs_norm_state_dict"]) == []
+    runner.learn(1)
+
+
+# ---- manipulators ----------------------------------------------------------------------------------------------------
+
+
+def doubled(source, algorithm):
+    assert set(algorithm) >= {"model_state_dict", "optimizer_state_dict"}
+    model = {name: 2 * value for name, value in source["model_state_dict"].items()}
+    return {"model_state_dict": model, "iter": source["iter"], "infos": "doubled"}
+
+
+@pytest.fixture
+def manipulator(monkeypatch):
+    monkeypatch.setattr(ckpt_manipulator, "doubled", doubled, raising=False)
+    return small_config(ckpt_manipulator="doubled")
+
+
+def test_a_manipulator_changes_what_is_loaded_and_its_result_is_kept(saved, tmp_path, manipulator, caplog):
+    source = saved.read_bytes()
+    folder = tmp_path / "new"
+    runner = make_runner(config=manipulator, log_dir=folder)
+    assert runner.load(saved) == "doubled"
+    original = load_checkpoint(saved)["model_state_dict"]
+    assert differences({k: 2 * v for k, v in original.items()}, weights(runner)) == []
+    assert load_checkpoint(folder / "model_1.pt")["infos"] == "doubled"
+    assert "*** the checkpoint model_1.pt is changed by 'doubled' before it is loaded ***" in caplog.text
+    assert saved.read_bytes() == source
+    runner.learn(1)
+
+
+def test_a_manipulator_never_writes_over_its_source(saved, manipulator):
+    source = saved.read_bytes()
+    make_runner(config=manipulator, log_dir=saved.parent).load(saved)
+    assert saved.read_bytes() == source
+
+
+def test_a_result_that_cannot_be_kept_is_loaded_all_the_same(saved, tmp_path, manipulator, caplog):
+    (tmp_path / "file").write_text("not a folder")
+    runner = make_runner(config=manipulator, log_dir=tmp_path / "file")
+    assert runner.load(saved) == "doubled"
+    assert "could not be saved" in caplog.text
+    assert make_runner(config=manipulator).load(saved) == "doubled"  # and without a run folder nothing is written
+
+
+@pytest.mark.parametrize("name", ["double", "OrderedDict", "__doc__"])
+def test_an_unknown_manipulator_lists_the_known_ones(saved, manipulator, name):
+    with pytest.raises(ValueError, match=f"unknown ckpt_manipulator '{name}'.*known: doubled, replace_encoder0"):
+        make_runner(config={**manipulator, "ckpt_manipulator": name}).load(saved)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_clear_message(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        runner = make_runner(log_dir=folder)
+        with pytest.raises(
+            OSError, match=rf"cannot create the run folder {folder}: .*Choose a folder you can write to"
+        ):
+            runner.learn(1)
+        assert runner.current_learning_iteration == 0
+
+
+def test_a_read_only_run_folder_is_one_clear_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    runner = make_runner(log_dir=tmp_path)
+    with pytest.raises(OSError, match=rf"the run folder {tmp_path} is read-only. Choose a folder you can write to"):
+        runner.learn(1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_that_cannot_be_written_is_one_clear_message(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    runner = make_runner(log_dir=tmp_path)
+    with pytest.raises(OSError, match=rf"cannot write the run folder {tmp_path}"):
+        runner.learn(1)
+    assert runner.writer is None
+
+
+def test_an_environment_whose_state_cannot_be_held_is_saved_without_it(tmp_path, caplog):
+    class Odd(EchoEnv):
+        def state_dict(self):
+            return {"simulator": object()}
+
+    class Abstract(EchoEnv):
+        def state_dict(self):
+            raise NotImplementedError("not yet")
+
+    for env in (Odd(), Abstract()):
+        make_runner(env).save(tmp_path / "model_0.pt")
+        assert "env_state_dict" not in load_checkpoint(tmp_path / "model_0.pt")
+    assert "env.state_dict()['simulator']" in caplog.text
+    assert "not yet" in caplog.text
+
+
+def test_a_crash_while_saving_leaves_the_previous_file(tmp_path, monkeypatch):
+    runner = make_runner()
+    path = tmp_path / "model_0.pt"
+    runner.save(path)
+    before = path.read_bytes()
+
+    def half(payload, file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(KeyboardInterrupt):
+        runner.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def bad_end(how, folder):
+    command = [sys.executable, "-m", "tests.runners.hard_ends", how, str(folder)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def test_a_full_disk_stops_with_one_message_and_what_was_saved_stays(tmp_path):
+    done = bad_end("full_disk", tmp_path)
+    assert done.returncode == 3, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("OSError: [Errno 27] cannot write")]
+    assert len(errors) == 1, done.stderr
+    assert f"checkpoint {tmp_path / 'model_4.pt'}: File too large; make room" in errors[0]
+    # The curves could not be written either; that alone would have stopped nothing.
+    assert "logger csv: add_scalar failed" in done.stderr
+    assert len(progress(tmp_path)) >= 2
+    assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
+    assert not list(tmp_path.glob(".tmp*"))
+    make_runner().load(tmp_path / "model_2.pt")
+
+
+def test_a_process_killed_while_saving_leaves_the_previous_snapshot(tmp_path):
+    done = bad_end("killed_while_saving", tmp_path)
+    assert done.returncode == 9, done.stderr
+    assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
+    runner = make_runner(log_dir=tmp_path)
+    runner.load(tmp_path / "model_2.pt")
+    runner.learn(1)
+    assert newest_checkpoint(tmp_path) == tmp_path / "model_3.pt"

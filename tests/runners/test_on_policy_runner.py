@@ -1,0 +1,261 @@
+"""The training loop: what it calls, what it survives, what it returns."""
+
+import logging
+from typing import ClassVar
+
+import pytest
+import torch
+
+from st_rl.runners import OnPolicyRunner
+from tests.fakes import ClientEnv, EchoEnv
+from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
+
+
+def test_what_a_runner_offers_before_it_learns(tmp_path):
+    runner = make_runner(log_dir=tmp_path / "run")
+    assert (runner.tot_timesteps, runner.tot_time, runner.current_learning_iteration) == (0, 0, 0)
+    assert runner.writer is None
+    assert runner.logger_type is None
+    assert runner.metrics_velrmsd.shape == runner.metrics_CoT.shape == ()
+    assert runner.metrics_velrmsd.isnan()
+    assert not (tmp_path / "run").exists()
+
+
+def test_both_spellings_reach_the_one_that_users_override():
+    class Custom(OnPolicyRunner):
+        calls = 0
+
+        def init_writter(self, init_at_random_ep_len):
+            self.calls += 1
+            super().init_writter(init_at_random_ep_len)
+
+    runner = Custom(EchoEnv(), small_config())
+    runner.init_writer(False)
+    runner.learn(1)
+    assert runner.calls == 2
+
+
+def test_log_gets_the_documented_locals(tmp_path):
+    seen = []
+
+    class Custom(OnPolicyRunner):
+        def log(self, locs, width=80, pad=35):
+            seen.append(dict(locs, infos=dict(locs["infos"])))
+            super().log(locs, width, pad)
+
+    runner = Custom(EchoEnv(episode_length=3), small_config(), log_dir=tmp_path)
+    runner.current_learning_iteration = 4
+    runner.learn(2)
+    assert set(seen[0]) == set(
+        "it start_iter tot_iter num_learning_iterations collection_time learn_time losses stats ep_infos rframebuffer "
+        "rewbuffer lenbuffer infos".split()
+    )
+    assert [(locs["it"], locs["start_iter"], locs["tot_iter"], locs["num_learning_iterations"]) for locs in seen] == [
+        (4, 4, 6, 2),
+        (5, 4, 6, 2),
+    ]
+    assert "total_loss" in seen[0]["losses"]
+    assert len(seen[0]["ep_infos"]) == 6
+    assert "time_outs" in seen[0]["infos"]
+
+
+def test_log_needs_no_run_folder():
+    runner = make_runner()
+    empty: dict = {name: [] for name in ("ep_infos", "rframebuffer", "rewbuffer", "lenbuffer")}
+    runner.log({"it": 0, "tot_iter": 1, "collection_time": 1.0, "learn_time": 1.0, "losses": {}, "stats": {}, **empty})
+
+
+def test_a_rollout_step_returns_normalised_observations_and_stores_the_raw_step():
+    env = EchoEnv(num_privileged_obs=6)
+    runner = make_runner(env, small_config(empirical_normalization=True))
+    runner.learn(1)
+    obs, critic_obs = (tensor.clone() for tensor in runner._observations or ())
+    mean, std = runner.alg.obs_normalizer.mean, runner.alg.obs_normalizer.std
+    torch.testing.assert_close(obs, (env.obs - mean) / (std + 1e-2))
+    runner.eval_mode()
+    with torch.inference_mode():
+        next_obs, next_critic_obs, rewards, dones, infos = runner.rollout_step(obs, critic_obs)
+    torch.testing.assert_close(next_obs, (env.obs - mean) / (std + 1e-2))
+    assert next_critic_obs.shape == (8, 6)
+    assert torch.equal(runner.alg.storage.observations[0], obs)
+    assert (rewards.shape, dones.shape) == ((8,), (8,))
+    assert "log" in infos
+
+
+def test_actions_clipped_in_place_by_the_environment_are_stored_as_drawn():
+    class Clipping(EchoEnv):
+        def step(self, actions):
+            return super().step(actions.clamp_(-0.01, 0.01))
+
+    runner = make_runner(Clipping())
+    runner.learn(1)
+    assert runner.alg.storage.actions.abs().max() > 0.1
+
+
+def test_a_rollout_outside_of_inference_mode():
+    class Checking(EchoEnv):
+        modes: ClassVar[set[bool]] = set()
+
+        def step(self, actions):
+            self.modes.add(torch.is_inference_mode_enabled())
+            return super().step(actions)
+
+    for setting, expected in ((False, {False}), (True, {True}), (None, {True})):
+        Checking.modes = set()
+        config = small_config(recurrent("gru"), inference_mode_rollout=setting, empirical_normalization=True)
+        make_runner(Checking(), config).learn(2)
+        assert Checking.modes == expected
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attributes", "velrmsd", "cot"),
+    [
+        ({}, float("nan"), float("nan")),
+        ({"tracking_error": 0.5, "CoT": 2}, 0.5, 2.0),
+        ({"tracking_error": torch.tensor([0.25])}, [0.25], float("nan")),
+        ({"tracking_error": torch.tensor([1, 2])}, [1.0, 2.0], float("nan")),
+        ({"lin_vel_rmsd": torch.tensor([1.0, 3.0]), "CoT": torch.tensor(7.0)}, 2.0, 7.0),
+        ({"tracking_error": 0.5, "lin_vel_rmsd": torch.ones(4)}, 0.5, float("nan")),
+        ({"tracking_error": None, "lin_vel_rmsd": 3.0, "CoT": None}, 3.0, float("nan")),
+    ],
+)
+def test_metrics_are_read_from_the_environment(attributes, velrmsd, cot):
+    env = EchoEnv()
+    vars(env).update(attributes)
+    results = make_runner(env).learn(1)
+    for result, expected in zip(results, (velrmsd, cot)):
+        assert result.dtype == torch.float32
+        assert result.tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_only_a_missing_metric_is_forgiven():
+    class Broken(EchoEnv):
+        @property
+        def tracking_error(self):
+            raise ZeroDivisionError("no robots left")
+
+    with pytest.raises(ZeroDivisionError):
+        make_runner(Broken()).learn(1)
+
+
+# ---- interruptions ---------------------------------------------------------------------------------------------------
+
+
+class Failing(EchoEnv):
+    """The echo task that fails once, at a given step."""
+
+    fail_at: int | None = None
+
+    def step(self, actions):
+        if self.num_steps_done == self.fail_at:
+            self.fail_at = None
+            raise ConnectionError("the simulator went away")
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("policy", [{}, recurrent("lstm")])
+@pytest.mark.parametrize("fail_at", [0, 3, 8, 11])
+def test_an_error_in_the_environment_closes_the_writer_and_learning_can_go_on(tmp_path, policy, fail_at):
+    env = Failing()
+    env.fail_at = fail_at
+    runner = make_runner(env, small_config(policy, save_interval=1, keep_best=False), log_dir=tmp_path)
+    with pytest.raises(ConnectionError):
+        runner.learn(3)
+    completed = fail_at // 6
+    assert runner.writer is None
+    assert runner.current_learning_iteration == completed
+    assert [row["step"] for row in progress(tmp_path)] == [str(i) for i in range(completed)] if completed else True
+    runner.learn(2)
+    assert runner.current_learning_iteration == completed + 2
+    assert [row["step"] for row in progress(tmp_path)] == [str(i) for i in range(completed + 2)]
+    assert (tmp_path / f"model_{completed + 2}.pt").exists()
+
+
+def test_an_error_in_the_update_leaves_a_runner_that_can_learn():
+    runner = make_runner()
+    update = runner.alg.update
+    runner.alg.update = lambda iteration: (_ for _ in ()).throw(MemoryError("out of memory"))
+    with pytest.raises(MemoryError):
+        runner.learn(1)
+    runner.alg.update = update
+    runner.learn(2)
+    assert runner.current_learning_iteration == 2
+
+
+def test_an_interruption_by_hand_closes_the_writer(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    runner.evaluation = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        runner.learn(1)
+    assert runner.writer is None
+
+
+def test_a_requested_stop_ends_the_iteration_and_saves(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    evaluation = runner.evaluation
+
+    def evaluate_and_ask():
+        evaluation()
+        if runner.current_learning_iteration == 1:
+            runner.request_stop()
+
+    runner.evaluation = evaluate_and_ask
+    runner.learn(10)
+    assert runner.current_learning_iteration == 2
+    assert (tmp_path / "model_2.pt").exists()
+    runner.learn(1)
+    assert runner.current_learning_iteration == 3
+
+
+def test_close_may_be_called_at_any_time_and_twice(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    runner.close()
+    runner.learn(1)
+    runner.close()
+    runner.close()
+    runner.learn(1)
+    runner.close()
+    assert len(progress(tmp_path)) == 2
+    assert len(list(tmp_path.glob("events.out*"))) == 2
+
+
+def test_learning_goes_on_after_the_policy_was_used_elsewhere():
+    runner = make_runner(EchoEnv(num_envs=8), small_config(recurrent("lstm")))
+    runner.learn(1)
+    policy = runner.get_inference_policy(device="cpu")
+    with torch.inference_mode():
+        policy(torch.zeros(1, 4))  # another number of robots, and an empty memory to begin with
+    runner.learn(1)
+    assert runner.alg.actor_critic.training
+
+
+def test_modes_reach_everything_that_has_one():
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    alg = runner.alg
+    for switch, expected in ((runner.eval_mode, False), (runner.train_mode, True)):
+        switch()
+        assert [m.training for m in (alg.actor_critic, alg.obs_normalizer, alg.critic_obs_normalizer)] == [expected] * 3
+
+
+def test_no_iterations_train_nothing():
+    runner = make_runner()
+    before = weights(runner)
+    velrmsd, cot = runner.learn(0)
+    assert velrmsd.isnan()
+    assert cot.isnan()
+    assert differences(before, weights(runner)) == []
+
+
+def test_how_things_run_is_said_once(caplog):
+    caplog.set_level(logging.INFO, logger="st_rl")
+    make_runner(ClientEnv(), small_config(engine="eager")).learn(2)
+    assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("engine:")] == [
+        "engine: no graphs, losses as written (asked for)"
+    ]

@@ -1,0 +1,208 @@
+"""A training that is saved and continued is the same training."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from st_rl.utils.files import load_checkpoint
+from tests.fakes import EchoEnv
+from tests.runners.resumed_trainings import POLICIES, make_training
+from tests.runners.training import (
+    NoveltyEnv,
+    StatelessEnv,
+    differences,
+    make_runner,
+    progress,
+    recurrent,
+    small_config,
+    weights,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    """Folder `whole` with 6 iterations, `parts` with 3 and, from a new process, 3 more, for every kind of policy."""
+    folder = tmp_path_factory.mktemp("resume")
+    for name in POLICIES:
+        for part, iterations in (("whole", 6), ("parts", 3)):
+            runner = make_training(name, folder / part / name, seed=1)
+            runner.learn(iterations)
+            runner.close()
+    command = [sys.executable, "-m", "tests.runners.resumed_trainings", str(folder / "parts")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def checkpoint(path):
+    """All of a checkpoint that is not a stopwatch."""
+    loaded = load_checkpoint(path)
+    loaded["runner_state_dict"].pop("tot_time")
+    return loaded
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
+    whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
+    assert differences(whole, parts) == []
+    # The comparison must be about something: nothing of this may be missing, and the training must have moved.
+    for key in ("optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "rnd_state_dict",
+                "rnd_optimizer_state_dict", "rng_state_dict", "env_state_dict", "runner_state_dict"):  # fmt: skip
+        assert whole[key]
+    assert bool(whole["runner_state_dict"]["memory"]) == (name != "feed_forward")
+    start = checkpoint(trainings / "parts" / name / "model_3.pt")
+    for key in ("model_state_dict", "optimizer_state_dict", "obs_norm_state_dict", "rnd_state_dict", "env_state_dict"):
+        assert differences(start[key], whole[key])
+    # The adapted learning rate, not that of the configuration, was carried over.
+    assert start["runner_state_dict"]["learning_rate"] == start["optimizer_state_dict"]["param_groups"][0]["lr"] > 2e-4
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_logged_value_of_the_resumed_training_is_the_same(trainings, name):
+    def values(part):
+        rows = progress(trainings / part / name)
+        return [{k: v for k, v in row.items() if not k.startswith("Perf/") and k != "wall_time"} for row in rows]
+
+    whole, parts = values("whole"), values("parts")
+    assert [row["step"] for row in whole] == list("012345")
+    assert whole == parts
+    for tag in ("Loss/value_loss", "Loss/rnd", "Loss/learning_rate", "Train/mean_reward", "Rnd/weight"):
+        assert len({row[tag] for row in whole}) > 1
+
+
+@pytest.mark.parametrize("policy", [{}, recurrent("lstm")])
+def test_same_seed_same_weights_twice(policy):
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        runner = make_runner(EchoEnv(seed=3), small_config(policy, empirical_normalization=True))
+        runner.learn(2)
+        runs.append(weights(runner))
+    assert differences(*runs) == []
+
+
+@pytest.mark.parametrize("policy", [{}, recurrent("gru")])
+def test_learning_twice_goes_on_where_the_first_call_ended(tmp_path, policy):
+    ends = []
+    for calls in ([4], [2, 2]):
+        torch.manual_seed(5)
+        runner = make_runner(
+            EchoEnv(seed=5, num_privileged_obs=6),
+            small_config(policy, {"schedule": "adaptive"}, empirical_normalization=True),
+            log_dir=tmp_path / str(len(calls)),
+        )
+        for iterations in calls:
+            runner.learn(iterations)
+        ends.append(checkpoint(tmp_path / str(len(calls)) / "model_4.pt"))
+    assert differences(*ends) == []
+
+
+def test_a_second_call_sees_an_environment_that_was_reset_in_between():
+    env = EchoEnv(seed=1)
+    runner = make_runner(env)
+    runner.learn(1)
+    env.reset()
+    runner._start_observing()
+    assert runner._observations is not None
+    assert torch.equal(runner._observations[0], env.obs)
+
+
+def test_without_an_environment_state_robots_start_new_episodes_and_the_rest_goes_on(tmp_path):
+    config = small_config(recurrent("lstm"), empirical_normalization=True)
+    first = make_runner(StatelessEnv(episode_length=50), config)
+    first.learn(3)
+    first.save(tmp_path / "model_3.pt")
+    second = make_runner(StatelessEnv(episode_length=50, seed=9), config)
+    second.load(tmp_path / "model_3.pt")
+    assert "env_state_dict" not in load_checkpoint(tmp_path / "model_3.pt")
+    assert differences(first.alg.state_dict(), second.alg.state_dict()) == []
+    assert (second.current_learning_iteration, second.tot_timesteps) == (3, first.tot_timesteps)
+    # Episodes of robots that start anew must not inherit what others had earned.
+    assert first._episodes.cur_episode_length.tolist() == [18.0] * 8
+    assert second._episodes.cur_episode_length.tolist() == [0.0] * 8
+    assert second.alg.actor_critic.memory_state() == {}
+    second.learn(1)
+
+
+def test_another_number_of_robots_takes_over_what_does_not_depend_on_it(tmp_path):
+    config = small_config(recurrent("lstm"), empirical_normalization=True)
+    first = make_runner(EchoEnv(num_envs=8), config)
+    first.learn(2)
+    first.save(tmp_path / "model_2.pt")
+    second = make_runner(EchoEnv(num_envs=3), config)
+    second.load(tmp_path / "model_2.pt")
+    assert differences(first.alg.state_dict(), second.alg.state_dict()) == []
+    assert second.current_learning_iteration == 2
+    second.learn(1)
+
+
+def test_an_environment_that_cannot_take_its_state_starts_new_episodes_and_says_so(tmp_path, caplog):
+    first = make_runner(EchoEnv())
+    first.learn(1)
+    first.save(tmp_path / "model_1.pt")
+
+    class OtherEnv(EchoEnv):
+        def load_state_dict(self, state):
+            raise KeyError("terrain")
+
+    second = make_runner(OtherEnv())
+    second.load(tmp_path / "model_1.pt")
+    assert "'terrain'" in caplog.text
+    assert "starts new episodes" in caplog.text
+    second.learn(1)
+
+
+def test_without_the_optimiser_only_policy_and_normalisers_are_taken(tmp_path):
+    config = small_config(algorithm={"schedule": "adaptive"}, empirical_normalization=True)
+    first = make_runner(NoveltyEnv(), config)
+    first.learn(3)
+    first.save(tmp_path / "model_3.pt", infos={"note": "walks"})
+    env = NoveltyEnv(seed=8)
+    second = make_runner(env, config)
+    before, generator = env.obs.clone(), torch.get_rng_state()
+    assert second.load(tmp_path / "model_3.pt", load_optimizer=False) == {"note": "walks"}
+    ours, theirs = second.alg.state_dict(), first.alg.state_dict()
+    for key in ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict"):
+        assert differences(ours[key], theirs[key]) == []
+    assert ours["optimizer_state_dict"]["state"] == {}
+    assert second.alg.learning_rate == 1e-3 != first.alg.learning_rate
+    assert second.current_learning_iteration == second.alg.current_learning_iteration == 3
+    assert second.tot_timesteps == 0
+    assert torch.equal(env.obs, before)
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_evaluations_and_snapshots_leave_no_trace_in_the_training(tmp_path):
+    def noisy_evaluator(policy):
+        policy(torch.randn(3, 4))
+        policy.reset(torch.tensor([True, False, True]))
+        return float(torch.rand(()))
+
+    ends = []
+    for save_interval in (1, 100):
+        torch.manual_seed(2)
+        config = small_config(recurrent("lstm"), save_interval=save_interval, empirical_normalization=True)
+        runner = make_runner(EchoEnv(seed=2), config, log_dir=tmp_path / str(save_interval))
+        runner.evaluator = noisy_evaluator
+        runner.learn(3)
+        ends.append(checkpoint(tmp_path / str(save_interval) / "model_3.pt"))
+    assert differences(*ends) == []
+
+
+def test_schedules_of_the_algorithm_resume_with_the_iteration(tmp_path):
+    first = make_runner()
+    first.learn(2)
+    first.save(tmp_path / "model_2.pt")
+    second = make_runner()
+    second.load(tmp_path / "model_2.pt")
+    assert second.alg.current_learning_iteration == 2
+    seen = []
+    update = second.alg.update
+    second.alg.update = lambda iteration: seen.append(iteration) or update(iteration)
+    second.learn(2)
+    assert seen == [2, 3]

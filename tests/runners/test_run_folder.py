@@ -1,0 +1,332 @@
+"""What a training writes: curves, snapshots, the best of them, configuration and code state."""
+
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.runners.checkpoints import CheckpointKeeper
+from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from tests.fakes import ClientEnv, EchoEnv
+from tests.runners.training import RND, NoveltyEnv, make_runner, progress, small_config
+
+TAGS = {
+    "Loss/surrogate_loss",
+    "Loss/value_loss",
+    "Loss/entropy",
+    "Loss/total_loss",
+    "Loss/learning_rate",
+    "Policy/mean_noise_std",
+    "Perf/total_fps",
+    "Perf/collection time",
+    "Perf/learning_time",
+    "Train/mean_reward_each_timestep",
+    "Metrics/velrmsd",
+    "Metrics/CoT",
+}
+EPISODE_TAGS = {"Train/mean_reward", "Train/ratio_above_mean_reward", "Train/mean_episode_length"}
+TIME_TAGS = {"Train/mean_reward/time", "Train/mean_episode_length/time"}
+
+
+def events(folder):
+    """Tag -> [(step, value)] of all event files of a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+
+
+def snapshots(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix == ".pt")
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_and_csv_hold_every_tag(tmp_path):
+    env = ClientEnv(episode_length=8, termination_prob=0.0)
+    runner = make_runner(env, small_config(), log_dir=tmp_path)
+    runner.learn(2)  # episodes of 8 steps end in the second rollout of 6
+    own = {"Episode_Reward/echo", "Metrics/velocity_error"}
+    rows = progress(tmp_path)
+    assert set(rows[0]) == TAGS | own | {"step", "wall_time"}
+    assert set(rows[1]) == set(rows[0]) | EPISODE_TAGS
+    runner.close()
+    curves = events(tmp_path)
+    assert set(curves) == TAGS | own | EPISODE_TAGS | TIME_TAGS
+    for tag in TAGS | own | EPISODE_TAGS:
+        from_csv = [(int(row["step"]), float(row[tag])) for row in rows if tag in row]
+        assert curves[tag] == [(step, pytest.approx(value, rel=1e-6)) for step, value in from_csv]
+    assert [step for step, _ in curves["Train/mean_reward/time"]] == [int(runner.tot_time)]
+
+
+def test_the_logged_numbers_are_those_of_the_training(tmp_path):
+    runner = make_runner(NoveltyEnv(episode_length=5), small_config(algorithm={"rnd_cfg": RND}), log_dir=tmp_path)
+    runner.learn(1)
+    row = {tag: float(value) for tag, value in progress(tmp_path)[0].items()}
+    returns, lengths = list(runner._episodes.rewbuffer), list(runner._episodes.lenbuffer)
+    assert len(returns) == 8
+    average = sum(returns) / 8
+    assert row["Train/mean_reward"] == pytest.approx(average)
+    assert row["Train/ratio_above_mean_reward"] == sum(value > average for value in returns) / 8
+    assert row["Train/mean_episode_length"] == sum(lengths) / 8 == 5.0
+    assert row["Train/mean_reward_each_timestep"] == pytest.approx(float(np.mean(runner._episodes.rframebuffer)))
+    assert row["Policy/mean_noise_std"] == pytest.approx(float(runner.alg.actor_critic.std.mean()))
+    assert row["Loss/learning_rate"] == 1e-3
+    assert row["Perf/total_fps"] == pytest.approx(48 / (row["Perf/collection time"] + row["Perf/learning_time"]))
+    assert row["Rnd/weight"] == pytest.approx(0.1 * (1 - 6 / 40))
+    assert row["Rnd/mean_extrinsic_reward"] == row["Train/mean_reward_each_timestep"]
+    assert row["Rnd/mean_intrinsic_reward"] == pytest.approx(float(runner.alg.intrinsic_rewards.mean()))
+    assert row["Loss/rnd"] > 0
+    assert math.isnan(row["Metrics/velrmsd"])
+
+
+def test_only_every_so_many_iterations_are_logged_but_all_are_counted(tmp_path):
+    runner = make_runner(config=small_config(log_interval=3), log_dir=tmp_path)
+    runner.learn(7)
+    assert [row["step"] for row in progress(tmp_path)] == ["0", "3", "6"]
+    assert runner.tot_timesteps == 7 * 6 * 8
+
+
+def test_the_curves_are_complete_when_learning_returns(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    runner.learn(2)
+    assert len(progress(tmp_path)) == 2
+    assert [step for step, _ in events(tmp_path)["Loss/value_loss"]] == [0, 1]
+    runner.learn(1)
+    assert [row["step"] for row in progress(tmp_path)] == ["0", "1", "2"]
+
+
+def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):
+    runner = make_runner(config=small_config(save_interval=1, keep_best=False), log_dir=tmp_path)
+    runner.init_writter(False)
+
+    def fail(*args, **kwargs):
+        raise ConnectionError("the service has closed")
+
+    for method in ("add_scalar", "flush", "close"):
+        monkeypatch.setattr(runner.writer.writers["tensorboard"], method, fail)
+    runner.learn(2)
+    runner.close()
+    assert snapshots(tmp_path) == ["model_1.pt", "model_2.pt"]
+    assert len(progress(tmp_path)) == 2
+    assert caplog.text.count("ConnectionError: the service has closed") == 3
+
+
+def test_wandb_offline(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+    folder = tmp_path / "run"
+    config = small_config(logger="WandB", wandb_project="walking")
+    runner = make_runner(EchoEnv(episode_length=3), config, log_dir=folder)
+    runner.learn(1)
+    run = runner.writer.writers["wandb"].run
+    assert run.config["policy_cfg"]["actor_hidden_dims"] == [8]
+    runner.close()
+    assert list(folder.glob("wandb/offline-run-*/files/model_1.pt"))
+    assert list(folder.glob("wandb/offline-run-*/files/*.diff"))
+    assert not (set(events(folder)) & TIME_TAGS)  # wandb knows one step axis only
+    assert "Train/mean_reward" in events(folder)
+    assert "failed" not in caplog.text
+
+
+def test_a_logger_without_its_project_is_refused_before_anything_is_learned(tmp_path):
+    runner = make_runner(config=small_config(logger="wandb"), log_dir=tmp_path)
+    with pytest.raises(KeyError, match="wandb_project"):
+        runner.learn(1)
+    assert runner.current_learning_iteration == 0
+    assert runner.writer is None
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def test_snapshots_are_named_after_completed_iterations(tmp_path):
+    runner = make_runner(config=small_config(save_interval=2, keep_best=False), log_dir=tmp_path)
+    runner.learn(5)
+    assert snapshots(tmp_path) == ["model_2.pt", "model_4.pt", "model_5.pt"]
+    for number in (2, 4, 5):
+        assert load_checkpoint(tmp_path / f"model_{number}.pt")["iter"] == number
+    assert runner.current_learning_iteration == 5
+    runner.learn(1)
+    assert newest_checkpoint(tmp_path) == tmp_path / "model_6.pt"
+
+
+def test_the_last_snapshot_is_written_even_where_an_old_run_left_one_of_its_name(tmp_path):
+    (tmp_path / "model_2.pt").write_bytes(b"of another training")
+    make_runner(log_dir=tmp_path).learn(2)
+    assert load_checkpoint(tmp_path / "model_2.pt")["iter"] == 2
+
+
+def test_keys_of_a_checkpoint(tmp_path):
+    runner = make_runner(NoveltyEnv(), small_config(algorithm={"rnd_cfg": RND}, empirical_normalization=True))
+    runner.learn(1)
+    runner.save(tmp_path / "deep" / "er" / "model_1.pt", infos={"score": 1.5})
+    loaded = load_checkpoint(tmp_path / "deep" / "er" / "model_1.pt")
+    assert set(loaded) == {
+        "model_state_dict", "optimizer_state_dict", "iter", "infos", "obs_norm_state_dict",
+        "critic_obs_norm_state_dict", "rnd_state_dict", "rnd_optimizer_state_dict", "rng_state_dict",
+        "runner_state_dict", "env_state_dict",
+    }  # fmt: skip
+    assert set(loaded["rng_state_dict"]) == {"torch", "numpy", "python"}
+    assert (loaded["iter"], loaded["infos"]) == (1, {"score": 1.5})
+
+
+def test_keep_last_removes_the_older_snapshots(tmp_path):
+    make_runner(config=small_config(save_interval=1, keep_last=2, keep_best=False), log_dir=tmp_path).learn(5)
+    assert snapshots(tmp_path) == ["model_4.pt", "model_5.pt"]
+
+
+def test_keep_last_never_removes_what_it_has_just_written_or_what_is_not_its_own(tmp_path):
+    (tmp_path / "model_100.pt").write_bytes(b"of a longer training")
+    (tmp_path / "model_1.pt.backup").write_bytes(b"mine")
+    make_runner(config=small_config(save_interval=1, keep_last=1, keep_best=False), log_dir=tmp_path).learn(3)
+    assert sorted(p.name for p in tmp_path.glob("model_*")) == ["model_1.pt.backup", "model_100.pt", "model_3.pt"]
+
+
+def test_the_best_snapshot_is_the_one_the_evaluator_likes_most(tmp_path):
+    runner = make_runner(config=small_config(save_interval=1), log_dir=tmp_path)
+    scores = iter([1.0, 3.0, 2.0, math.nan])
+    modes = []
+
+    def evaluator(policy):
+        modes.append((runner.alg.actor_critic.training, torch.is_inference_mode_enabled()))
+        assert policy(torch.zeros(5, 4)).shape == (5, 2)
+        return next(scores)
+
+    runner.evaluator = evaluator
+    runner.learn(4)
+    best = load_checkpoint(tmp_path / "best.pt")
+    assert (best["iter"], best["score"]) == (2, 3.0)
+    assert modes == [(False, True)] * 4
+    assert runner.alg.actor_critic.training
+    fresh = make_runner()
+    fresh.load(tmp_path / "best.pt")
+    assert fresh.current_learning_iteration == 2
+
+
+def test_without_an_evaluator_the_mean_return_decides(tmp_path):
+    env = EchoEnv(episode_length=3)
+    runner = make_runner(env, small_config(save_interval=1), log_dir=tmp_path)
+    runner.learn(1)
+    returns = runner._episodes.rewbuffer
+    assert load_checkpoint(tmp_path / "best.pt")["score"] == pytest.approx(sum(returns) / len(returns))
+    never = make_runner(EchoEnv(episode_length=100), log_dir=tmp_path / "no_episode_ended")
+    never.learn(1)
+    assert snapshots(tmp_path / "no_episode_ended") == ["model_1.pt"]
+
+
+def test_a_resumed_training_must_beat_the_best_that_its_folder_holds(tmp_path):
+    first = make_runner(log_dir=tmp_path)
+    first.evaluator = lambda policy: 5.0
+    first.learn(1)
+    for score, iteration in ((4.0, 1), (6.0, 2)):
+        resumed = make_runner(log_dir=tmp_path)
+        resumed.load(tmp_path / "model_1.pt")
+        resumed.evaluator = lambda policy, score=score: score
+        resumed.learn(1)
+        assert load_checkpoint(tmp_path / "best.pt")["iter"] == iteration
+    anew = make_runner(log_dir=tmp_path)
+    anew.evaluator = lambda policy: 1.0
+    anew.learn(1)
+    assert load_checkpoint(tmp_path / "best.pt")["score"] == 1.0
+
+
+def test_a_damaged_best_snapshot_does_not_count(tmp_path, caplog):
+    (tmp_path / "best.pt").write_bytes(b"half")
+    keeper = CheckpointKeeper(tmp_path, None, keep_best=True, resumed=True)
+    assert keeper.best_score == -math.inf
+    assert "best.pt" in caplog.text
+
+
+def test_no_other_file_looks_like_a_snapshot(tmp_path):
+    make_runner(EchoEnv(episode_length=3), small_config(save_interval=1), log_dir=tmp_path).learn(2)
+    names = [path.name for path in tmp_path.rglob("*")]
+    assert sorted(name for name in names if re.match(r"model_.*.pt", name)) == ["model_1.pt", "model_2.pt"]
+    assert not [name for name in names if name.startswith(".")]
+
+
+# ---- configuration and code ------------------------------------------------------------------------------------------
+
+
+class LeggedConfig:
+    """A configuration in classes, whose values stay on the classes when they are instantiated."""
+
+    class Scales:
+        lin_vel = 2.0
+        height = np.float32(5.0)
+
+    class Control:
+        action_scale = 0.25
+
+    def __init__(self):
+        self.control = self.Control()
+        self.normalization = SimpleNamespace(obs_scales=self.Scales())
+
+
+def test_config_json_tells_how_to_rebuild_the_run(tmp_path):
+    env = EchoEnv()
+    vars(env)["cfg"] = LeggedConfig()
+    config = small_config(
+        {"class_name": "ActorCritic", "init_noise_std": 0.5}, storage={"amp_obs_shape": (42,)}, seed=None
+    )
+    make_runner(env, config, log_dir=tmp_path).learn(0)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written == {
+        "runner": {
+            "num_steps_per_env": 6,
+            "storage": {"amp_obs_shape": [42]},
+            "seed": None,
+            "policy_class_name": "ActorCritic",
+            "algorithm_class_name": "PPO",
+        },
+        "policy": config["policy"],
+        "algorithm": config["algorithm"],
+        "control": {"action_scale": 0.25},
+        "normalization": {"obs_scales": {"lin_vel": 2.0, "height": 5.0}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("cfg", "control"),
+    [
+        ({"control": {"action_scale": [0.5, 0.25]}}, {"action_scale": [0.5, 0.25]}),
+        (SimpleNamespace(control=SimpleNamespace(action_scale=torch.tensor([1.0, 2.0]))), {"action_scale": [1.0, 2.0]}),
+        (SimpleNamespace(control=None), None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_action_scales_are_found_in_dictionaries_objects_and_the_unwrapped_environment(cfg, control, inside, tmp_path):
+    env = EchoEnv()
+    inner = EchoEnv()
+    vars(env)["unwrapped"] = inner
+    vars(inner if inside else env)["cfg"] = cfg
+    make_runner(env, log_dir=tmp_path).learn(0)
+    assert json.loads((tmp_path / "config.json").read_text()).get("control") == control
+
+
+def test_values_that_json_does_not_know_become_text(tmp_path):
+    config = small_config(run_name=tmp_path / "x", class_name=EchoEnv)
+    make_runner(config=config, log_dir=tmp_path).learn(0)
+    written = json.loads((tmp_path / "config.json").read_text())["runner"]
+    assert written["run_name"] == str(tmp_path / "x")
+    assert "EchoEnv" in written["class_name"]
+
+
+def test_the_state_of_the_code_is_recorded_once(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    runner.learn(1)
+    diffs = list((tmp_path / "git").glob("*.diff"))
+    assert len(diffs) <= 1  # none where the library is not in a repository
+    stamps = [path.stat().st_mtime_ns for path in diffs]
+    runner.learn(1)
+    assert [path.stat().st_mtime_ns for path in diffs] == stamps

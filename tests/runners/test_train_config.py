@@ -1,0 +1,202 @@
+"""Configurations are read in every layout, and what is wrong in them is said before a training starts."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from st_rl.runners import OnPolicyRunner, build_runner
+from st_rl.runners.train_config import read_train_config
+from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
+from tests.runners.training import make_runner, small_config
+
+NESTED = {
+    "seed": 1,
+    "runner_class_name": "OnPolicyRunner",
+    "runner": {
+        "num_steps_per_env": 6,
+        "policy_class_name": "ActorCriticRecurrent",
+        "algorithm_class_name": "PPO",
+        "max_iterations": 1500,
+        "save_interval": 7,
+        "experiment_name": "a1",
+    },
+    "algorithm": {"num_mini_batches": 2, "schedule": "adaptive"},
+    "policy": {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_type": "gru", "rnn_hidden_size": 8},
+}
+
+
+def test_the_nested_layout_is_read():
+    given = copy.deepcopy(NESTED)
+    runner = make_runner(EchoEnv(), given)
+    assert given == NESTED
+    assert (runner.num_steps_per_env, runner.save_interval) == (6, 7)
+    assert runner.cfg == NESTED["runner"]
+    assert type(runner.alg.actor_critic).__name__ == "ActorCriticRecurrent"
+    assert runner.alg.schedule == "adaptive"
+    runner.learn(1)
+
+
+def test_class_names_are_looked_up_in_the_part_then_in_the_runner_then_by_default():
+    def names(config):
+        read = read_train_config(config)
+        return read.policy_class_name, read.algorithm_class_name
+
+    assert names(small_config()) == ("ActorCritic", "PPO")
+    assert names(small_config(policy_class_name="A", algorithm_class_name="B")) == ("A", "B")
+    parts = small_config({"class_name": "C"}, {"class_name": "D"}, policy_class_name="A", algorithm_class_name="B")
+    assert names(parts) == ("C", "D")
+    assert names(small_config({"class_name": None}, {"class_name": None})) == ("ActorCritic", "PPO")
+
+
+def test_defaults_of_what_is_left_out_or_null():
+    for config in (small_config(), small_config(save_interval=None, log_interval=None, logger=None, storage=None)):
+        runner = make_runner(config=config)
+        assert (runner.save_interval, runner.log_interval) == (50, 1)
+        assert not runner.alg.empirical_normalization
+
+
+def test_nulls_of_the_algorithm_count_as_not_given_but_for_the_limit_of_an_update():
+    nulls = {"gamma": None, "clip_param": None, "optimizer_class_name": None, "rnd_cfg": None, "desired_kl": None}
+    alg = make_runner(config=small_config(algorithm=nulls)).alg
+    assert (alg.gamma, alg.clip_param, alg.optimizer_class_name, alg.desired_kl) == (0.998, 0.2, "Adam", None)
+
+
+@pytest.mark.parametrize(
+    ("runner", "algorithm", "expected"),
+    [
+        (True, {}, True),
+        (True, {"empirical_normalization": False}, False),
+        (False, {"empirical_normalization": True}, True),
+        (True, {"empirical_normalization": None}, True),
+        (None, {}, False),
+    ],
+)
+def test_normalisation_is_the_algorithms_own_word_else_the_runners(runner, algorithm, expected):
+    config = small_config(algorithm=algorithm, empirical_normalization=runner)
+    assert make_runner(config=config).alg.empirical_normalization is expected
+
+
+@pytest.mark.parametrize("env_class", [EchoEnv, ClientEnv, LegacyEnv, TensorDictEnv])
+@pytest.mark.parametrize("num_privileged_obs", [None, 0, 7])
+def test_every_face_of_an_environment_is_understood(env_class, num_privileged_obs):
+    env = env_class(num_obs=12, num_actions=3, num_privileged_obs=num_privileged_obs)
+    runner = make_runner(env, small_config(empirical_normalization=True))
+    assert (runner.num_obs, runner.num_critic_obs) == (12, num_privileged_obs or 12)
+    assert runner.alg.actor_critic.num_critic_obs == runner.num_critic_obs
+    assert (runner.alg.storage.critic_observations is not None) == bool(num_privileged_obs)
+    runner.learn(2)
+    # One observation at the start and one for each of 2 x 6 steps, each counted once.
+    assert runner.alg.obs_normalizer.count == 13 * env.num_envs
+    assert runner.alg.critic_obs_normalizer.count == (13 * env.num_envs if num_privileged_obs else 0)
+
+
+def test_groups_of_observations_are_played_as_they_come():
+    env = TensorDictEnv()
+    policy = make_runner(env).get_inference_policy()
+    groups = env.get_observations()
+    assert (policy(groups) == policy(groups["policy"])).all()
+
+
+def test_the_environment_is_reset_once():
+    class Counting(EchoEnv):
+        resets = 0
+
+        def reset(self, *args, **kwargs):
+            self.resets += 1
+            return super().reset()
+
+    env = Counting()
+    make_runner(env).learn(1)
+    assert env.resets == 1
+
+
+# ---- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, "config.yaml", 3, [("num_steps_per_env", 4)], object()])
+def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
+    with pytest.raises(
+        TypeError, match=rf"got {type(wrong).__name__}.*Runner\(env, train_cfg, log_dir=..., device=...\)"
+    ):
+        OnPolicyRunner(EchoEnv(), wrong)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_steps_per_env": 4, "algorithm": {}}, "no 'policy' dictionary; its keys are: algorithm, num"),
+        ({"num_steps_per_env": 4, "policy": {}, "algorithm": "PPO"}, "no 'algorithm' dictionary"),
+        ({"runner": None, "policy": {}, "algorithm": {}}, "no 'runner' dictionary"),
+        ({"policy": {}, "algorithm": {}}, "needs 'num_steps_per_env'"),
+        (small_config(num_steps_per_env=0), "needs 'num_steps_per_env'"),
+        (small_config(num_steps_per_env=-3), "'num_steps_per_env' is -3; give a whole number of at least 1"),
+        (small_config(num_steps_per_env=2.5), "'num_steps_per_env' is 2.5"),
+        (small_config(save_interval=0), "'save_interval' is 0; give a whole number of at least 1"),
+        (small_config(log_interval="often"), "'log_interval' is 'often'"),
+        (small_config(keep_last=-1), "'keep_last' is -1"),
+        (small_config(logger="tensorbord"), "unknown logger 'tensorbord'; did you mean 'tensorboard'? known: nep"),
+        (small_config(engine="graf"), "unknown engine 'graf'; did you mean 'graph'? known: auto, compile, "),
+        (small_config({"class_name": "ActorCritik"}), "unknown policy class 'ActorCritik'; did you mean 'Actor"),
+        (small_config(algorithm={"class_name": "SAC"}), "unknown algorithm class 'SAC'; known: PPO"),
+        (small_config({"activation": "eluu"}), "unknown activation 'eluu'"),
+        (small_config(algorithm={"schedule": "adaptiv"}), "unknown schedule 'adaptiv'"),
+        (small_config({"num_actor_obs": 9}), "num_actor_obs=9 but the environment delivers 4; leave"),
+        (small_config({"num_critic_obs": 9}), "num_critic_obs=9 but the environment delivers 4"),
+        (small_config(algorithm={"rnd_cfg": {"num_outputs": 2}}), "delivers no extras['observations']['rnd_state']"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_the_remedy(config, message, tmp_path):
+    with pytest.raises(ValueError) as raised:
+        OnPolicyRunner(EchoEnv(), config, log_dir=tmp_path / "run")
+    assert message in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    assert make_runner(config=small_config(num_steps_per_env=np.int64(5))).num_steps_per_env == 5
+
+
+def test_an_engine_that_the_device_does_not_have_is_refused_when_learning_not_when_playing():
+    runner = make_runner(config=small_config(engine="graph"))
+    assert runner.get_inference_policy() is not None
+    with pytest.raises(ValueError, match="engine 'graph' needs a CUDA device, not 'cpu'"):
+        runner.learn(1)
+
+
+def test_an_unknown_runner_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown runner class 'OnPolicyRuner'; did you mean 'OnPolicyRunner'\?"):
+        build_runner("OnPolicyRuner", EchoEnv(), small_config())
+    with pytest.raises(ValueError, match="unknown runner class 'TrialPruned'"):
+        build_runner("TrialPruned", EchoEnv(), small_config())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (small_config(save_intervall=3), "unknown key 'save_intervall' for the runner; did you mean 'save_interval'?"),
+        (small_config(algorithm={"gama": 0.9}), "unknown key 'gama' for PPO; did you mean 'gamma'?"),
+        (small_config({"activasion": "elu"}), "unknown key 'activasion' for ActorCritic; did you mean 'activation'?"),
+        (
+            {**NESTED, "sed": 4},
+            "unknown key 'sed' for the training configuration beside 'runner'; did you mean 'seed'?",
+        ),
+    ],
+)
+def test_a_misspelt_key_is_a_warning_at_the_clients_door_and_an_error_at_ours(config, message, caplog):
+    OnPolicyRunner(EchoEnv(), config)
+    assert [record.getMessage() for record in caplog.records].count(message) == 1
+    with pytest.raises(ValueError) as raised:
+        OnPolicyRunner(EchoEnv(), {**config, "strict": True})
+    assert message in str(raised.value)
+
+
+def test_strict_still_takes_everything_that_is_known():
+    config = small_config({"rnn_type": "lstm"}, {"bc_loss_coef": 1.0}, strict=True, seed=1, run_name="x")
+    make_runner(config=config).learn(1)
+
+
+def test_settings_beside_the_runners_part_are_not_ignored_in_silence(caplog):
+    make_runner(config={**NESTED, "save_interval": 3})
+    assert "beside 'runner' ignores keys of other parts: save_interval" in caplog.text
+    assert "seed" not in caplog.text
