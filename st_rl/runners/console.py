@@ -1,5 +1,6 @@
 """The console of a training."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ class Console:
 
     def show(self, title: str, rows: Sequence[tuple[str, str]], width: int, pad: int) -> None:
         """Show `label: value` rows under a title, labels right-aligned in `pad` columns."""
-        if sys.stdout.isatty() or self._live is not None:
+        if self._live is not None or is_live_terminal():
             self._show_live(title, rows, width, pad)
             return
         lines = [f"{label + ':':>{pad}} {value}" for label, value in rows]
@@ -39,16 +40,24 @@ class Console:
             self._live = None
 
 
+def is_live_terminal() -> bool:
+    """Whether standard output is a terminal on which text can be drawn over."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
 def make_panel(title: str, rows: Sequence[tuple[str, str]], width: int, pad: int, height: int) -> Any:
     """A panel of at most `height` lines with the rows under a title; the rows in the middle give way first."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
+    shown = fitting(rows, height - 4)
+    longest = max((len(label) for label, _ in shown), default=0)
     table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(justify="right", style="dim", no_wrap=True, width=pad)
+    # Long labels take what the values leave: tags of large tasks are longer than any fixed width.
+    table.add_column(justify="right", style="dim", no_wrap=True, width=min(max(pad, longest), max(pad, width - 24)))
     table.add_column(no_wrap=True)
-    for label, value in fitting(rows, height - 4):
+    for label, value in shown:
         table.add_row(Text(label), Text(value))
     return Panel(table, title=Text(title, style="bold"), width=width, border_style="blue")
 

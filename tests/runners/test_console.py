@@ -63,6 +63,20 @@ def test_the_panel_aligns_labels_and_has_the_asked_width():
     assert lines[1].index("Mean reward") + len("Mean reward") == lines[2].index("ETA") + len("ETA")
 
 
+def test_long_labels_are_shown_in_full_where_there_is_room():
+    long = "Episode_Termination/illegal_contact_of_base"
+    lines = rendered(make_panel("title", [*ROWS, (long, "0.125")], width=80, pad=35, height=40))
+    assert any(f"{long} 0.125" in line for line in lines)
+    assert {len(line) for line in lines} == {80}
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    Console().show("title", ROWS, width=40, pad=20)
+    assert "        Mean reward: 12.3" in capsys.readouterr().out
+
+
 def test_the_panel_never_outgrows_the_terminal():
     rows = [(f"row {number}", str(number)) for number in range(50)]
     lines = rendered(make_panel("title", rows, width=80, pad=35, height=20))

@@ -76,7 +76,7 @@ def test_the_logged_numbers_are_those_of_the_training(tmp_path):
     assert row["Train/ratio_above_mean_reward"] == sum(value > average for value in returns) / 8
     assert row["Train/mean_episode_length"] == sum(lengths) / 8 == 5.0
     assert row["Train/mean_reward_each_timestep"] == pytest.approx(float(np.mean(runner._episodes.rframebuffer)))
-    assert row["Policy/mean_noise_std"] == pytest.approx(float(runner.alg.actor_critic.std.mean()))
+    assert row["Policy/mean_noise_std"] == pytest.approx(float(runner.alg.actor_critic.std.detach().mean()))
     assert row["Loss/learning_rate"] == 1e-3
     assert row["Perf/total_fps"] == pytest.approx(48 / (row["Perf/collection time"] + row["Perf/learning_time"]))
     assert row["Rnd/weight"] == pytest.approx(0.1 * (1 - 6 / 40))
@@ -118,12 +118,18 @@ def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):
     assert caplog.text.count("ConnectionError: the service has closed") == 3
 
 
-def test_wandb_offline(tmp_path, monkeypatch, caplog):
-    pytest.importorskip("wandb")
+@pytest.fixture
+def offline_wandb(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
+    yield
+    wandb.teardown()  # ends wandb's own process here, not at the exit of the test run
+
+
+def test_wandb_offline(tmp_path, offline_wandb, caplog):
     folder = tmp_path / "run"
     config = small_config(logger="WandB", wandb_project="walking")
     runner = make_runner(EchoEnv(episode_length=3), config, log_dir=folder)
