@@ -94,16 +94,16 @@ def find_run(name: str, root: Path = RUNS) -> RunFolder:
         raise UsageError(f"no run '{name}': the folder {root}/ holds no runs; start one with st-rl train TASK")
     if name == "latest":
         return runs[-1]
-    of_task = [run for run in runs if run.path.parent.relative_to(root).as_posix() == name]
+    of_task = [run for run in runs if run.path.parent.relative_to(root).as_posix() == _safe_name(name)]
     if of_task:
         return of_task[-1]
     matches = [run for run in runs if _starts(run, root, name)]
     if len(matches) == 1:
         return matches[0]
     shown = ", ".join(str(run.path) for run in (matches or runs)[-_SHOWN_RUNS:])
-    raise UsageError(
-        f"'{name}' is the beginning of {len(matches)} runs, not of one; {'they' if matches else 'runs'}: {shown}"
-    )
+    if not matches:
+        raise UsageError(f"no run '{name}'; the newest runs: {shown}")
+    raise UsageError(f"'{name}' is the beginning of {len(matches)} runs, name one of them: {shown}")
 
 
 def _starts(run: RunFolder, root: Path, name: str) -> bool:
@@ -128,12 +128,16 @@ def list_runs(root: Path = RUNS) -> list[RunFolder]:
 
 def new_run_folder(task: str, timestamp: str, root: Path = RUNS) -> Path:
     """A name for a new run that no other run has."""
-    safe = re.sub(r"[^\w.-]+", "-", task).strip("-")
-    folder = root / safe / timestamp
+    folder = root / _safe_name(task) / timestamp
     number = 2
     while folder.exists():
-        folder, number = root / safe / f"{timestamp}-{number}", number + 1
+        folder, number = folder.with_name(f"{timestamp}-{number}"), number + 1
     return folder
+
+
+def _safe_name(task: str) -> str:
+    """A task's name without characters that file systems dislike."""
+    return re.sub(r"[^\w.-]+", "-", task).strip("-")
 
 
 def make_writable(folder: Path) -> None:

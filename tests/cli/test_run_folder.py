@@ -23,6 +23,7 @@ def runs(tmp_path):
     make_run(root, "walk/2026-01-01_10-00-00", "2026-01-01 10:00:00")
     make_run(root, "walk/2026-01-03_10-00-00", "2026-01-03 10:00:00")
     make_run(root, "balance/2026-01-02_10-00-00", "2026-01-02 10:00:00")
+    make_run(root, "gym-Pendulum-v1/2026-01-02_09-00-00", "2026-01-02 09:00:00")
     return root
 
 
@@ -35,6 +36,7 @@ def runs(tmp_path):
         ("2026-01-01", "walk/2026-01-01_10-00-00"),
         ("walk/2026-01-01", "walk/2026-01-01_10-00-00"),
         ("bal", "balance/2026-01-02_10-00-00"),
+        ("gym:Pendulum-v1", "gym-Pendulum-v1/2026-01-02_09-00-00"),
     ],
 )
 def test_a_run_is_found_by_name(runs, name, found):
@@ -51,7 +53,7 @@ def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
 def test_an_ambiguous_or_unknown_name_lists_runs(runs):
     with pytest.raises(UsageError, match=r"beginning of 2 runs.*2026-01-01.*2026-01-03"):
         find_run("wa", runs)
-    with pytest.raises(UsageError, match=r"beginning of 0 runs.*balance"):
+    with pytest.raises(UsageError, match=r"no run 'nothing'.*balance"):
         find_run("nothing", runs)
 
 
@@ -66,7 +68,8 @@ def test_a_checkpoint_file_in_place_of_a_run(runs):
 
 
 def test_runs_are_ordered_by_their_start(runs):
-    assert [run.path.name for run in list_runs(runs)] == [f"2026-01-0{day}_10-00-00" for day in (1, 2, 3)]
+    days = [run.path.name[:13] for run in list_runs(runs)]
+    assert days == ["2026-01-01_10", "2026-01-02_09", "2026-01-02_10", "2026-01-03_10"]
 
 
 def test_checkpoints_are_chosen_by_word_number_or_file(tmp_path):
