@@ -1,5 +1,6 @@
 """Pictures of robots without a screen: finds an OpenGL library and draws frames with it."""
 
+import copy
 import ctypes.util
 import importlib
 import os
@@ -19,6 +20,8 @@ OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmes
 INSTALL_COMMAND = "apt-get install -y libegl1 libosmesa6"
 # Extra shapes that a frame may hold besides the robot and its world.
 _MAX_SHAPES = 2000
+# Finer shadows cost a software renderer a third of its time and are not seen in a video.
+_SHADOW_SIZE = 2048
 # A shorter arrow would be all head.
 _SHORTEST_ARROW = 0.04
 
@@ -85,19 +88,22 @@ class FrameRenderer:
     """Draws `mujoco.MjData` as images; use it in a `with` block."""
 
     def __init__(self, model: Any, width: int = 640, height: int = 360, camera: str | None = None):
+        """Open an OpenGL context for pictures of a model, seen by one of its cameras."""
         self.library = prepare_rendering()
         mujoco = require_mujoco()
         self._mujoco = mujoco
-        visual = model.vis.global_
+        self._camera = self._find_camera(model, camera)
+        model = copy.copy(model)
+        visual, quality = model.vis.global_, model.vis.quality
         # The buffer is as large as the model says; a robot of the user's may say less than the picture asked for.
         visual.offwidth, visual.offheight = max(visual.offwidth, width), max(visual.offheight, height)
+        quality.shadowsize = min(quality.shadowsize, _SHADOW_SIZE)
         try:
             self._renderer = mujoco.Renderer(model, height, width, max_geom=_MAX_SHAPES)
         except Exception as error:  # each OpenGL library has error classes of its own
             raise RenderingError(_cannot_render(self.library, error)) from error
         # Reflections draw the world a second time; software rendering is slow enough without.
         self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        self._camera = self._find_camera(model, camera)
 
     def _find_camera(self, model: Any, camera: str | None) -> Any:
         """The named camera, else the file's first one, else one that follows the first body."""

@@ -57,7 +57,7 @@ def only_error_line(capsys) -> str:
 
 
 def test_unknown_command_names_the_nearest(capsys):
-    assert main(["trian"]) == 2
+    assert main(["trainn"]) == 2
     line = only_error_line(capsys)
     assert "did you mean 'train'?" in line
     assert "doctor" in line
