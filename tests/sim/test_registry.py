@@ -17,7 +17,7 @@ def test_unknown_task_lists_the_tasks_with_the_nearest_first():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("comands.forward", r"option 'comands.forward'.*did you mean 'commands'"),
+        ("comands.forward", r"option 'comands.forward'.*did you mean 'commands'"),  # codespell:ignore comands
         ("commands.forwrd", r"did you mean 'forward'"),
         ("rewards.gate", r"did you mean 'gait'"),
         ("episode_length_s.x", r"reaches into a value that has no parts: 10.0"),
