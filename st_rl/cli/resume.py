@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = saved.settings
     device = options.device or str(settings["device"])
     check_device(device)
-    set_threads(options.threads or settings.get("torch_threads"), device, saved.training.to_dict()["policy"])
+    threads = options.threads or settings.get("torch_threads")
+    set_threads(threads, device, saved.training.to_dict()["policy"], saved.env_config)
     seed_everything(int(settings["seed"]))
     env = saved.source.make(saved.env_config, int(settings["num_envs"]), device, int(settings["seed"]))
     runner = saved.make_runner(env, device, run.path)

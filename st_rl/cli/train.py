@@ -107,7 +107,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
         raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
     check_device(options.device)
     config = training.to_dict()
-    threads = set_threads(options.threads, options.device, config["policy"])
+    threads = set_threads(options.threads, options.device, config["policy"], options.env)
     seed_everything(options.seed)
     env = source.make(options.env, options.num_envs, options.device, options.seed)
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)

@@ -31,7 +31,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def set_threads(threads: int | None, device: str, policy: Mapping[str, Any]) -> int:
+def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env_config: Any) -> int:
     """Give torch the threads that suit the networks, unless the user said how many, and say so in one line."""
     import torch
 
@@ -43,8 +43,10 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any]) -> 
     if threads is None:
         threads = 1 if small or not device.startswith("cpu") else num_cores()
     torch.set_num_threads(threads)
-    why = "small networks run fastest so" if threads == 1 and small else "as asked or for large networks"
-    logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''} ({why}), physics {num_cores()}")
+    why = " (small networks run fastest so)" if threads == 1 and small else ""
+    physics = getattr(env_config, "physics", None)
+    rest = f", physics {physics.num_threads or num_cores()}" if physics is not None and device == "cpu" else ""
+    logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''}{why}{rest}")
     return threads
 
 
@@ -62,12 +64,16 @@ def check_device(device: str) -> None:
 
 def make_judge(source: TaskSource, config: Any, device: str) -> Any:
     """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts."""
-    from st_rl.sim.evaluation import EvaluationPlan, Judge, make_judged_task
+    from st_rl.sim.evaluation import EvaluationPlan, Judge, make_judged_task, random_numbers_kept
 
     plan = EvaluationPlan(robots=JUDGE_ROBOTS, seconds=JUDGE_SECONDS, push_speed=0.0)
-    if isinstance(source, BuiltInTask):
-        return Judge(make_judged_task(source.name, config, plan.robots, plan.seconds, plan.seed, False, device), plan)
-    return Judge(source.make(config, JUDGE_EPISODES, device, plan.seed), plan)
+    # A task on a GPU seeds the generator that the training draws from.
+    with random_numbers_kept(device):
+        if isinstance(source, BuiltInTask):
+            env = make_judged_task(source.name, config, plan.robots, plan.seconds, plan.seed, False, device)
+        else:
+            env = source.make(config, JUDGE_EPISODES, device, plan.seed)
+    return Judge(env, plan)
 
 
 @contextmanager

@@ -4,7 +4,8 @@
 other environment by the return of its episodes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -281,6 +282,14 @@ def make_judged_task(
     return make_task(name, num_envs, device, seed, cfg=judged)
 
 
+@contextmanager
+def random_numbers_kept(device: torch.device | str) -> Iterator[None]:
+    """Whatever is drawn inside, the generators of torch on the CPU and on `device` go on as if nothing had happened."""
+    device = torch.device(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
 class Judge:
     """Scores a policy now and then in the course of its training, higher is better, on an environment of its own.
 
@@ -293,7 +302,7 @@ class Judge:
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
-        with torch.random.fork_rng(devices=[]):
+        with random_numbers_kept(getattr(self._env, "device", "cpu")):
             if is_commanded(self._env):
                 return walk_score(evaluate_walk(self._env, policy, self._plan)[0])
             return float(evaluate_episodes(self._env, policy)["return_mean"])

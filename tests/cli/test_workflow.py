@@ -288,3 +288,32 @@ def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
     assert main(["report", str(folder)]) == 0
     assert "gym:Pendulum-v1" in (folder / "report.html").read_text()
     capsys.readouterr()
+
+
+def test_the_quadruped_from_train_to_report(tmp_path, capsys):
+    folder = tmp_path / "run"
+    arguments = ["train", "quadruped-walk", "--iterations", "1", "--num-envs", "8", "--runner.num-steps-per-env", "8"]
+    settings = ["--runner.engine", "eager", "--env.commands.forward", "0.3", "0.8", "--env.rewards.gait", "0.25"]
+    assert main([*arguments, *settings, "--log-dir", str(folder)]) == 0
+    kept = json.loads((folder / "run.json").read_text())["task_config"]
+    assert kept["commands"]["forward"] == [0.3, 0.8]
+    assert kept["rewards"]["gait"] == 0.25
+
+    assert main(["eval", str(folder), "--robots", "8", "--seconds", "1.2", "--sideways", "0", "0"]) == 0
+    result = json.loads((folder / "eval.json").read_text())
+    grid = result["grid"]["fine physics"]["command"]
+    assert min(c[0] for c in grid) == pytest.approx(0.3)
+    assert max(c[0] for c in grid) == pytest.approx(0.8)
+    assert {c[1] for c in grid} == {0.0}
+    for column in result["columns"].values():
+        assert {"falls", "forward_error", "foot_clearance", "stance_share", "push_survival"} <= set(column)
+    capsys.readouterr()
+
+    needs_rendering()
+    small = ["--seconds", "0.2", "--width", "96", "--height", "64"]
+    assert main(["play", str(folder), "--no-viewer", "--no-gif", *small]) == 0
+    assert not (folder / "play.gif").exists()
+    assert main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    for part in ('id="tracking"', 'id="gait"', 'id="joints"', "data:video/mp4;base64,", "FR_hip"):
+        assert part in page

@@ -22,6 +22,9 @@ _CURVES = (
     ("Perf/total_fps", "Simulated steps a second", False),
 )
 
+# Figures of the machine and the loop, of no interest once the run is over.
+_NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
+
 
 def _section(title: str, content: str, words: str = "", name: str = "") -> str:
     """A titled part of the page; nothing without content."""
@@ -218,17 +221,20 @@ def _times(traces: Mapping[str, Any]) -> list[float]:
 
 
 def learning(curves: Curves) -> str:
-    """The learning curves that matter, then the task's own."""
+    """The learning curves that matter, then all others, folded away."""
     charts = []
     for tag, title, logarithmic in _CURVES:
         if tag in curves:
             charts.append(line_chart(title, [Series(title, *curves[tag])], "iteration", logarithmic=logarithmic))
-    rest = [tag for tag in curves if tag.startswith(("Episode/", "Reward/", "Eval/", "Termination/", "Curriculum/"))]
+    errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
+    if errors:
+        lines = [Series(name, *curves[tag], color) for color, (name, tag) in enumerate(errors, 1)]
+        charts.insert(2, line_chart("Tracking errors while exploring, m/s and rad/s", lines, "iteration"))
+    shown = {tag for tag, _, _ in _CURVES} | {tag for _, tag in errors}
+    rest = [tag for tag in curves if "/" in tag and tag not in shown and not tag.startswith(_NOT_SHOWN)]
     more = "".join(line_chart(tag, [Series(tag, *curves[tag], 4)], "iteration", small=True) for tag in sorted(rest))
     main = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
-    details = (
-        f'<details><summary>Terms of the task ({len(rest)})</summary><div class="charts many">{more}</div></details>'
-    )
+    details = f'<details><summary>More curves ({len(rest)})</summary><div class="charts many">{more}</div></details>'
     return _section("Learning curves", main + (details if more else ""))
 
 
