@@ -293,7 +293,9 @@ class PPO:
 
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        losses, _, stats = self.engine.compiled(self.compute_losses)(minibatch)
+        losses, inter_vars, stats = self.engine.compiled(self.compute_losses)(minibatch)
+        if self.engine.plan.compiles and "kl" in inter_vars:
+            self._adapt_learning_rate(inter_vars["kl"])
         total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
         measured = {f"loss/{name}": value for name, value in losses.items()}
         measured["loss/total_loss"] = total
@@ -327,7 +329,9 @@ class PPO:
                 # Mirrored samples were never drawn from the old policy: the step size is judged on the real ones.
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
-                self._adapt_learning_rate(average(inter_vars["kl"].mean()))
+            # Traced code only computes: whoever runs it adapts the rate afterwards.
+            if not torch.compiler.is_compiling():
+                self._adapt_learning_rate(inter_vars["kl"])
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
         surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_param)
@@ -355,7 +359,10 @@ class PPO:
         except (AttributeError, NotImplementedError):
             return None
 
+    @torch.no_grad()
     def _adapt_learning_rate(self, kl: Tensor) -> None:
+        """Follow the size `kl (...)` of the policy's step, averaged over samples and ranks."""
+        kl = average(kl.mean())
         # A number keeps its precision: a rate that the rule leaves alone must not even be rounded.
         rate = self.learning_rate
         rate = rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device=kl.device)
