@@ -222,14 +222,14 @@ def _times(traces: Mapping[str, Any]) -> list[float]:
 
 def learning(curves: Curves) -> str:
     """The learning curves that matter, then all others, folded away."""
+    errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
     charts = []
     for tag, title, logarithmic in _CURVES:
-        if tag in curves:
+        if tag == "Metrics/velrmsd" and errors:  # the task tells more than this one number
+            lines = [Series(name, *curves[error], color) for color, (name, error) in enumerate(errors, 1)]
+            charts.append(line_chart("Tracking errors while exploring", lines, "iteration"))
+        elif tag in curves:
             charts.append(line_chart(title, [Series(title, *curves[tag])], "iteration", logarithmic=logarithmic))
-    errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
-    if errors:
-        lines = [Series(name, *curves[tag], color) for color, (name, tag) in enumerate(errors, 1)]
-        charts.insert(2, line_chart("Tracking errors while exploring, m/s and rad/s", lines, "iteration"))
     shown = {tag for tag, _, _ in _CURVES} | {tag for _, tag in errors}
     rest = [tag for tag in curves if "/" in tag and tag not in shown and not tag.startswith(_NOT_SHOWN)]
     more = "".join(line_chart(tag, [Series(tag, *curves[tag], 4)], "iteration", small=True) for tag in sorted(rest))
