@@ -5,7 +5,7 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := sim,gym,export,video,plot,sweep,wandb,dev
+EXTRAS := sim,gym,export,video,plot,sweep,wandb,neptune,dev
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 # torch first and by itself, so that a build chosen for this machine is kept and not replaced by another
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
