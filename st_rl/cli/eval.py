@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     result = evaluate_run(SavedRun(run), checkpoint, options)
     result["command_line"] = f"st-rl eval {shlex.join(arguments)}"
     target = options.output or run.file(EVAL_FILE)
-    write_json(target, result)
+    write_json(target, without_nan(result))
     show_table(result)
     print(f"written to {target}")
     return 0
@@ -118,6 +118,15 @@ def evaluate_run(saved: SavedRun, checkpoint: Path, options: EvalOptions) -> dic
     }
 
 
+def without_nan(value: Any) -> Any:
+    """The same with null in place of NaN, which JSON does not know: a figure that could not be measured."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _describe(plan: Any, walking: bool) -> str:
     """What was done, in a sentence."""
     if not walking:
@@ -132,14 +141,14 @@ def _describe(plan: Any, walking: bool) -> str:
 
 def format_figure(key: str, value: Any, robots: int) -> str:
     """A figure for the table."""
-    if value is None or value == "nan" or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     if key == "falls":
         return f"{value} of {robots}"
     if key in ("push_survival", "reached_time_limit"):
         return f"{value:.0%}"
     if isinstance(value, (list, tuple)):
-        return " ".join(f"{item:.2f}" for item in value)
+        return " ".join("-" if item is None or not math.isfinite(item) else f"{item:.2f}" for item in value)
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 

@@ -55,11 +55,14 @@ def make_data(**changes) -> ReportData:
                 "stance_share": "Stance",
                 "push_survival": "Pushes",
             },
-            "columns": {"training physics": column, "fine physics": {**column, "forward_error": 0.051}},
+            "columns": {
+                "training physics": column,
+                "fine physics": {**column, "forward_error": 0.051, "stance_share": [None, 0.6]},
+            },
             "grid": {
                 "fine physics": {
                     "command": [[0.3, 0.0, 0.0], [1.0, 0.0, 0.0]],
-                    "velocity": [[0.31, 0.0, 0.0], [float("nan"), 0.0, 0.0]],
+                    "velocity": [[0.31, 0.0, 0.0], [None, None, None]],
                 }
             },
         },

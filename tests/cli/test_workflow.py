@@ -98,6 +98,16 @@ def test_eval_writes_a_table_and_json(run, capsys):
     assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
 
 
+def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():
+    from st_rl.cli.eval import format_figure, without_nan
+
+    assert without_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
+    assert format_figure("forward_error", float("nan"), 64) == "-"
+    assert format_figure("stance_share", [float("nan"), 0.5], 64) == "- 0.50"
+    assert format_figure("falls", 2, 64) == "2 of 64"
+    assert format_figure("push_survival", 0.984, 64) == "98%"
+
+
 def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -29,7 +29,7 @@ class Series(NamedTuple):
     """Whether the line is dashed, as commands are."""
 
 
-def finite(values: Sequence[float]) -> list[float]:
+def finite(values: Sequence[float | None]) -> list[float]:
     """The values that are numbers."""
     return [float(value) for value in values if value is not None and math.isfinite(value)]
 
@@ -137,18 +137,18 @@ def line_chart(
     return _figure(title, note, legend, plot, _x_caption(x_label), "small" if small else "")
 
 
-def scatter_chart(title: str, points: Sequence[tuple[float, float]], x_label: str, note: str = "") -> str:
+def scatter_chart(title: str, points: Sequence[tuple[float | None, float | None]], x_label: str, note: str = "") -> str:
     """Points against the line on which both numbers are equal; empty text without points."""
-    points = [(a, b) for a, b in points if finite([a, b]) == [a, b]]
-    if not points:
+    places = [(pair[0], pair[1]) for point in points if len(pair := finite(point)) == 2]
+    if not places:
         return ""
-    numbers = [value for point in points for value in point]
+    numbers = [value for place in places for value in place]
     axis = Axis(nice_ticks(min(numbers), max(numbers), 5))
     diagonal = f'<path class="target" d="M0 {UNITS} L{UNITS} 0"/>'
     # A stretched circle is no circle: a line of no length with round ends is.
     dots = "".join(
         f'<path class="dot c1" d="M{axis.share(a) * UNITS:.1f} {(1 - axis.share(b)) * UNITS:.1f}h0"/>'
-        for a, b in points
+        for a, b in places
     )
     labels = _y_labels(axis, format_number) + _x_labels(axis)
     plot = _plot(_grid(axis) + diagonal + dots, labels, None, title)

@@ -38,7 +38,7 @@ def _section(title: str, content: str, words: str = "", name: str = "") -> str:
 
 def format_cell(value: Any, digits: int = 3) -> str:
     """A figure for people: a dash where there is none."""
-    if value is None or value == "nan" or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
