@@ -112,6 +112,29 @@ def test_a_second_call_sees_an_environment_that_was_reset_in_between():
     assert torch.equal(runner._observations[0], env.obs)
 
 
+def test_a_resumed_training_acts_on_what_was_seen_last_not_on_another_look(tmp_path):
+    class NoisyLook(EchoEnv):
+        """Shows the present observation with fresh sensor noise at every look, as simulators do."""
+
+        def get_observations(self):
+            obs, extras = super().get_observations()
+            return obs + 0.1 * torch.randn_like(obs), extras
+
+    whole = make_runner(NoisyLook(seed=4))
+    start = weights(whole)
+    generators = torch.get_rng_state()
+    whole.learn(4)
+    first = make_runner(NoisyLook(seed=4))
+    first.alg.actor_critic.load_state_dict(start)
+    torch.set_rng_state(generators)
+    first.learn(2)
+    first.save(tmp_path / "model_2.pt")
+    second = make_runner(NoisyLook(seed=5))
+    second.load(tmp_path / "model_2.pt")
+    second.learn(2)
+    assert differences(weights(whole), weights(second)) == []
+
+
 def test_without_an_environment_state_robots_start_new_episodes_and_the_rest_goes_on(tmp_path):
     config = small_config(recurrent("lstm"), empirical_normalization=True)
     first = make_runner(StatelessEnv(episode_length=50), config)

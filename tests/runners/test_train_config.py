@@ -37,6 +37,15 @@ def test_the_nested_layout_is_read():
     runner.learn(1)
 
 
+def test_the_runner_keeps_copies_of_all_levels():
+    given = small_config(storage={"amp_obs_shape": [42]})
+    runner = make_runner(config=given)
+    given["policy"]["actor_hidden_dims"].append(99)
+    given["storage"]["amp_obs_shape"].append(99)
+    assert runner.policy_cfg["actor_hidden_dims"] == runner.cfg["policy"]["actor_hidden_dims"] == [8]
+    assert runner.cfg["storage"] == {"amp_obs_shape": [42]}
+
+
 def test_class_names_are_looked_up_in_the_part_then_in_the_runner_then_by_default():
     def names(config):
         read = read_train_config(config)
