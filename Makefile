@@ -14,7 +14,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test lint types layers spelling check format bench docs clean
+# forward speeds only, so that two minutes on two cores are enough
+DEMO := runs/demo
+DEMO_COMMANDS := --env.commands.forward 0.3 1.0 --env.commands.sideways 0 0 --env.commands.turning 0 0 \
+	--env.commands.standing-share 0
+
+.PHONY: demo help venv test lint types layers spelling check format bench docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -68,6 +73,14 @@ spelling: $(VENV)/.installed ## spelling (codespell)
 format: $(VENV)/.installed ## rewrite the files as ruff wants them
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
+
+demo: $(VENV)/.installed ## train a robot to walk in two minutes, judge it, film it, export it
+	@rm -rf $(DEMO)
+	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.9 --log-dir $(DEMO) $(DEMO_COMMANDS)
+	@$(BIN)/st-rl eval $(DEMO)
+	@$(BIN)/st-rl play $(DEMO) --no-viewer --command 0.7 0 0
+	@$(BIN)/st-rl export $(DEMO)
+	@$(BIN)/st-rl report $(DEMO)
 
 bench: $(VENV)/.installed ## speed on this machine beside rsl_rl, results in benchmarks/results/
 	@$(BIN)/python benchmarks/ppo_cpu.py
