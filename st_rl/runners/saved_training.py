@@ -143,6 +143,8 @@ class SavedTraining:
         self.alg.load_state_dict(loaded)
         self.current_learning_iteration = int(loaded["iter"])
         self.alg.current_learning_iteration = self.current_learning_iteration
+        # Whatever this process saved before belongs to another course of the training.
+        self._saved_iteration = None
         if load_optimizer and "runner_state_dict" in loaded:
             self._resume(loaded)
         return loaded.get("infos")

@@ -172,6 +172,16 @@ def test_the_last_snapshot_is_written_even_where_an_old_run_left_one_of_its_name
     assert load_checkpoint(tmp_path / "model_2.pt")["iter"] == 2
 
 
+def test_a_training_that_went_back_to_an_older_snapshot_writes_its_own_end(tmp_path):
+    runner = make_runner(config=small_config(save_interval=1), log_dir=tmp_path)
+    runner.learn(3)
+    runner.load(tmp_path / "model_1.pt", load_optimizer=False)
+    runner.save_interval = 100
+    runner.learn(2)
+    saved = load_checkpoint(tmp_path / "model_3.pt")["model_state_dict"]
+    assert torch.equal(saved["actor.0.weight"], runner.alg.actor_critic.actor[0].weight)
+
+
 def test_keys_of_a_checkpoint(tmp_path):
     runner = make_runner(NoveltyEnv(), small_config(algorithm={"rnd_cfg": RND}, empirical_normalization=True))
     runner.learn(1)
