@@ -17,8 +17,9 @@ class EpisodeStatistics:
         self.rframebuffer: deque[float] = deque(maxlen=2000)
         self.rewbuffer: deque[float] = deque(maxlen=100)
         self.lenbuffer: deque[float] = deque(maxlen=100)
-        self.cur_reward_sum = torch.zeros(num_envs, device=device)
-        self.cur_episode_length = torch.zeros(num_envs, device=device)
+        # Return and length of the running episodes; the two attributes are views of it.
+        self._running = torch.zeros(2, num_envs, device=device)
+        self.cur_reward_sum, self.cur_episode_length = self._running.unbind()
         # Rows of one rollout: step reward, return so far, length so far, done.
         self._rollout = torch.zeros(num_steps, 4, num_envs, device=device)
         self.num_recorded = 0
@@ -30,19 +31,17 @@ class EpisodeStatistics:
         self.cur_episode_length.add_(1)
         row = self._rollout[self.num_recorded]
         row[0] = rewards.reshape(-1)
-        row[1] = self.cur_reward_sum
-        row[2] = self.cur_episode_length
+        row[1:3] = self._running
         row[3] = finished
-        self.cur_reward_sum.masked_fill_(finished, 0.0)
-        self.cur_episode_length.masked_fill_(finished, 0.0)
+        self._running.masked_fill_(finished, 0.0)
         self.num_recorded += 1
 
     def drain(self) -> None:
         """Move what was recorded into the buffers that the log shows; waits for the device."""
         rewards, returns, lengths, dones = self._rollout[: self.num_recorded].cpu().unbind(dim=1)
         finished = dones > 0
-        self.rewbuffer.extend(returns[finished].tolist())
-        self.lenbuffer.extend(lengths[finished].tolist())
+        self.rewbuffer.extend(returns[finished][-100:].tolist())
+        self.lenbuffer.extend(lengths[finished][-100:].tolist())
         self.rframebuffer.extend(rewards[~finished][-2000:].tolist())
         self.num_recorded = 0
 

@@ -15,16 +15,21 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     The mean of the values that are not NaN, or their maximum or minimum when the key contains `_max` or `_min`.
     """
-    values: dict[str, list[Tensor]] = {}
+    keys: list[str] = []
+    vectors: list[Tensor] = []
     for info in infos:
         for key, value in info.items():
             try:
-                tensor = _as_doubles(value).reshape(-1)
+                vectors.append(_as_vector(value))
             except (TypeError, ValueError, RuntimeError):
                 continue  # a text, say
-            values.setdefault(key, []).append(tensor)
+            keys.append(key)
+    values: dict[str, list[Tensor]] = {}
+    for key, vector in zip(keys, _read_all(vectors)):
+        values.setdefault(key, []).append(vector)
     result = {}
-    for key, numbers in zip(values, _read_all([torch.cat(_on_one_device(parts)) for parts in values.values()])):
+    for key, parts in values.items():
+        numbers = torch.cat(parts)
         numbers = numbers[~torch.isnan(numbers)]
         if numbers.numel():
             reduce = torch.max if "_max" in key else torch.min if "_min" in key else torch.mean
@@ -32,32 +37,29 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-def _as_doubles(value: Any) -> Tensor:
-    """A number, a tensor or a list of numbers in double precision, where it is."""
-    return value.detach().double() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
-
-
-def _on_one_device(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors on the device of the last one; a number from the host may stand among those of the GPU."""
-    return [tensor.to(tensors[-1].device) for tensor in tensors]
+def _as_vector(value: Any) -> Tensor:
+    """A number, a tensor or a list of numbers as a vector where it is; numbers of the host in double precision."""
+    tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    return tensor.reshape(-1)
 
 
 def _read_all(vectors: Sequence[Tensor]) -> list[Tensor]:
-    """Vectors on the host; those of one device wait for it once."""
+    """Vectors on the host in double precision; those of one device and type are read together."""
     result = list(vectors)
-    for device in {vector.device for vector in vectors if vector.device.type != "cpu"}:
-        places = [place for place, vector in enumerate(vectors) if vector.device == device]
+    for device, dtype in {(v.device, v.dtype) for v in vectors if v.device.type != "cpu"}:
+        places = [place for place, v in enumerate(vectors) if (v.device, v.dtype) == (device, dtype)]
         together = torch.cat([vectors[place] for place in places]).cpu()
         parts = together.split([vectors[place].numel() for place in places])
         for place, part in zip(places, parts):
             result[place] = part
-    return result
+    return [vector.double() for vector in result]
 
 
 def read_numbers(named: Mapping[str, Any]) -> dict[str, float]:
     """Named numbers and tensors, by their means, as Python numbers; waits for the device once."""
-    vectors = _read_all([_as_doubles(value).mean().reshape(1) for value in named.values()])
-    return dict(zip(named, torch.cat(vectors).tolist())) if vectors else {}
+    vectors = [_as_vector(value) for value in named.values()]
+    small = [vector if vector.numel() == 1 else vector.double().mean().reshape(1) for vector in vectors]
+    return dict(zip(named, torch.cat(_read_all(small)).tolist())) if small else {}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 import operator
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,19 @@ def fit(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool =
         expected, given = tuple(row.shape), tuple(value.shape)
         raise ValueError(f"transition.{source} has shape {given}; the storage keeps {expected} per step")
     return value.reshape(row.shape)
+
+
+def copy_all(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy every value into its row, those of one layout and type together, which a GPU does in one go."""
+    alike = [
+        row.is_cuda and (row.dtype, row.stride()) == (value.dtype, value.stride()) for row, value in zip(rows, values)
+    ]
+    together = [(row, value) for row, value, is_alike in zip(rows, values, alike) if is_alike]
+    if together:
+        torch._foreach_copy_([row for row, _ in together], [value for _, value in together])  # pyright: ignore[reportPrivateImportUsage]
+    for row, value, is_alike in zip(rows, values, alike):
+        if not is_alike:
+            row.copy_(value)
 
 
 def extend_transition(parent: type, fields: Iterable[BufferField], owner: type) -> type:

@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from st_rl.storage.fields import BufferField, StepTransition, extend_mini_batch, extend_transition, fit, resolve_shape
+from st_rl.storage.fields import (
+    BufferField,
+    StepTransition,
+    copy_all,
+    extend_mini_batch,
+    extend_transition,
+    fit,
+    resolve_shape,
+)
 from st_rl.storage.mini_batches import Select, chunk_size, every_epoch, leaves, select_samples
 from st_rl.storage.returns import generalized_advantages, normalize_advantages
 from st_rl.utils.buffer import buffer_from_example, buffer_func, buffer_to
@@ -152,9 +160,12 @@ class RolloutStorage:
         """Copy one step of all environments into row `step`."""
         if self.step >= self.num_transitions_per_env:
             raise AssertionError("Rollout buffer overflow")
+        rows, values = [], []
         for field, source in self._inputs:
             row = getattr(self, field.name)[self.step]
-            row.copy_(fit(getattr(transition, source), source, row, field.flag))
+            rows.append(row)
+            values.append(fit(getattr(transition, source), source, row, field.flag))
+        copy_all(rows, values)
         self._save_hidden_states(transition.hidden_states)
         self.step += 1
 
