@@ -9,19 +9,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from st_rl.modules.memory import Memory
-from st_rl.modules.utils import get_activation_Cls
+from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
 from st_rl.utils.log import logger
-
-ACTIVATIONS = {
-    "elu": nn.ELU,
-    "selu": nn.SELU,
-    "relu": nn.ReLU,
-    "crelu": nn.ReLU,
-    "lrelu": nn.LeakyReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-}
 
 
 def get_activation(act_name: str) -> nn.Module | None:
@@ -34,14 +24,12 @@ def get_activation(act_name: str) -> nn.Module | None:
 
 def make_activation(name: str) -> nn.Module:
     """An activation by its short name or torch class name; ValueError when the name is unknown."""
-    cls = ACTIVATIONS.get(str(name)) or (get_activation_Cls(name) if hasattr(nn, str(name)) else None)
-    message = f"unknown activation '{name}'; known: {', '.join(ACTIVATIONS)}, or a class name of torch.nn"
-    if cls is None:
-        raise ValueError(message)
+    make = resolve_module(str(name), "activation")
     try:
-        return cls()
+        return make()
     except TypeError as error:
-        raise ValueError(f"{message}, but one that needs no arguments") from error
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"activation '{name}' is not one that needs no arguments; use {known}") from error
 
 
 def build_head(

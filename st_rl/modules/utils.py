@@ -8,7 +8,7 @@ from st_rl.utils.log import logger
 
 ModuleMaker = Callable[..., nn.Module]
 
-_ACTIVATION_ALIASES: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     "elu": nn.ELU,
     "selu": nn.SELU,
     "relu": nn.ReLU,
@@ -17,7 +17,7 @@ _ACTIVATION_ALIASES: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-_KNOWN_NAMES = f"{', '.join(_ACTIVATION_ALIASES)}, or a class name of torch.nn"
+_KNOWN_NAMES = f"{', '.join(ACTIVATIONS)}, or a class name of torch.nn"
 
 
 def _find_module_class(name: str) -> type[nn.Module] | None:
@@ -25,7 +25,7 @@ def _find_module_class(name: str) -> type[nn.Module] | None:
     found = getattr(nn, name, None)
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
-    return _ACTIVATION_ALIASES.get(name)
+    return ACTIVATIONS.get(name)
 
 
 def get_activation_Cls(activation_name: str) -> type[nn.Module] | None:
