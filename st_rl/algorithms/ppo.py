@@ -177,14 +177,24 @@ class PPO:
         policy, transition = self.actor_critic, self.transition
         if policy.is_recurrent:
             transition.hidden_states = policy.get_hidden_states()
-        transition.actions = policy.act(obs).detach()
-        transition.values = policy.evaluate(critic_obs).detach()
-        transition.actions_log_prob = policy.get_actions_log_prob(transition.actions).detach()
-        transition.action_mean = policy.action_mean.detach()
-        transition.action_sigma = policy.action_std.detach()
+        decide = self._decide if policy.is_recurrent else self.engine.fused(self._decide)
+        for name, value in decide(obs, critic_obs).items():
+            setattr(transition, name, value)
         transition.observations = obs
         transition.critic_observations = critic_obs
         return transition.actions
+
+    def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
+        """What the policy does and thinks of normalised observations, by the names of a transition."""
+        policy = self.actor_critic
+        actions = policy.act(obs).detach()
+        return {
+            "actions": actions,
+            "values": policy.evaluate(critic_obs).detach(),
+            "actions_log_prob": policy.get_actions_log_prob(actions).detach(),
+            "action_mean": policy.action_mean.detach(),
+            "action_sigma": policy.action_std.detach(),
+        }
 
     def process_env_step(
         self,

@@ -72,9 +72,11 @@ class Engine:
 
     def describe(self) -> str:
         """One line for the log: what runs how, and why."""
-        losses = "compiled losses" if self.plan.compiles else "losses as written"
+        code = "losses as written"
+        if self.plan.compiles:
+            code = "compiled losses, acting and task" if self.plan.graphs else "compiled losses"
         steps = "CUDA graphs" if self.plan.graphs else "no graphs"
-        return f"engine: {steps}, {losses} ({self.plan.reason})"
+        return f"engine: {steps}, {code} ({self.plan.reason})"
 
     def announce(self) -> None:
         """Say in the log how things run."""
@@ -99,6 +101,10 @@ class Engine:
         if function not in self._compiled:
             self._compiled[function] = torch.compile(function, dynamic=False, backend=self._compile_backend)
         return self._compiled[function]
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled if that is the plan and many small operations cost more than their work: on a GPU."""
+        return function if self._stream is None else self.compiled(function)
 
     def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None) -> Any:
         """Call a function of nested tensors whose shapes repeat; its result is valid until its next call.

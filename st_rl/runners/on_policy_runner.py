@@ -271,6 +271,8 @@ class OnPolicyRunner(SavedTraining):
         self.alg.engine = engine
         self._rollout = lambda settings: self._roll_out()
         if getattr(self.env, "is_graph_safe", False):
+            if hasattr(self.env, "compile_with"):
+                self.env.compile_with(engine.fused)
             host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
             self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
 
@@ -304,7 +306,7 @@ class OnPolicyRunner(SavedTraining):
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
         rewards = self._guard.clean("rewards", rewards.to(self.device).reshape(-1), self._rollout_position)
         dones = dones.to(self.device).reshape(-1)
-        obs, critic_obs = self._normalized(*self._clean(next_obs, next_critic_obs))
+        obs, critic_obs = self.alg.engine.fused(self._normalized)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
         return obs, critic_obs, rewards, dones, infos

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -90,6 +90,12 @@ class QuadrupedWalk(Task):
         self._obs_scale = torch.tensor(scale_row(cfg, {**segments, **privileged}), device=self.device)
         self.start(segments, privileged, random_ranges(cfg, segments, joints))
 
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Start a new episode of every robot; arguments are accepted for older callers and unused."""
+        outcome = super().reset()
+        self._judged_commands.copy_(self.commands)
+        return outcome
+
     def hold_commands(self, commands: torch.Tensor) -> None:
         """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
         self.commands.copy_(commands)
@@ -126,6 +132,8 @@ class QuadrupedWalk(Task):
 
     def _drive(self, actions: torch.Tensor) -> None:
         """Advance physics by one control period towards default pose plus scaled action."""
+        # Here and not in `_judge`: compiled code would copy them after the new commands have been drawn.
+        self._judged_commands.copy_(self.commands)
         self._control.apply(torch.add(self._default_joint_pos, actions, alpha=self.cfg.control.action_scale))
         self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
 
@@ -148,7 +156,6 @@ class QuadrupedWalk(Task):
         """Compute how far the robot is from its command, and what the gait clock wants the feet to do."""
         self.velocity_error = self.commands - torch.cat([self.base_lin_vel[:, :2], self.base_ang_vel[:, 2:]], dim=1)
         self._judged_velocity.copy_(self.base_lin_vel)
-        self._judged_commands.copy_(self.commands)
         self.has_fallen = self._fall_contacts.sum(dim=1) > 0
         gait = self.cfg.gait
         swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_share)

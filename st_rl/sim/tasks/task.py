@@ -5,7 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -16,6 +16,25 @@ from st_rl.sim.tasks.cfg import Range, TaskCfg
 from st_rl.utils.config import unknown_name_message
 
 Term = Callable[[Any], torch.Tensor]
+
+
+class StepOutcome(NamedTuple):
+    """What a step ends with."""
+
+    obs: torch.Tensor
+    """`(N, O)`"""
+    critic_obs: torch.Tensor
+    """`(N, Oc)`"""
+    final: torch.Tensor
+    """`(N, Oc)` what the critic would have seen of the episode had it gone on, without noise."""
+    rewards: torch.Tensor
+    """`(N,)`"""
+    dones: torch.Tensor
+    """`(N,)` bool"""
+    time_outs: torch.Tensor
+    """`(N,)` bool"""
+    log: dict[str, torch.Tensor]
+    """0-d each"""
 
 
 class Task(VecEnv):
@@ -62,6 +81,8 @@ class Task(VecEnv):
         """`(N, A)` the action before the last."""
         self._terms, self._weights = self._active_rewards()
         self.extras: dict[str, Any] = {}
+        # The second half of a step, as it is or compiled.
+        self._finish = self._finish_step
 
     def start(
         self, segments: Mapping[str, int], privileged: Mapping[str, int], random: Mapping[str, Sequence[Range]]
@@ -144,6 +165,22 @@ class Task(VecEnv):
         no_numbers = actions.sum(dim=1).isfinite().logical_not_()
         self.actions.copy_(actions).masked_fill_(no_numbers[:, None], 0.0).clamp_(-clip, clip)
         self._drive(self.actions)
+        outcome = self._finish(no_numbers)
+        self.extras = {
+            "observations": self._groups(outcome.obs, outcome.critic_obs),
+            "time_outs": outcome.time_outs,
+            "final_observations": self._groups(outcome.final[:, : self.num_obs], outcome.final),
+            "log": outcome.log,
+        }
+        return outcome.obs, outcome.rewards, outcome.dones, self.extras
+
+    def compile_with(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Let everything of a step that comes after physics run as what `compiled` makes of it."""
+        self._finish = compiled(self._finish_step)
+
+    @torch.no_grad()
+    def _finish_step(self, no_numbers: torch.Tensor) -> StepOutcome:
+        """Judge the step that physics has made, except of robots `no_numbers (N,)`, and reset whose episode ended."""
         self._episode_length.add_(1)
         self._read_state()
         self._judge()
@@ -165,13 +202,7 @@ class Task(VecEnv):
         obs, critic_obs = self._deliver(self._observe())
         self.rew_buf.copy_(rewards)
         self.reset_buf.copy_(dones)
-        self.extras = {
-            "observations": self._groups(obs, critic_obs),
-            "time_outs": time_outs,
-            "final_observations": self._groups(final[:, : self.num_obs], final),
-            "log": log,
-        }
-        return obs, rewards, dones, self.extras
+        return StepOutcome(obs, critic_obs, final, rewards, dones, time_outs, log)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on, as copies: buffers, generator and physics."""
