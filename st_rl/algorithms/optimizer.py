@@ -64,7 +64,8 @@ class GuardedOptimizer:
         loss.backward()
         average_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
-        if self._fused:
+        if self._rate_tensor is not None:
+            # Told on the GPU, the step skips itself there; anywhere else asking costs less than telling.
             self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # pyright: ignore[reportAttributeAccessIssue]
             self.optimizer.step()
         elif bool(torch.isfinite(norm)):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from st_rl.modules.gaussian import DiagonalGaussian
 from st_rl.modules.memory import Memory
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -32,6 +33,13 @@ def make_activation(name: str) -> nn.Module:
         raise ValueError(f"activation '{name}' is not one that needs no arguments; use {known}") from error
 
 
+def _in_place(activation: nn.Module) -> nn.Module:
+    """The activation, overwriting the output of the layer before it where it can: nobody else reads that."""
+    if isinstance(getattr(activation, "inplace", None), bool):
+        setattr(activation, "inplace", True)  # noqa: B010  (torch types modules' attributes as tensors)
+    return activation
+
+
 def build_head(
     input_size: int,
     hidden_sizes: Sequence[int],
@@ -42,12 +50,25 @@ def build_head(
     """Alternating Linear and activation, Linear layers at the even indices."""
     layers: list[nn.Module] = []
     for hidden_size in hidden_sizes:
-        layers += [nn.Linear(int(input_size), int(hidden_size)), make_activation(activation)]
+        layers += [nn.Linear(int(input_size), int(hidden_size)), _in_place(make_activation(activation))]
         input_size = hidden_size
     layers.append(nn.Linear(int(input_size), int(output_size)))
     if output_activation is not None:
         layers.append(make_activation(output_activation))
     return nn.Sequential(*layers)
+
+
+def run_head(head: nn.Sequential, inputs: Tensor) -> Tensor:
+    """The output of a head, `(..., I) -> (..., O)`; its last layer is exact where autocast computes the others in less.
+
+    A mean rounded to bfloat16 would change the probability of an action by more than a gradient step does.
+    """
+    if not torch.is_autocast_enabled(inputs.device.type):
+        return head(inputs)
+    last = max(place for place, layer in enumerate(head) if isinstance(layer, nn.Linear))
+    hidden = head[:last](inputs)
+    with torch.autocast(inputs.device.type, enabled=False):
+        return head[last:](hidden.to(next(head[last].parameters()).dtype))
 
 
 class ActorCritic(nn.Module):
@@ -117,8 +138,8 @@ class ActorCritic(nn.Module):
 
     def update_distribution(self, observations: Tensor) -> None:
         """Set the action distribution for inputs of the actor head."""
-        mean = self.actor(observations)
-        self.distribution = Normal(mean, self.std.expand_as(mean), validate_args=False)
+        mean = run_head(self.actor, observations)
+        self.distribution = DiagonalGaussian(mean, self.std)
 
     def act(
         self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
@@ -137,7 +158,7 @@ class ActorCritic(nn.Module):
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
     ) -> Tensor:
         """State values `(..., 1)`."""
-        return self.critic(self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states))
+        return run_head(self.critic, self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states))
 
     def forward(self, obs: Tensor) -> tuple[Normal, Tensor]:
         """The action distribution and the value of one observation that serves actor and critic alike."""

@@ -1,0 +1,62 @@
+"""The shared-deviation Gaussian is torch's Normal, at a lower price."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+from st_rl.modules.actor_critic import build_head
+from st_rl.modules.gaussian import DiagonalGaussian
+
+
+def _inputs(*shape: int):
+    generator = torch.Generator().manual_seed(3)
+    mean = torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+    std = (torch.rand(shape[-1], generator=generator, dtype=torch.float64) + 0.1).requires_grad_()
+    return mean, std, torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(4,), (7, 4), (5, 3, 2)])
+@pytest.mark.parametrize("quantity", ["log_prob", "entropy"])
+def test_values_and_gradients_are_those_of_normal(shape, quantity):
+    mean, std, actions = _inputs(*shape)
+    arguments = (actions,) if quantity == "log_prob" else ()
+    ours = getattr(DiagonalGaussian(mean, std), quantity)(*arguments)
+    theirs = getattr(Normal(mean, std.expand_as(mean)), quantity)(*arguments)
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.linspace(-1.0, 1.0, ours.numel(), dtype=torch.float64).view_as(ours)
+    gradients = [
+        torch.autograd.grad((value * weights).sum(), [mean, std], allow_unused=True) for value in (ours, theirs)
+    ]
+    for our, their in zip(*gradients):
+        torch.testing.assert_close(torch.zeros(()) if our is None else our, torch.zeros(()) if their is None else their)
+
+
+def test_everything_else_of_normal_still_works():
+    mean, std, actions = _inputs(6, 3)
+    ours, theirs = DiagonalGaussian(mean, std), Normal(mean, std.expand_as(mean))
+    assert isinstance(ours, Normal)
+    assert ours.stddev.shape == (6, 3)
+    torch.testing.assert_close(kl_divergence(ours, Normal(actions, 1.0)), kl_divergence(theirs, Normal(actions, 1.0)))
+    torch.testing.assert_close(ours.expand((2, 6, 3)).log_prob(actions), theirs.expand((2, 6, 3)).log_prob(actions))
+    torch.manual_seed(0)
+    draw = ours.rsample()
+    torch.manual_seed(0)
+    torch.testing.assert_close(draw, theirs.rsample())
+
+
+@pytest.mark.parametrize("activation", ["elu", "selu", "relu", "lrelu", "tanh", "ReLU6"])
+def test_overwriting_activations_change_neither_results_nor_gradients_nor_inputs(activation):
+    torch.manual_seed(0)
+    head = build_head(5, [8, 8], 3, activation).double()
+    plain = nn.Sequential(*(layer if isinstance(layer, nn.Linear) else type(layer)() for layer in head))
+    inputs = torch.randn(4, 2, 5, dtype=torch.float64, requires_grad=True)
+    before = inputs.detach().clone()
+    gradients = []
+    for network in (head, plain):
+        output = network(inputs)
+        gradients.append(torch.autograd.grad(output.square().sum(), [inputs, *network.parameters()]))
+    torch.testing.assert_close(head(inputs), plain(inputs), rtol=0.0, atol=0.0)
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert torch.equal(inputs, before)
