@@ -1,0 +1,171 @@
+"""Acting and update of PPO on a CPU, side by side with rsl_rl: `python benchmarks/ppo_cpu.py`.
+
+Both libraries train through their own runner on the same prepared data, without a simulation, in plain eager code and
+with the same number of threads. They take turns, so that whatever else the machine does slows down both alike.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine, write_results
+from workload import Workload, matrix_work
+
+FOLDER = Path(__file__).resolve().parent
+WORKLOADS = [
+    Workload(robots, hidden_dims, rnn_hidden_size)
+    for hidden_dims, rnn_hidden_size in (((128, 128), None), ((512, 256, 128), None), ((128, 128), 256))
+    for robots in (256, 1024)
+]
+PARTS = ("acting", "update")
+
+
+class Side:
+    """One library in a process of its own."""
+
+    def __init__(self, python: str, worker: str, threads: int):
+        # Math libraries read the number of threads when they are loaded.
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "PYTHONPATH": str(FOLDER.parent),
+        }
+        self._process = subprocess.Popen(
+            [python, str(FOLDER / worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if worker.endswith("rsl_rl.py") else None,
+            env=environment,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request and wait for its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._process.communicate()
+
+
+def take_turns(sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Samples of every side, taken in turns of a few iterations until the time is up."""
+    samples: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
+    iterations = 1
+    for side in sides.values():
+        side.ask(iterations=2)
+    start, rounds = time.perf_counter(), 0
+    while rounds < min_rounds or time.perf_counter() - start < seconds:
+        # The order alternates: neither side always comes after the other.
+        for name in sorted(sides, reverse=bool(rounds % 2)):
+            for part, values in sides[name].ask(iterations=iterations).items():
+                samples[name].setdefault(part, []).extend(values)
+        rounds += 1
+    return samples
+
+
+def summarize(samples: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Median, fastest and median processor time in milliseconds of each part and of the whole."""
+    series = {part: (samples[part], samples[f"{part} processor"]) for part in PARTS}
+    series["total"] = tuple([sum(pair) for pair in zip(*values)] for values in zip(*series.values()))  # pyright: ignore
+    return {
+        part: {
+            "median_ms": 1e3 * statistics.median(wall),
+            "min_ms": 1e3 * min(wall),
+            "median_processor_ms": 1e3 * statistics.median(processor),
+            "samples": len(wall),
+        }
+        for part, (wall, processor) in series.items()
+    }
+
+
+def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, Any]:
+    """One row: the times of every side, their ratio and the share of the machine's matrix rate."""
+    versions = {name: side.ask(workload=workload.to_json()) for name, side in sides.items()}
+    samples = take_turns(sides, seconds, min_rounds)
+    rate = max(side.ask(measure="matrix rate")["matrix_rate"] for side in sides.values())
+    work = matrix_work(workload)
+    row: dict[str, Any] = {"policy": workload.policy, "workload": workload.to_json(), "matrix_rate": rate}
+    for name, values in samples.items():
+        times = summarize(values)
+        row[name] = {**times, "matrix_share": 1e3 * sum(work.values()) / times["total"]["median_ms"] / rate}
+        row[name]["versions"] = versions[name]["versions"]
+    if len(sides) == 2:
+        row["ratio"] = {
+            part: {
+                kind: row["rsl_rl"][part][f"{kind}_ms"] / row["st_rl"][part][f"{kind}_ms"]
+                for kind in ("median", "min", "median_processor")
+            }
+            for part in (*PARTS, "total")
+        }
+    return row
+
+
+def print_row(row: dict[str, Any]) -> None:
+    names = [name for name in ("st_rl", "rsl_rl") if name in row]
+    cells = [f"{row['workload']['robots']:>6} x {row['workload']['steps']}  {row['policy']:<22}"]
+    for part in (*PARTS, "total"):
+        cells.append(" / ".join(f"{row[name][part]['median_ms']:7.1f}" for name in names))
+    if "ratio" in row:
+        cells.append(f"{row['ratio']['total']['median']:5.2f} ({row['ratio']['total']['min']:4.2f})")
+    cells.append(" / ".join(f"{100 * row[name]['matrix_share']:3.0f} %" for name in names))
+    print("  ".join(cells), flush=True)
+
+
+def print_header(threads: int, names: list[str]) -> None:
+    both = " / ".join(names)
+    print(f"\n{threads} thread(s); medians in ms, {both}; ratio of medians (of the fastest); share of the matrix rate")
+    titles = [f"{part:>{17 if len(names) == 2 else 7}}" for part in (*PARTS, "total")]
+    print("  ".join(["robots x steps, policy".ljust(35), *titles, "ratio" if len(names) == 2 else "", "share"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    peer = FOLDER.parent / ".venv-peers" / "bin" / "python"
+    parser.add_argument("--peer-python", default=str(peer), help="interpreter of the environment that holds rsl_rl")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="numbers of torch threads to compare with")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time for the samples of one row")
+    parser.add_argument("--rounds", type=int, default=7, help="least number of samples of a row")
+    parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
+    parser.add_argument("--robots", type=int, nargs="+", default=[256, 1024], help="numbers of robots")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_cpu.json", help="where results go")
+    options = parser.parse_args()
+
+    pythons = {"st_rl": (sys.executable, "worker_st_rl.py")}
+    if Path(options.peer_python).exists():
+        pythons["rsl_rl"] = (options.peer_python, "worker_rsl_rl.py")
+    else:
+        print(f"{options.peer_python} is not there: this library alone. benchmarks/README.md says how to make it.")
+    rows = []
+    for threads in options.threads:
+        print_header(threads, list(pythons))
+        for workload in WORKLOADS:
+            if options.only not in workload.policy or workload.robots not in options.robots:
+                continue
+            # New processes for every row: no row inherits the memory or the warmth of another.
+            sides = {name: Side(python, worker, threads) for name, (python, worker) in pythons.items()}
+            row = {"threads": threads, **compare(workload, sides, options.seconds, options.rounds)}
+            for side in sides.values():
+                side.close()
+            rows.append(row)
+            print_row(row)
+    write_results(options.output, {"benchmark": "ppo_cpu", **describe_machine(), "rows": rows})
+    print(f"\nwritten to {options.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The peer's side of ppo_cpu.py: rsl_rl's own runner on the same prepared data, in rsl_rl's own environment."""
+
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from rsl_rl.env import VecEnv
+from rsl_rl.runners import OnPolicyRunner
+from tensordict import TensorDict
+from workload import RecordedSteps, Stopwatch, Training, Workload, serve
+
+
+class RecordedEnv(VecEnv):
+    """An environment that ignores the actions and replays prepared steps."""
+
+    def __init__(self, workload: Workload):
+        self._steps = RecordedSteps(workload)
+        # Wrapped before the clock starts: what an environment delivers is not the library's work.
+        self._groups = [TensorDict({"policy": obs}, batch_size=[workload.robots]) for obs in self._steps.observations]
+        self.num_envs = workload.robots
+        self.num_actions = workload.actions
+        self.max_episode_length = 1000
+        self.device = "cpu"
+        self.cfg = {}
+        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64)
+        self._obs = self._groups[0]
+
+    def get_observations(self) -> TensorDict:
+        """The latest observation."""
+        return self._obs
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """The next prepared step."""
+        self._obs = self._groups[self._steps.position]
+        _, rewards, dones, time_outs = self._steps.next()
+        return self._obs, rewards, dones, {"time_outs": time_outs}
+
+
+def prepare(workload: Workload) -> Training:
+    torch.manual_seed(0)
+    model: dict[str, Any] = {
+        "class_name": "rsl_rl.models:MLPModel",
+        "hidden_dims": list(workload.hidden_dims),
+        "activation": "elu",
+        "obs_normalization": True,
+    }
+    if workload.rnn_hidden_size is not None:
+        model |= {
+            "class_name": "rsl_rl.models:RNNModel",
+            "rnn_type": "lstm",
+            "rnn_hidden_dim": workload.rnn_hidden_size,
+            "rnn_num_layers": 1,
+        }
+    distribution = {"class_name": "rsl_rl.modules.distribution:GaussianDistribution", "init_std": 1.0}
+    config = {
+        "num_steps_per_env": workload.steps,
+        "save_interval": 10**9,
+        "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
+        "actor": {**model, "distribution_cfg": distribution},
+        "critic": dict(model),
+        "algorithm": {
+            "class_name": "rsl_rl.algorithms:PPO",
+            "num_learning_epochs": workload.epochs,
+            "num_mini_batches": workload.mini_batches,
+            "schedule": "adaptive",
+            "desired_kl": 0.01,
+            "entropy_coef": 0.01,
+            "gamma": 0.99,
+            "lam": 0.95,
+            "rnd_cfg": None,
+        },
+    }
+    runner = OnPolicyRunner(RecordedEnv(workload), config, log_dir=None, device="cpu")
+    watch = Stopwatch()
+    update = runner.alg.update
+    train_mode = runner.alg.train_mode
+
+    def start() -> None:
+        train_mode()
+        watch.start()
+
+    def timed_update() -> Any:
+        watch.stop("acting")
+        outcome = update()
+        watch.stop("update")
+        return outcome
+
+    # Between the update of one iteration and the first step of the next, its runner only logs.
+    runner.alg.train_mode, runner.alg.update = start, timed_update
+    runner.logger.log = lambda **_: watch.start()
+
+    def train(iterations: int) -> dict[str, list[float]]:
+        runner.learn(iterations)
+        return watch.read()
+
+    return train
+
+
+if __name__ == "__main__":
+    serve(prepare, lambda: {"rsl-rl-lib": version("rsl-rl-lib"), "torch": torch.__version__})

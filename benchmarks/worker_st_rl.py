@@ -1,0 +1,105 @@
+"""This library's side of ppo_cpu.py: its runner on prepared data."""
+
+import logging
+from typing import Any
+
+import torch
+from workload import RecordedSteps, Stopwatch, Training, Workload, serve
+
+import st_rl
+from st_rl.env import VecEnv
+from st_rl.runners import build_runner
+
+
+class RecordedEnv(VecEnv):
+    """An environment that ignores the actions and replays prepared steps."""
+
+    def __init__(self, workload: Workload):
+        self._steps = RecordedSteps(workload)
+        self.num_envs = workload.robots
+        self.num_obs = workload.observations
+        self.num_privileged_obs = None
+        self.num_actions = workload.actions
+        self.max_episode_length = 1000
+        self.device = "cpu"
+        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64)
+        self.extras: dict[str, Any] = {}
+        self._obs = self._steps.next()[0]
+
+    def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The latest observation."""
+        return self._obs, {"observations": {}}
+
+    def reset(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The latest observation: there is nothing to reset."""
+        return self.get_observations()
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """The next prepared step."""
+        self._obs, rewards, dones, time_outs = self._steps.next()
+        return self._obs, rewards, dones, {"observations": {}, "time_outs": time_outs}
+
+
+def prepare(workload: Workload) -> Training:
+    torch.manual_seed(0)
+    policy: dict[str, Any] = {
+        "class_name": "ActorCritic",
+        "actor_hidden_dims": list(workload.hidden_dims),
+        "critic_hidden_dims": list(workload.hidden_dims),
+        "activation": "elu",
+    }
+    if workload.rnn_hidden_size is not None:
+        policy |= {
+            "class_name": "ActorCriticRecurrent",
+            "rnn_type": "lstm",
+            "rnn_hidden_size": workload.rnn_hidden_size,
+            "rnn_num_layers": 1,
+        }
+    algorithm = {
+        "class_name": "PPO",
+        "num_learning_epochs": workload.epochs,
+        "num_mini_batches": workload.mini_batches,
+        "schedule": "adaptive",
+        "desired_kl": 0.01,
+        "entropy_coef": 0.01,
+        "gamma": 0.99,
+        "lam": 0.95,
+    }
+    config = {
+        "num_steps_per_env": workload.steps,
+        "empirical_normalization": True,
+        "engine": "eager",
+        "policy": policy,
+        "algorithm": algorithm,
+    }
+    runner = build_runner("OnPolicyRunner", RecordedEnv(workload), config, None, "cpu")
+    watch = Stopwatch()
+    collect, update = runner._collect, runner.alg.update
+
+    def timed_collect() -> Any:
+        watch.start()
+        outcome = collect()
+        watch.stop("acting")
+        return outcome
+
+    def timed_update(iteration: int) -> Any:
+        watch.start()
+        outcome = update(iteration)
+        # Their logging reads every loss; so does this one, once an iteration.
+        for values in outcome:
+            torch.stack(list(values.values()) or [torch.zeros(())]).tolist()
+        watch.stop("update")
+        return outcome
+
+    runner._collect, runner.alg.update = timed_collect, timed_update
+
+    def train(iterations: int) -> dict[str, list[float]]:
+        runner.learn(iterations)
+        return watch.read()
+
+    return train
+
+
+if __name__ == "__main__":
+    logging.getLogger("st_rl").setLevel(logging.ERROR)
+    serve(prepare, lambda: {"st_rl": st_rl.__version__, "torch": torch.__version__})

@@ -1,0 +1,157 @@
+"""What both sides of a speed comparison are given: the same settings, the same prepared data, the same stopwatch.
+
+Needs torch only, because it also runs in the peer's environment.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of a comparison."""
+
+    robots: int
+    hidden_dims: tuple[int, ...]
+    rnn_hidden_size: int | None = None
+    """Width of the LSTM in front of the heads; None for a feed-forward policy."""
+    steps: int = 24
+    observations: int = 48
+    actions: int = 12
+    epochs: int = 5
+    mini_batches: int = 4
+    done_prob: float = 0.01
+    """Chance that an episode ends with a step; one end in four is a time-out."""
+
+    @property
+    def policy(self) -> str:
+        """The policy in words."""
+        heads = "MLP " + "-".join(str(width) for width in self.hidden_dims)
+        return heads if self.rnn_hidden_size is None else f"LSTM {self.rnn_hidden_size} + {heads}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The workload as plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Workload":
+        """The workload that `to_json` described."""
+        return Workload(**{**values, "hidden_dims": tuple(values["hidden_dims"])})
+
+
+def matrix_work(workload: Workload) -> dict[str, float]:
+    """Floating-point operations in the matrix products of one iteration, for acting and for the update.
+
+    Only useful work counts: no padding of trajectories, no gradient with respect to the observations.
+    """
+    work = {"acting": 0.0, "update": 0.0}
+    samples = workload.robots * workload.steps
+    for output_size, acts in ((workload.actions, 1.0), (1, 1.0 + 1.0 / workload.steps)):
+        # The critic acts once more than the actor: for the value of the last state.
+        width, first, inner = workload.observations, 0.0, 0.0
+        if workload.rnn_hidden_size is not None:
+            width = workload.rnn_hidden_size
+            first = 8.0 * workload.observations * width
+            inner = 8.0 * width * width
+        for hidden in (*workload.hidden_dims, output_size):
+            if first == 0.0:
+                first = 2.0 * width * hidden
+            else:
+                inner += 2.0 * width * hidden
+            width = hidden
+        work["acting"] += samples * acts * (first + inner)
+        work["update"] += samples * workload.epochs * (2.0 * first + 3.0 * inner)
+    return work
+
+
+class RecordedSteps:
+    """Random observations, rewards and episode ends, drawn before the clock starts and replayed in a circle."""
+
+    def __init__(self, workload: Workload, seed: int = 0, rollouts: int = 4):
+        generator = torch.Generator().manual_seed(seed)
+        shape = (workload.steps * rollouts, workload.robots)
+        self.observations = torch.randn(*shape, workload.observations, generator=generator) * 2.0 + 0.5
+        self.rewards = torch.randn(*shape, generator=generator) * 0.1
+        ends = torch.rand(*shape, generator=generator)
+        self.dones = (ends < workload.done_prob).long()
+        self.time_outs = ends < workload.done_prob / 4.0
+        self.position = 0
+
+    def next(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Observations `(N, O)`, rewards, dones (int64) and time-outs (bool) `(N,)` of the next step."""
+        row = self.position
+        self.position = (row + 1) % len(self.rewards)
+        return self.observations[row], self.rewards[row], self.dones[row], self.time_outs[row]
+
+
+class Stopwatch:
+    """Collects the seconds that each part of an iteration took, by the clock on the wall and by the processor's."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self._start = (0.0, 0.0)
+        self.start()
+
+    def start(self) -> None:
+        """A part begins."""
+        self._start = (time.perf_counter(), time.process_time())
+
+    def stop(self, part: str) -> None:
+        """The part has ended, and the next begins."""
+        wall, processor = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+        self.seconds.setdefault(part, []).append(wall)
+        self.seconds.setdefault(f"{part} processor", []).append(processor)
+        self.start()
+
+    def read(self) -> dict[str, list[float]]:
+        """Everything since the last reading."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+def matrix_rate(repeats: int = 20) -> float:
+    """The best rate of a product of large matrices with the present number of threads, in operations a second."""
+    left, right = torch.randn(1536, 512), torch.randn(512, 512)
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * 1536 * 512 * 512 / best
+
+
+Training = Callable[[int], dict[str, list[float]]]
+"""Runs a number of iterations and returns the seconds of every part of each."""
+
+
+def serve(prepare: Callable[[Workload], Training], versions: Callable[[], dict[str, str]]) -> None:
+    """Answer the lines of the benchmark, one JSON object each, until there are no more."""
+    answers = _private_stdout()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    training: Training | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "workload" in request:
+            training = prepare(Workload.from_json(request["workload"]))
+            answer: Any = {"versions": versions(), "threads": torch.get_num_threads()}
+        elif "iterations" in request and training is not None:
+            answer = training(request["iterations"])
+        else:
+            answer = {"matrix_rate": matrix_rate()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _private_stdout() -> TextIO:
+    """A stream to the real stdout; what libraries print goes to stderr from now on."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return stream
