@@ -30,4 +30,6 @@ def seed() -> int:
     random.seed(value)
     np.random.seed(value)
     torch.manual_seed(value)
+    # torch.compile switches the checks of distributions off for the whole process.
+    torch.distributions.Distribution.set_default_validate_args(True)
     return value

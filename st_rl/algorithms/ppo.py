@@ -1,6 +1,7 @@
 """Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from st_rl.utils.distributed import average
 from st_rl.utils.log import logger
 
 SCHEDULES = ("fixed", "adaptive")
+PRECISIONS = {"bf16": torch.bfloat16}
 
 
 class PPO:
@@ -54,6 +56,7 @@ class PPO:
         device: torch.device | str = "cpu",
         empirical_normalization: bool = False,
         *args: Any,
+        mixed_precision: str | None = None,
         **kwargs: Any,
     ):
         if not isinstance(actor_critic, nn.Module):
@@ -63,7 +66,11 @@ class PPO:
             )
         if schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule '{schedule}'; use one of: {', '.join(SCHEDULES)}")
+        if mixed_precision is not None and mixed_precision not in PRECISIONS:
+            known = ", ".join(PRECISIONS)
+            raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
         self.device = device
+        self.mixed_precision = mixed_precision
         self.actor_critic: Any = actor_critic.to(device)
         self.num_learning_epochs = num_learning_epochs
         self.num_mini_batches = num_mini_batches
@@ -303,7 +310,8 @@ class PPO:
 
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        losses, inter_vars, stats = self.engine.compiled(self.compute_losses)(minibatch)
+        with self._precision():
+            losses, inter_vars, stats = self.engine.compiled(self.compute_losses)(minibatch)
         if self.engine.plan.compiles and "kl" in inter_vars:
             self._adapt_learning_rate(inter_vars["kl"])
         total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
@@ -316,6 +324,14 @@ class PPO:
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """The hidden layers in less than float32 if that is asked for; weights and everything else stay as they are."""
+        if self.mixed_precision is None:
+            return nullcontext()
+        # No cache of converted weights: a captured step must convert them anew each time.
+        device_type = torch.device(self.device).type
+        return torch.autocast(device_type, PRECISIONS[self.mixed_precision], cache_enabled=False)
 
     def bad_numbers(self) -> dict[str, int]:
         """What was not finite in the last update, name -> number of mini-batches; waits for the device."""

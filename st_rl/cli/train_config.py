@@ -93,6 +93,8 @@ class AlgorithmConfig:
     """Largest norm of a gradient."""
     optimizer_class_name: str = "Adam"
     """Optimiser of torch.optim."""
+    mixed_precision: Literal["bf16"] | None = None
+    """Whether the hidden layers learn in bfloat16, which a GPU computes faster."""
 
 
 @dataclass
