@@ -4,11 +4,12 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
+PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "mujoco-warp", "warp-lang", "rsl-rl-lib", "mjlab")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -18,6 +19,7 @@ def describe_machine() -> dict[str, Any]:
         "machine": {
             "processor": _processor_name(),
             "cores": os.cpu_count(),
+            "graphics": _graphics_card(),
             "system": platform.system(),
             "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         },
@@ -37,6 +39,15 @@ def _processor_name() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _graphics_card() -> str | None:
+    """Name and driver of the GPU; None without one."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _versions() -> dict[str, str]:

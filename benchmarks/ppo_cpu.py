@@ -35,7 +35,7 @@ class Side:
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
-            "PYTHONPATH": str(FOLDER.parent),
+            "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
         self._process = subprocess.Popen(
             [python, str(FOLDER / worker)],
@@ -63,16 +63,15 @@ class Side:
 
 
 def take_turns(sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Samples of every side, taken in turns of a few iterations until the time is up."""
+    """Samples of every side, taken an iteration each in turn, until the time is up."""
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
-    iterations = 1
     for side in sides.values():
         side.ask(iterations=2)
     start, rounds = time.perf_counter(), 0
     while rounds < min_rounds or time.perf_counter() - start < seconds:
         # The order alternates: neither side always comes after the other.
         for name in sorted(sides, reverse=bool(rounds % 2)):
-            for part, values in sides[name].ask(iterations=iterations).items():
+            for part, values in sides[name].ask(iterations=1).items():
                 samples[name].setdefault(part, []).extend(values)
         rounds += 1
     return samples
@@ -102,7 +101,8 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
     row: dict[str, Any] = {"policy": workload.policy, "workload": workload.to_json(), "matrix_rate": rate}
     for name, values in samples.items():
         times = summarize(values)
-        row[name] = {**times, "matrix_share": 1e3 * sum(work.values()) / times["total"]["median_ms"] / rate}
+        # Best against best: the rate is that of the fastest product, so the time is that of the fastest iteration.
+        row[name] = {**times, "matrix_share": 1e3 * sum(work.values()) / times["total"]["min_ms"] / rate}
         row[name]["versions"] = versions[name]["versions"]
     if len(sides) == 2:
         row["ratio"] = {
@@ -117,20 +117,24 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
 
 def print_row(row: dict[str, Any]) -> None:
     names = [name for name in ("st_rl", "rsl_rl") if name in row]
-    cells = [f"{row['workload']['robots']:>6} x {row['workload']['steps']}  {row['policy']:<22}"]
+    cells = [f"{row['workload']['robots']:>5} x {row['workload']['steps']}  {row['policy']:<25}"]
     for part in (*PARTS, "total"):
         cells.append(" / ".join(f"{row[name][part]['median_ms']:7.1f}" for name in names))
     if "ratio" in row:
-        cells.append(f"{row['ratio']['total']['median']:5.2f} ({row['ratio']['total']['min']:4.2f})")
+        ratios = row["ratio"]["total"]
+        cells.append(f"{ratios['median']:5.2f} ({ratios['min']:4.2f}, {ratios['median_processor']:4.2f})")
     cells.append(" / ".join(f"{100 * row[name]['matrix_share']:3.0f} %" for name in names))
     print("  ".join(cells), flush=True)
 
 
 def print_header(threads: int, names: list[str]) -> None:
     both = " / ".join(names)
-    print(f"\n{threads} thread(s); medians in ms, {both}; ratio of medians (of the fastest); share of the matrix rate")
+    print(f"\n{threads} thread(s); medians in ms, {both}; share of the measured matrix rate")
+    if len(names) == 2:
+        print("ratio of the medians (of the fastest iterations, of the medians of processor time)")
     titles = [f"{part:>{17 if len(names) == 2 else 7}}" for part in (*PARTS, "total")]
-    print("  ".join(["robots x steps, policy".ljust(35), *titles, "ratio" if len(names) == 2 else "", "share"]))
+    titles += [f"{'ratio':>18}", f"{'share':>11}"] if len(names) == 2 else ["share"]
+    print("  ".join([f"{'robots x steps, policy':<35}", *titles]))
 
 
 def main() -> None:

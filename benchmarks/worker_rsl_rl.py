@@ -1,4 +1,4 @@
-"""The peer's side of ppo_cpu.py: rsl_rl's own runner on the same prepared data, in rsl_rl's own environment."""
+"""The peer's side of ppo_cpu.py and ppo_gpu.py: rsl_rl's own runner on the same prepared data, in its environment."""
 
 from importlib.metadata import version
 from typing import Any
@@ -16,13 +16,16 @@ class RecordedEnv(VecEnv):
     def __init__(self, workload: Workload):
         self._steps = RecordedSteps(workload)
         # Wrapped before the clock starts: what an environment delivers is not the library's work.
-        self._groups = [TensorDict({"policy": obs}, batch_size=[workload.robots]) for obs in self._steps.observations]
+        self._groups = [
+            TensorDict({"policy": obs}, batch_size=[workload.robots], device=workload.device)
+            for obs in self._steps.observations
+        ]
         self.num_envs = workload.robots
         self.num_actions = workload.actions
         self.max_episode_length = 1000
-        self.device = "cpu"
+        self.device = workload.device
         self.cfg = {}
-        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64)
+        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64, device=self.device)
         self._obs = self._groups[0]
 
     def get_observations(self) -> TensorDict:
@@ -38,6 +41,8 @@ class RecordedEnv(VecEnv):
 
 def prepare(workload: Workload) -> Training:
     torch.manual_seed(0)
+    if workload.device != "cpu":
+        torch.set_float32_matmul_precision("high")
     model: dict[str, Any] = {
         "class_name": "rsl_rl.models:MLPModel",
         "hidden_dims": list(workload.hidden_dims),
@@ -70,7 +75,7 @@ def prepare(workload: Workload) -> Training:
             "rnd_cfg": None,
         },
     }
-    runner = OnPolicyRunner(RecordedEnv(workload), config, log_dir=None, device="cpu")
+    runner = OnPolicyRunner(RecordedEnv(workload), config, log_dir=None, device=workload.device)
     watch = Stopwatch()
     update = runner.alg.update
     train_mode = runner.alg.train_mode

@@ -1,6 +1,7 @@
-"""This library's side of ppo_cpu.py: its runner on prepared data."""
+"""This library's side of ppo_cpu.py and ppo_gpu.py: its runner on prepared data."""
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,16 +16,22 @@ class RecordedEnv(VecEnv):
     """An environment that ignores the actions and replays prepared steps."""
 
     def __init__(self, workload: Workload):
-        self._steps = RecordedSteps(workload)
+        # A captured rollout replays the rows it was captured with: one rollout of them is all there is.
+        self.is_graph_safe = workload.device != "cpu"
+        self._steps = RecordedSteps(workload, rollouts=1 if self.is_graph_safe else 4)
         self.num_envs = workload.robots
         self.num_obs = workload.observations
         self.num_privileged_obs = None
         self.num_actions = workload.actions
         self.max_episode_length = 1000
-        self.device = "cpu"
-        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64)
+        self.device = workload.device
+        self.episode_length_buf = torch.zeros(workload.robots, dtype=torch.int64, device=self.device)
         self.extras: dict[str, Any] = {}
         self._obs = self._steps.next()[0]
+
+    def during_capture(self, stream: Any) -> Any:
+        """Nothing has to be prepared."""
+        return nullcontext()
 
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """The latest observation."""
@@ -42,6 +49,8 @@ class RecordedEnv(VecEnv):
 
 def prepare(workload: Workload) -> Training:
     torch.manual_seed(0)
+    if workload.device != "cpu":
+        torch.set_float32_matmul_precision("high")
     policy: dict[str, Any] = {
         "class_name": "ActorCritic",
         "actor_hidden_dims": list(workload.hidden_dims),
@@ -64,15 +73,16 @@ def prepare(workload: Workload) -> Training:
         "entropy_coef": 0.01,
         "gamma": 0.99,
         "lam": 0.95,
+        "mixed_precision": workload.mixed_precision,
     }
     config = {
         "num_steps_per_env": workload.steps,
         "empirical_normalization": True,
-        "engine": "eager",
+        "engine": workload.engine,
         "policy": policy,
         "algorithm": algorithm,
     }
-    runner = build_runner("OnPolicyRunner", RecordedEnv(workload), config, None, "cpu")
+    runner = build_runner("OnPolicyRunner", RecordedEnv(workload), config, None, workload.device)
     watch = Stopwatch()
     collect, update = runner._collect, runner.alg.update
 

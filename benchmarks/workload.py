@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 import torch
+from device_limits import device_limits
 from torch import Tensor
 
 
@@ -30,6 +31,11 @@ class Workload:
     mini_batches: int = 4
     done_prob: float = 0.01
     """Chance that an episode ends with a step; one end in four is a time-out."""
+    device: str = "cpu"
+    engine: str = "eager"
+    """How this library runs; the peer always runs as it does by default."""
+    mixed_precision: str | None = None
+    """Of this library's update."""
 
     @property
     def policy(self) -> str:
@@ -78,9 +84,10 @@ class RecordedSteps:
     def __init__(self, workload: Workload, seed: int = 0, rollouts: int = 4):
         generator = torch.Generator().manual_seed(seed)
         shape = (workload.steps * rollouts, workload.robots)
-        self.observations = torch.randn(*shape, workload.observations, generator=generator) * 2.0 + 0.5
-        self.rewards = torch.randn(*shape, generator=generator) * 0.1
-        ends = torch.rand(*shape, generator=generator)
+        device = workload.device
+        self.observations = (torch.randn(*shape, workload.observations, generator=generator) * 2.0 + 0.5).to(device)
+        self.rewards = (torch.randn(*shape, generator=generator) * 0.1).to(device)
+        ends = torch.rand(*shape, generator=generator).to(device)
         self.dones = (ends < workload.done_prob).long()
         self.time_outs = ends < workload.done_prob / 4.0
         self.position = 0
@@ -102,10 +109,12 @@ class Stopwatch:
 
     def start(self) -> None:
         """A part begins."""
+        wait_for_device()
         self._start = (time.perf_counter(), time.process_time())
 
     def stop(self, part: str) -> None:
         """The part has ended, and the next begins."""
+        wait_for_device()
         wall, processor = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
         self.seconds.setdefault(part, []).append(wall)
         self.seconds.setdefault(f"{part} processor", []).append(processor)
@@ -117,15 +126,24 @@ class Stopwatch:
         return seconds
 
 
-def matrix_rate(repeats: int = 20) -> float:
-    """The best rate of a product of large matrices with the present number of threads, in operations a second."""
-    left, right = torch.randn(1536, 512), torch.randn(512, 512)
+def wait_for_device() -> None:
+    """Wait until a GPU, if one was used, has done everything."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def matrix_rate(repeats: int = 200) -> float:
+    """The best rate of a matrix product with the present number of threads, in operations a second.
+
+    Each product is short, so that some of them run undisturbed on a busy machine too.
+    """
+    left, right = torch.randn(1024, 256), torch.randn(256, 256)
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
-        left @ right
+        torch.mm(left, right)
         best = min(best, time.perf_counter() - start)
-    return 2.0 * 1536 * 512 * 512 / best
+    return 2.0 * 1024 * 256 * 256 / best
 
 
 Training = Callable[[int], dict[str, list[float]]]
@@ -144,6 +162,8 @@ def serve(prepare: Callable[[Workload], Training], versions: Callable[[], dict[s
             answer: Any = {"versions": versions(), "threads": torch.get_num_threads()}
         elif "iterations" in request and training is not None:
             answer = training(request["iterations"])
+        elif request["measure"] == "device limits":
+            answer = device_limits()
         else:
             answer = {"matrix_rate": matrix_rate()}
         answers.write(json.dumps(answer) + "\n")

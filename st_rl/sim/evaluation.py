@@ -129,12 +129,14 @@ def plan_ranges(plan: EvaluationPlan, commands: Any) -> list[Range]:
 @torch.inference_mode()
 def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None) -> Walk:
     """Let every robot walk under its command `(N, 3)`, optionally with pushes of so many m/s every so many seconds."""
-    steps, feet = round(seconds / task.step_dt), len(task.robot.feet)
+    steps, feet, device = round(seconds / task.step_dt), len(task.robot.feet), task.device
     shape = (steps, task.num_envs)
-    velocity, power = torch.zeros(*shape, 3), torch.zeros(shape)
-    contact, height = torch.zeros(*shape, feet, dtype=torch.bool), torch.zeros(*shape, feet)
-    standing = torch.zeros(shape, dtype=torch.bool)
-    upright = torch.ones(task.num_envs, dtype=torch.bool)
+    # Kept on the device: a step that reads nothing does not wait for it.
+    velocity, power = torch.zeros(*shape, 3, device=device), torch.zeros(shape, device=device)
+    contact = torch.zeros(*shape, feet, dtype=torch.bool, device=device)
+    height = torch.zeros(*shape, feet, device=device)
+    standing = torch.zeros(shape, dtype=torch.bool, device=device)
+    upright = torch.ones(task.num_envs, dtype=torch.bool, device=device)
     forget = _memory_of(policy)
     forget(None)
     task.reset()
@@ -148,13 +150,15 @@ def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Ra
             obs = split_observations(task.get_observations())[0]
         obs, _, _, dones, _ = split_step(task.step(policy(obs)))
         forget(dones)
-        upright &= ~dones.cpu()
+        upright &= ~dones
         standing[step] = upright
-        velocity[step] = torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1).cpu()
-        contact[step], height[step] = task.foot_contact.cpu(), task.foot_height.cpu()
-        power[step] = (task.torques.abs() * task.joint_vel.abs()).sum(dim=1).cpu()
+        velocity[step] = torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1)
+        contact[step], height[step] = task.foot_contact, task.foot_height
+        power[step] = (task.torques.abs() * task.joint_vel.abs()).sum(dim=1)
     diverged = int(task.diverged_count) - diverged_before
-    return Walk(commands.cpu(), velocity, contact, height, power, standing, task.step_dt, diverged)
+    measured = {"velocity": velocity, "contact": contact, "foot_height": height, "power": power, "standing": standing}
+    on_host = {name: tensor.cpu() for name, tensor in measured.items()}
+    return Walk(commands.cpu(), **on_host, period=task.step_dt, diverged=diverged)
 
 
 def _memory_of(policy: Policy) -> Callable[[Tensor | None], Any]:
