@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,13 @@ class Side:
             "MKL_NUM_THREADS": str(threads),
             "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
+        # What the libraries print is shown only when something goes wrong.
+        self._messages = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [python, str(FOLDER / worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if worker.endswith("rsl_rl.py") else None,
+            stderr=self._messages,
             env=environment,
             text=True,
         )
@@ -54,12 +57,15 @@ class Side:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
+            self._messages.seek(0)
+            message = self._messages.read()[-2000:]
+            raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}:\n{message}")
         return json.loads(answer)
 
     def close(self) -> None:
         """Let the process end."""
         self._process.communicate()
+        self._messages.close()
 
 
 def take_turns(sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, dict[str, list[float]]]:
