@@ -39,6 +39,38 @@ class RecordedEnv(VecEnv):
         return self._obs, rewards, dones, {"time_outs": time_outs}
 
 
+class TaskEnv(VecEnv):
+    """A built-in task of st_rl in the form that rsl_rl takes."""
+
+    def __init__(self, workload: Workload):
+        from st_rl.sim.tasks import make_task
+
+        self._task = make_task(workload.task, workload.robots, workload.device)
+        self.num_envs, self.num_actions = self._task.num_envs, self._task.num_actions
+        self.max_episode_length, self.device, self.cfg = self._task.max_episode_length, workload.device, {}
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:
+        """Steps of the current episode."""
+        return self._task.episode_length_buf
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: torch.Tensor) -> None:
+        self._task.episode_length_buf = value
+
+    def _groups(self, extras: dict[str, Any]) -> TensorDict:
+        return TensorDict(extras["observations"], batch_size=[self.num_envs])
+
+    def get_observations(self) -> TensorDict:
+        """The latest observation."""
+        return self._groups(self._task.get_observations()[1])
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """One step of the task."""
+        _, rewards, dones, extras = self._task.step(actions)
+        return self._groups(extras), rewards, dones.long(), {"time_outs": extras["time_outs"], "log": extras["log"]}
+
+
 def prepare(workload: Workload) -> Training:
     torch.manual_seed(0)
     if workload.device != "cpu":
@@ -60,7 +92,7 @@ def prepare(workload: Workload) -> Training:
     config = {
         "num_steps_per_env": workload.steps,
         "save_interval": 10**9,
-        "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
+        "obs_groups": {"actor": ["policy"], "critic": ["critic" if workload.task else "policy"]},
         "actor": {**model, "distribution_cfg": distribution},
         "critic": dict(model),
         "algorithm": {
@@ -75,7 +107,8 @@ def prepare(workload: Workload) -> Training:
             "rnd_cfg": None,
         },
     }
-    runner = OnPolicyRunner(RecordedEnv(workload), config, log_dir=None, device=workload.device)
+    env = RecordedEnv(workload) if workload.task is None else TaskEnv(workload)
+    runner = OnPolicyRunner(env, config, log_dir=None, device=workload.device)
     watch = Stopwatch()
     update = runner.alg.update
     train_mode = runner.alg.train_mode

@@ -10,6 +10,7 @@ from workload import RecordedSteps, Stopwatch, Training, Workload, serve
 import st_rl
 from st_rl.env import VecEnv
 from st_rl.runners import build_runner
+from st_rl.sim.tasks import make_task
 
 
 class RecordedEnv(VecEnv):
@@ -82,7 +83,8 @@ def prepare(workload: Workload) -> Training:
         "policy": policy,
         "algorithm": algorithm,
     }
-    runner = build_runner("OnPolicyRunner", RecordedEnv(workload), config, None, workload.device)
+    env = RecordedEnv(workload) if workload.task is None else make_task(workload.task, workload.robots, workload.device)
+    runner = build_runner("OnPolicyRunner", env, config, None, workload.device)
     watch = Stopwatch()
     collect, update = runner._collect, runner.alg.update
 

@@ -36,6 +36,8 @@ class Workload:
     """How this library runs; the peer always runs as it does by default."""
     mixed_precision: str | None = None
     """Of this library's update."""
+    task: str | None = None
+    """A built-in task to train instead of replaying prepared steps; it sets the observations and actions itself."""
 
     @property
     def policy(self) -> str:

@@ -1,0 +1,105 @@
+"""A whole training of a built-in task on a CPU: physics alone, this library, and rsl_rl on the same task.
+
+    python benchmarks/task_cpu.py          # or: st-rl bench cpu
+
+All three take turns on the same robots, threads and substeps: `mujoco.batch.Batch` alone, an iteration of this library,
+an iteration of rsl_rl through an adapter around the same task. Writes results/task_cpu.json.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine, write_results
+from ppo_cpu import FOLDER, Side
+from workload import Workload
+
+from st_rl.sim.tasks import make_task
+
+
+class Physics:
+    """The robots of a task that stand still, stepped without a task around them."""
+
+    def __init__(self, workload: Workload):
+        self._task = make_task(str(workload.task), workload.robots)
+        self._steps = workload.steps
+        self._task.step(self._task.actions)
+
+    def seconds(self) -> float:
+        """Wall clock of the physics of one rollout."""
+        backend = self._task.backend
+        began = time.perf_counter()
+        for _ in range(self._steps):
+            backend.step(backend.physics.substeps)
+        return time.perf_counter() - began
+
+
+def measure(workload: Workload, sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
+    """Seconds of one rollout's physics, and of one iteration of every side, taken in turn."""
+    for side in sides.values():
+        side.ask(workload=workload.to_json())
+        side.ask(iterations=3)
+    physics = Physics(workload)
+    samples: dict[str, list[float]] = {"physics": [], **{name: [] for name in sides}}
+    for number in range(rounds):
+        samples["physics"].append(physics.seconds())
+        for name in sorted(sides, reverse=bool(number % 2)):
+            parts = sides[name].ask(iterations=1)
+            samples[name].append(sum(parts["acting"]) + sum(parts["update"]))
+    return samples
+
+
+def summarize(workload: Workload, samples: dict[str, list[float]]) -> dict[str, Any]:
+    """Steps a second of each, and the two ratios that count."""
+    steps = workload.robots * workload.steps
+    row: dict[str, Any] = {"workload": workload.to_json(), "rounds": len(samples["physics"])}
+    for name, seconds in samples.items():
+        row[name] = {
+            "median_steps_per_second": steps / statistics.median(seconds),
+            "best_steps_per_second": steps / min(seconds),
+        }
+    for kind in ("median", "best"):
+        speed = {name: row[name][f"{kind}_steps_per_second"] for name in samples}
+        row[f"{kind}_share_of_physics"] = speed["st_rl"] / speed["physics"]
+        if "rsl_rl" in speed:
+            row[f"{kind}_ratio_to_rsl_rl"] = speed["st_rl"] / speed["rsl_rl"]
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    peer = FOLDER.parent / ".venv-peers" / "bin" / "python"
+    parser.add_argument("--peer-python", default=str(peer), help="interpreter of the environment that holds rsl_rl")
+    parser.add_argument("--task", default="quadruped-walk", help="a built-in task")
+    parser.add_argument("--robots", type=int, default=256, help="robots simulated together")
+    parser.add_argument("--rounds", type=int, default=15, help="samples of each")
+    parser.add_argument("--engine", default="eager", help="engine of this library")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "task_cpu.json", help="where results go")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    workload = Workload(options.robots, (128, 128), task=options.task, engine=options.engine)
+    sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1)}
+    if Path(options.peer_python).exists():
+        sides["rsl_rl"] = Side(options.peer_python, "worker_rsl_rl.py", 1)
+    else:
+        print(f"{options.peer_python} is not there: no peer. benchmarks/README.md says how to make it.")
+    row = summarize(workload, measure(workload, sides, options.rounds))
+    for side in sides.values():
+        side.close()
+    for name in ("physics", *sides):
+        median, best = row[name]["median_steps_per_second"], row[name]["best_steps_per_second"]
+        print(f"{name:>8}: {median:9,.0f} steps/s (best {best:,.0f})")
+    share, best_share = row["median_share_of_physics"], row["best_share_of_physics"]
+    print(f"share of physics alone: {share:.2f} (of the best: {best_share:.2f})")
+    if "rsl_rl" in sides:
+        ratio, best_ratio = row["median_ratio_to_rsl_rl"], row["best_ratio_to_rsl_rl"]
+        print(f"times rsl_rl: {ratio:.2f} (of the best: {best_ratio:.2f})")
+    write_results(options.output, {"benchmark": "task_cpu", **describe_machine(), "row": row})
+
+
+if __name__ == "__main__":
+    main()
