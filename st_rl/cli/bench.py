@@ -33,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     name, *options = arguments
     if name not in SCRIPTS:
         raise UsageError(f"unknown benchmark '{name}'; known: {', '.join(SCRIPTS)}")
-    script = Path(__file__).resolve().parents[2] / "benchmarks" / SCRIPTS[name][0]
+    repository = Path(__file__).resolve().parents[2]
+    script = repository / "benchmarks" / SCRIPTS[name][0]
     if not script.is_file():
-        raise UsageError(
-            "the benchmarks are part of the repository, not of the installed package: clone it to run them"
-        )
-    return subprocess.call([sys.executable, str(script), *options])
+        raise UsageError("the benchmarks are not in the installed package: clone the repository to run them")
+    path = os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))
+    return subprocess.call([sys.executable, str(script), *options], env={**os.environ, "PYTHONPATH": path})
