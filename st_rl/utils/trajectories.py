@@ -106,18 +106,22 @@ def unpad_trajectories(trajectories: Tensor, masks: Tensor) -> Tensor:
     `masks` is the bool mask `(T, K)` of `split_and_pad_trajectories`, or the int64 `position (T, B)` of a
     `TrajectoryIndex`: then the result is a pure gather and nothing waits on the device.
     """
-    num_steps = trajectories.shape[0]
     features = trajectories.shape[2:]
-    if masks.dtype == torch.int64:
-        cells = trajectories.reshape(-1, *features).index_select(0, masks.reshape(-1))
-        return cells.view(*masks.shape, *features)
-    masks = masks.bool()
+    position = masks if masks.dtype == torch.int64 else _positions(masks.bool(), trajectories)
+    # One gather of whole rows: several times faster than indexing with the mask, and its result is contiguous.
+    cells = trajectories.reshape(-1, *features).index_select(0, position.reshape(-1))
+    return cells.view(*position.shape, *features)
+
+
+def _positions(masks: Tensor, trajectories: Tensor) -> Tensor:
+    """The int64 position `(T, B)` of every step of complete environments in padded `trajectories (T, K, ...)`."""
+    num_steps, num_trajectories = trajectories.shape[:2]
     if masks.shape != trajectories.shape[:2]:
         raise ValueError(f"masks {tuple(masks.shape)} do not fit trajectories {tuple(trajectories.shape)}")
-    steps = trajectories.transpose(0, 1)[masks.transpose(0, 1)]
-    if num_steps == 0 or steps.shape[0] % num_steps:
+    piece, time = masks.t().nonzero(as_tuple=True)
+    if num_steps == 0 or piece.shape[0] % num_steps:
         raise ValueError(
-            f"masks select {steps.shape[0]} steps, which are not complete environments of {num_steps} steps each; "
+            f"masks select {piece.shape[0]} steps, which are not complete environments of {num_steps} steps each; "
             "pass all pieces of every environment"
         )
-    return steps.view(-1, num_steps, *features).transpose(0, 1)
+    return (time * num_trajectories + piece).view(-1, num_steps).t()
