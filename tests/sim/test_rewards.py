@@ -29,8 +29,10 @@ def random_state():
         "foot_height": rng.uniform(0, 0.06, (N, 4)),
         "swing_height": rng.uniform(0, 0.06, (N, 4)),
         "phase": rng.random(N),
+        "base_height": rng.uniform(0.2, 0.32, (N, 1)),
     }
-    return numbers, SimpleNamespace(**{name: torch.tensor(value) for name, value in numbers.items()})
+    tensors = {name: torch.tensor(value) for name, value in numbers.items()}
+    return numbers, SimpleNamespace(**tensors, default_height=0.3)
 
 
 def slip(s, i):
@@ -48,13 +50,14 @@ def gait(s, i):
 
 
 EXPECTED = {
-    "track_linear_velocity": lambda s, i: np.exp(-(np.hypot(*s["velocity_error"][i, :2]) ** 2) / 0.25),
-    "track_turning": lambda s, i: np.exp(-(s["velocity_error"][i, 2] ** 2) / 0.25),
+    "track_linear_velocity": lambda s, i: np.exp(-(np.hypot(*s["velocity_error"][i, :2]) ** 2) / 0.15),
+    "track_turning": lambda s, i: np.exp(-(s["velocity_error"][i, 2] ** 2) / 0.15),
     "alive": lambda s, i: 1.0,
     "vertical_velocity": lambda s, i: s["base_lin_vel"][i, 2] ** 2,
     "roll_and_pitch_rate": lambda s, i: s["base_ang_vel"][i, 0] ** 2 + s["base_ang_vel"][i, 1] ** 2,
     "tilt": lambda s, i: s["projected_gravity"][i, 0] ** 2 + s["projected_gravity"][i, 1] ** 2,
     "action_rate": lambda s, i: np.linalg.norm(s["actions"][i] - s["last_actions"][i]) ** 2,
+    "base_height": lambda s, i: max(0.9 * 0.3 - s["base_height"][i, 0], 0.0) ** 2,
     "pose": lambda s, i: np.linalg.norm(s["joint_offset"][i]) ** 2,
     "foot_slip": slip,
     "gait": gait,

@@ -216,6 +216,8 @@ class QuadrupedWalk(Task):
         """Put what never changes on the device."""
         robot, cfg, device = self.robot, self.cfg, self.backend.device
         self._default_qpos = _constant(robot.default_qpos, device)
+        self.default_height = float(robot.default_qpos[self._base.qpos + 2])
+        """Height of the base in the default pose, m."""
         self._default_joint_pos = _constant(robot.default_joint_pos, device)
         self._joint_qpos = torch.tensor(robot.qpos_indices, device=device)
         self._joint_pos_columns = Columns(robot.qpos_indices, device)

@@ -11,13 +11,14 @@ from st_rl.sim.tasks.task import Term
 
 # Every reward term with its function and its weight per second.
 REWARDS: dict[str, tuple[Term, float]] = {
-    "track_linear_velocity": (terms.track_linear_velocity, 1.5),
-    "track_turning": (terms.track_turning, 0.5),
+    "track_linear_velocity": (terms.track_linear_velocity, 2.0),
+    "track_turning": (terms.track_turning, 0.8),
     "gait": (terms.gait, 0.5),
     "alive": (terms.alive, 0.3),
     "vertical_velocity": (terms.vertical_velocity, -1.0),
     "roll_and_pitch_rate": (terms.roll_and_pitch_rate, -0.02),
-    "tilt": (terms.tilt, -1.0),
+    "tilt": (terms.tilt, -2.0),
+    "base_height": (terms.base_height, -30.0),
     "action_rate": (terms.action_rate, -0.005),
     "pose": (terms.pose, -0.05),
     "foot_slip": (terms.foot_slip, -0.02),

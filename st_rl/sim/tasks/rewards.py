@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 # Squared error at which a tracking reward has fallen to 1/e, (m/s)^2 or (rad/s)^2.
-TRACKING_SCALE = 0.25
+TRACKING_SCALE = 0.15
+# Height of the base that walking asks for, as a share of that of the default pose.
+WALKING_HEIGHT = 0.9
 
 
 def track_linear_velocity(task: Any) -> torch.Tensor:
@@ -44,6 +46,11 @@ def tilt(task: Any) -> torch.Tensor:
 def action_rate(task: Any) -> torch.Tensor:
     """Squared change of the action since the last step."""
     return (task.actions - task.last_actions).square().sum(dim=1)
+
+
+def base_height(task: Any) -> torch.Tensor:
+    """Squared distance by which the base is below the height of walking, m^2."""
+    return (WALKING_HEIGHT * task.default_height - task.base_height.squeeze(1)).clamp_(min=0.0).square()
 
 
 def pose(task: Any) -> torch.Tensor:
