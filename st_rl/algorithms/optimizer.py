@@ -66,7 +66,8 @@ class GuardedOptimizer:
         norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
         if self._rate_tensor is not None:
             # Told on the GPU, the step skips itself there; anywhere else asking costs less than telling.
-            self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # pyright: ignore[reportAttributeAccessIssue]
+            # NaN compares false: the norm is finite only if it is less than infinity.
+            self.optimizer.found_inf = (~(norm < torch.inf)).float()  # pyright: ignore[reportAttributeAccessIssue]
             self.optimizer.step()
         elif bool(torch.isfinite(norm)):
             self.optimizer.step()

@@ -311,19 +311,27 @@ class PPO:
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
         with self._precision():
-            losses, inter_vars, stats = self.engine.compiled(self.compute_losses)(minibatch)
-        if self.engine.plan.compiles and "kl" in inter_vars:
-            self._adapt_learning_rate(inter_vars["kl"])
-        total = sum((getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()), torch.zeros(()))
-        measured = {f"loss/{name}": value for name, value in losses.items()}
-        measured["loss/total_loss"] = total
+            total, measured, kl = self.engine.compiled(self._objective)(minibatch)
+        if kl is not None:
+            self._adapt_learning_rate(kl)
         if self._novelty is not None:
             measured["loss/rnd"] = self._novelty.learn(minibatch.rnd_state)
-        measured |= {f"stat/{name}": value for name, value in stats.items()}
         measured["gradient_norm"] = self._stepper.step(total, self.max_grad_norm)
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
+
+    def _objective(self, minibatch: Any) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The weighted sum of all losses, what is worth showing of them, and a KL divergence left to adapt to."""
+        losses, inter_vars, stats = self.compute_losses(minibatch)
+        weighted = [getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()]
+        total = torch.stack(weighted).sum()
+        measured = {f"loss/{name}": value.detach() for name, value in losses.items()}
+        measured["loss/total_loss"] = total.detach()
+        measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
+        # As written, `compute_losses` has adapted the learning rate; traced, it could not.
+        left_to_do = "kl" in inter_vars and torch.compiler.is_compiling()
+        return total, measured, inter_vars["kl"].mean() if left_to_do else None
 
     def _precision(self) -> AbstractContextManager[Any]:
         """The hidden layers in less than float32 if that is asked for; weights and everything else stay as they are."""
@@ -392,7 +400,7 @@ class PPO:
         # A number keeps its precision: a rate that the rule leaves alone must not even be rounded.
         rate = self.learning_rate
         rate = rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device=kl.device)
-        self.learning_rate = adapted_learning_rate(rate, kl, float(self.desired_kl or 0.0))
+        self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, float(self.desired_kl or 0.0))
 
     # ---- saving --------------------------------------------------------------------------------------------------
 

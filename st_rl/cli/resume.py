@@ -36,12 +36,21 @@ def main(arguments: Sequence[str]) -> int:
     checkpoint = run.checkpoint(options.checkpoint)
     make_writable(run.path)
     from st_rl.cli.loading import SavedRun
-    from st_rl.cli.training import check_device, learn, make_judge, seed_everything, set_threads, write_settings
+    from st_rl.cli.training import (
+        check_device,
+        learn,
+        make_judge,
+        seed_everything,
+        set_threads,
+        use_tensor_cores,
+        write_settings,
+    )
 
     saved = SavedRun(run)
     settings = saved.settings
     device = options.device or str(settings["device"])
     check_device(device)
+    use_tensor_cores(device)
     threads = options.threads or settings.get("torch_threads")
     set_threads(threads, device, saved.training.to_dict()["policy"], saved.env_config)
     seed_everything(int(settings["seed"]))

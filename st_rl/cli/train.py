@@ -100,12 +100,21 @@ def _split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, command_line: str) -> int:
     """Build the task and the runner, keep what a repetition needs, and learn."""
     from st_rl.cli.environment_facts import git_state, machine, versions
-    from st_rl.cli.training import check_device, learn, make_judge, seed_everything, set_threads, write_settings
+    from st_rl.cli.training import (
+        check_device,
+        learn,
+        make_judge,
+        seed_everything,
+        set_threads,
+        use_tensor_cores,
+        write_settings,
+    )
     from st_rl.runners import build_runner
 
     if training.runner.max_iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
     check_device(options.device)
+    use_tensor_cores(options.device)
     config = training.to_dict()
     threads = set_threads(options.threads, options.device, config["policy"], options.env)
     seed_everything(options.seed)

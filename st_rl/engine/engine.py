@@ -12,6 +12,8 @@ from st_rl.engine.graph import GraphedLoop, GraphedStep
 from st_rl.utils.log import logger
 
 ENGINES = ("auto", "eager", "compile", "graph")
+# How often one piece of code may be compiled anew in a process, for other networks or sizes.
+RECOMPILE_LIMIT = 256
 
 
 class Plan(NamedTuple):
@@ -99,7 +101,16 @@ class Engine:
         if not self.plan.compiles:
             return function
         if function not in self._compiled:
-            self._compiled[function] = torch.compile(function, dynamic=False, backend=self._compile_backend)
+            import torch._dynamo
+
+            # Counted for all trainings of a process together; beyond the limit code would quietly run as written.
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+            # The random numbers of eager code, not the compiler's own.
+            is_inductor = self._compile_backend == "inductor"
+            options: dict[str, Any] | None = {"fallback_random": True} if is_inductor else None
+            self._compiled[function] = torch.compile(
+                function, dynamic=False, backend=self._compile_backend, options=options
+            )
         return self._compiled[function]
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +133,7 @@ class Engine:
         function: Callable[[], Any],
         host_state: Sequence[tuple[Any, str]] = (),
         during_capture: Callable[[torch.cuda.Stream], AbstractContextManager[Any]] | None = None,
-    ) -> Callable[[Hashable], Any]:
+    ) -> Callable[..., Any]:
         """A function without arguments on tensors in fixed places, as one graph if that is the plan."""
         if self._stream is None:
             return lambda key=None: function()

@@ -25,6 +25,8 @@ from st_rl.sim.gait_metrics import (
 Policy = Callable[[Tensor], Tensor]
 """Actions `(N, A)` for raw observations `(N, O)`."""
 Range = tuple[float, float]
+Repeatable = Callable[[Callable[[], None]], Callable[[], Any]]
+"""Makes a function that will be called often fast, such as a captured graph of it."""
 
 AXES = ("forward", "sideways", "turning")
 # Figures of a walk, in the order of the table, with the words that explain them.
@@ -126,39 +128,76 @@ def plan_ranges(plan: EvaluationPlan, commands: Any) -> list[Range]:
     return [(float(low), float(high)) for low, high in chosen]
 
 
+def _as_it_is(step: Callable[[], None]) -> Callable[[], Any]:
+    return step
+
+
 @torch.inference_mode()
-def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None) -> Walk:
-    """Let every robot walk under its command `(N, 3)`, optionally with pushes of so many m/s every so many seconds."""
-    steps, feet, device = round(seconds / task.step_dt), len(task.robot.feet), task.device
-    shape = (steps, task.num_envs)
-    # Kept on the device: a step that reads nothing does not wait for it.
-    velocity, power = torch.zeros(*shape, 3, device=device), torch.zeros(shape, device=device)
-    contact = torch.zeros(*shape, feet, dtype=torch.bool, device=device)
-    height = torch.zeros(*shape, feet, device=device)
-    standing = torch.zeros(shape, dtype=torch.bool, device=device)
-    upright = torch.ones(task.num_envs, dtype=torch.bool, device=device)
+def walk(
+    task: Any,
+    policy: Policy,
+    commands: Tensor,
+    seconds: float,
+    pushes: Range | None = None,
+    repeatable: Repeatable = _as_it_is,
+) -> Walk:
+    """Let every robot walk under its command `(N, 3)`, optionally with pushes of so many m/s every so many seconds.
+
+    `repeatable` turns one step, which works on tensors in fixed places, into something that may be called often.
+    """
+    steps = round(seconds / task.step_dt)
+    recorded = _empty_records(task, steps)
+    upright = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
+    place = torch.zeros(1, dtype=torch.long, device=task.device)
     forget = _memory_of(policy)
     forget(None)
     task.reset()
     task.hold_commands(commands.to(task.device))
     push = _Pushes(task, *pushes) if pushes is not None else None
     diverged_before = int(task.diverged_count)
-    obs = split_observations(task.get_observations())[0]
+    obs = split_observations(task.get_observations())[0].clone()
+
+    def step_once() -> None:
+        new_obs, _, _, dones, _ = split_step(task.step(policy(obs)))
+        forget(dones)
+        upright.logical_and_(~dones)
+        rows = {
+            "standing": upright,
+            "velocity": torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1),
+            "contact": task.foot_contact,
+            "foot_height": task.foot_height,
+            "power": (task.torques.abs() * task.joint_vel.abs()).sum(dim=1),
+        }
+        for name, row in rows.items():
+            recorded[name].index_copy_(0, place, row[None])
+        obs.copy_(new_obs)
+        place.add_(1)
+
+    go_on = repeatable(step_once)
     for step in range(steps):
         if push is not None and push.is_due(step):
             push.apply()
-            obs = split_observations(task.get_observations())[0]
-        obs, _, _, dones, _ = split_step(task.step(policy(obs)))
-        forget(dones)
-        upright &= ~dones
-        standing[step] = upright
-        velocity[step] = torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1)
-        contact[step], height[step] = task.foot_contact, task.foot_height
-        power[step] = (task.torques.abs() * task.joint_vel.abs()).sum(dim=1)
+            obs.copy_(split_observations(task.get_observations())[0])
+        go_on()
     diverged = int(task.diverged_count) - diverged_before
-    measured = {"velocity": velocity, "contact": contact, "foot_height": height, "power": power, "standing": standing}
-    on_host = {name: tensor.cpu() for name, tensor in measured.items()}
+    on_host = {name: tensor.cpu() for name, tensor in recorded.items()}
     return Walk(commands.cpu(), **on_host, period=task.step_dt, diverged=diverged)
+
+
+def _empty_records(task: Any, steps: int) -> dict[str, Tensor]:
+    """Room for what a walk of so many steps measures, on the device: a step that reads nothing does not wait for it."""
+    shape, feet = (steps, task.num_envs), len(task.robot.feet)
+
+    def zeros(*width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(*shape, *width, dtype=dtype, device=task.device)
+
+    return {
+        "velocity": zeros(3),
+        "contact": zeros(feet, dtype=torch.bool),
+        "foot_height": zeros(feet),
+        "power": zeros(),
+        "standing": zeros(dtype=torch.bool),
+    }
 
 
 def _memory_of(policy: Policy) -> Callable[[Tensor | None], Any]:
@@ -224,14 +263,16 @@ def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
     return diagonal_pairs((offsets @ rotation)[:, :2])
 
 
-def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+def evaluate_walk(
+    task: Any, policy: Policy, plan: EvaluationPlan, repeatable: Repeatable = _as_it_is
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures of a task's robots, and what each of them did: lists by name."""
     commands = command_grid(plan_ranges(plan, task.cfg.commands), task.num_envs)
     moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
-    plain = walk(task, policy, commands, plan.seconds)
+    plain = walk(task, policy, commands, plan.seconds, None, repeatable)
     figures = judge(plain, mass, pairs, plan.settle_s, moving)
     if plan.push_speed > 0:
-        pushed = walk(task, policy, commands, plan.seconds, (plan.push_speed, plan.push_interval_s))
+        pushed = walk(task, policy, commands, plan.seconds, (plan.push_speed, plan.push_interval_s), repeatable)
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
     valid = plain.standing.clone()
     valid[: round(plan.settle_s / plain.period)] = False
@@ -297,18 +338,23 @@ def random_numbers_kept(device: torch.device | str) -> Iterator[None]:
 class Judge:
     """Scores a policy now and then in the course of its training, higher is better, on an environment of its own.
 
-    It draws no random numbers that the training would have drawn.
+    It draws no random numbers that the training would have drawn. `repeatable` makes the steps of a policy without
+    memory fast.
     """
 
-    def __init__(self, env: Any, plan: EvaluationPlan):
+    def __init__(self, env: Any, plan: EvaluationPlan, repeatable: Repeatable | None = None):
         self._env = env
         self._plan = plan
+        self._repeatable = repeatable
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with random_numbers_kept(getattr(self._env, "device", "cpu")):
             if is_commanded(self._env):
-                return walk_score(evaluate_walk(self._env, policy, self._plan)[0])
+                # A memory is never in the same place twice.
+                has_memory = getattr(getattr(policy, "actor_critic", None), "is_recurrent", True)
+                repeatable = None if has_memory else self._repeatable
+                return walk_score(evaluate_walk(self._env, policy, self._plan, repeatable or _as_it_is)[0])
             return float(evaluate_episodes(self._env, policy)["return_mean"])
 
 

@@ -9,27 +9,28 @@ class RunningAverages:
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._sums = torch.zeros(0)
-        self._bad = torch.zeros(0)
-        self._count = 0
+        self._rows: list[Tensor] = []
 
     def add(self, values: dict[str, Tensor]) -> None:
         """Add one value for each name; the names must be the same on every call."""
-        vector = torch.stack([value.detach().float() for value in values.values()])
-        finite = torch.isfinite(vector)
-        if self._count == 0:
+        if not self._rows:
             self._names = list(values)
-            self._sums, self._bad = torch.zeros_like(vector), torch.zeros_like(vector)
         elif list(values) != self._names:
             raise ValueError(f"the names changed between mini-batches: {self._names} became {list(values)}")
-        self._sums.add_(torch.where(finite, vector, 0.0))
-        self._bad.add_((~finite).float())
-        self._count += 1
+        self._rows.append(torch.stack([value.detach().float() for value in values.values()]))
 
     def means(self) -> dict[str, Tensor]:
         """Name -> 0-d mean of its finite values (NaN where it had none)."""
-        return dict(zip(self._names, (self._sums / (self._count - self._bad)).unbind()))
+        if not self._rows:
+            return {}
+        table = torch.stack(self._rows)
+        finite = torch.isfinite(table)
+        means = torch.where(finite, table, 0.0).sum(dim=0) / finite.sum(dim=0)
+        return dict(zip(self._names, means.unbind()))
 
     def bad_counts(self) -> dict[str, int]:
         """Name -> how many of its values were not finite, only where there were any; waits for the device."""
-        return {name: int(count) for name, count in zip(self._names, self._bad.tolist()) if count}
+        if not self._rows:
+            return {}
+        bad = torch.isfinite(torch.stack(self._rows)).logical_not_().sum(dim=0)
+        return {name: count for name, count in zip(self._names, bad.tolist()) if count}

@@ -51,6 +51,8 @@ class WarpBackend(Backend):
             self._model.opt.warn_overflow = 0
             contacts = physics.max_contacts or largest_number_of_contacts(self.model)
             rows = 4 * contacts + int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
+            # Room for this many contacts of one sensor is cleared and searched in every substep: no more than needed.
+            self._model.opt.contact_sensor_maxmatch = contacts
             self._data = self._mjwarp.put_data(self.model, data, nworld=num_envs, nconmax=contacts, njmax=rows)
         names = ("qpos", "qvel", "ctrl", "sensordata", "qfrc_actuator", "qacc_warmstart", "time", "qfrc_applied")
         self._arrays = {name: self._view(self._data, name) for name in names}

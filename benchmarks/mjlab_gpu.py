@@ -1,0 +1,97 @@
+"""The peer's side of a whole training on a GPU: mjlab with rsl_rl, Unitree Go1 on flat ground, in its environment.
+
+Trains as `mjlab`'s own script does, without its logger and without checkpoints. Prints one JSON object.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+
+TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
+# What it imports for uploads and rough ground, neither of which a training of this task uses.
+UNUSED = ("wandb", "scipy", "scipy.ndimage", "scipy.interpolate", "IPython", "IPython.display", "onnx")
+
+
+def make_runner(robots: int) -> Any:
+    """The runner of mjlab for its task."""
+    for name in UNUSED:
+        if find_spec(name.split(".")[0]) is None:
+            sys.modules[name] = MagicMock()
+    import mjlab.tasks  # noqa: F401  # registers the tasks
+    from mjlab.envs import ManagerBasedRlEnv
+    from mjlab.rl import MjlabOnPolicyRunner, RslRlVecEnvWrapper
+    from mjlab.tasks.registry import load_env_cfg, load_rl_cfg
+    from mjlab.utils.torch import configure_torch_backends
+
+    configure_torch_backends()
+    env_cfg, agent = load_env_cfg(TASK), load_rl_cfg(TASK)
+    env_cfg.scene.num_envs = robots
+    env = RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg=env_cfg, device="cuda:0"), clip_actions=agent.clip_actions)
+    return MjlabOnPolicyRunner(env, asdict(agent), None, "cuda:0")
+
+
+def watch(owner: Any, method: str, times: list[float]) -> None:
+    """Put a clock around a method."""
+    function = getattr(owner, method)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        outcome = function(*args, **kwargs)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+        return outcome
+
+    setattr(owner, method, timed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--robots", type=int, default=4096)
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--wait-for", type=Path, help="once warm, wait until this file exists")
+    options = parser.parse_args()
+    with redirect_stdout(sys.stderr):
+        runner = make_runner(options.robots)
+        runner.learn(num_learning_iterations=4, init_at_random_ep_len=True)
+        while options.wait_for is not None and not options.wait_for.exists():
+            time.sleep(0.2)
+        # First without clocks inside: waiting for the device between its parts would slow it down.
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        runner.learn(num_learning_iterations=options.iterations)
+        torch.cuda.synchronize()
+        seconds = (time.perf_counter() - start) / options.iterations
+        steps, updates = [], []
+        watch(runner.env, "step", steps)
+        watch(runner.alg, "update", updates)
+        runner.learn(num_learning_iterations=3)
+    samples = options.robots * runner.cfg["num_steps_per_env"]
+    result = {
+        "task": TASK,
+        "robots": options.robots,
+        "iterations": options.iterations,
+        "iteration_ms": 1e3 * seconds,
+        "steps_per_second": samples / seconds,
+        "environment_ms": 1e3 * sum(steps) / 3,
+        "update_ms": 1e3 * statistics.median(updates),
+        "versions": {name: version(name) for name in ("mjlab", "rsl-rl-lib", "mujoco", "mujoco-warp")},
+    }
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MUJOCO_GL", "disable")
+    main()
