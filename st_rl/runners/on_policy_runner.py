@@ -147,6 +147,7 @@ class OnPolicyRunner(SavedTraining):
                     break
             if self._saved_iteration != self.current_learning_iteration:
                 self._save_snapshot()
+            self._background.wait()
             if self.writer is not None:
                 self.writer.flush()
         except BaseException:
@@ -196,6 +197,7 @@ class OnPolicyRunner(SavedTraining):
         if self.current_learning_iteration % self.save_interval == 0:
             self._save_snapshot()
         if iteration == start_iter and self.log_dir is not None:
+            self._background.wait()
             for path in store_code_state(self.log_dir, self.git_status_repos):
                 self.writer.save_file(path)
 
@@ -352,21 +354,30 @@ class OnPolicyRunner(SavedTraining):
     # ---- showing -------------------------------------------------------------------------------------------------
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write one iteration to the writers and the console."""
+        """Write one iteration to the writers and the console; on a GPU, while the next one begins."""
         scalars, episodes = iteration_scalars(self, locs), episode_scalars(locs["ep_infos"])
-        if self.writer is not None:
-            for tag, value in (scalars | episodes).items():
-                self.writer.add_scalar(tag, value, locs["it"])
-            if locs["rewbuffer"] and self.logger_type != "wandb":
-                for tag in ("Train/mean_reward", "Train/mean_episode_length"):
-                    self.writer.add_scalar(f"{tag}/time", scalars[tag], int(self.tot_time))
+        by_time = {}
+        if locs["rewbuffer"] and self.logger_type != "wandb":
+            by_time = {f"{tag}/time": scalars[tag] for tag in ("Train/mean_reward", "Train/mean_episode_length")}
         duration = median(self._durations) if self._durations else locs["collection_time"] + locs["learn_time"]
         seconds_left = duration * (locs["tot_iter"] - locs["it"] - 1)
         rows = console_rows(scalars, episodes, locs, self.tot_timesteps, self.tot_time, seconds_left)
-        self._console.show(f"Learning iteration {locs['it']}/{locs['tot_iter']}", rows, width, pad)
+        title, seconds = f"Learning iteration {locs['it']}/{locs['tot_iter']}", int(self.tot_time)
+
+        def write() -> None:
+            if self.writer is not None:
+                for tag, value in (scalars | episodes).items():
+                    self.writer.add_scalar(tag, value, locs["it"])
+                for tag, value in by_time.items():
+                    self.writer.add_scalar(tag, value, seconds)
+            self._console.show(title, rows, width, pad)
+
+        # On a CPU the training needs every core itself.
+        self._background.call(write) if torch.device(self.device).type == "cuda" else write()
 
     def close(self) -> None:
         """Close the writers; `learn` may be called again."""
+        self._background.close()
         self._console.close()
         if self.writer is not None:
             self.writer.close()

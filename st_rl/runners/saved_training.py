@@ -14,6 +14,7 @@ from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils import ckpt_manipulator
+from st_rl.utils.background import BackgroundCalls
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.distributed import is_main
 from st_rl.utils.files import CheckpointError, load_checkpoint, save_checkpoint
@@ -43,6 +44,8 @@ class SavedTraining:
         self.evaluator: Callable[[InferencePolicy], float] | None = None
         # Made when learning starts, so that playing a policy writes nothing.
         self.writer: Any = None
+        # What is written beside the training.
+        self._background = BackgroundCalls()
         self._keeper: CheckpointKeeper | None = None
         self._saved_iteration: int | None = None
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
@@ -65,6 +68,7 @@ class SavedTraining:
     def save(self, path: str | Path, infos: Any = None) -> None:
         """Write a checkpoint; readers never see half a file."""
         save_checkpoint(self._checkpoint(infos), Path(path))
+        self._background.wait()
         if self.writer is not None:
             self.writer.save_model(str(path), self.current_learning_iteration)
 
