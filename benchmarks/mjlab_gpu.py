@@ -66,6 +66,8 @@ def main() -> None:
     with redirect_stdout(sys.stderr):
         runner = make_runner(options.robots)
         runner.learn(num_learning_iterations=4, init_at_random_ep_len=True)
+        if options.wait_for is not None:
+            Path(f"{options.wait_for}.ready.{os.getpid()}").touch()
         while options.wait_for is not None and not options.wait_for.exists():
             time.sleep(0.2)
         # First without clocks inside: waiting for the device between its parts would slow it down.

@@ -5,9 +5,11 @@ the times of every part of an iteration, of physics alone, and what the policy c
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,10 +35,22 @@ def process_seconds() -> float:
     return time.time() - os.stat("/proc/self").st_ctime
 
 
-def gpu_memory() -> float:
-    """GiB that are taken on the GPU, by Warp too."""
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) / 2**30
+def gpu_memory() -> float | None:
+    """GiB that this process takes on the GPU, with what Warp and CUDA need; None where nobody says."""
+    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    used = dict(line.split(", ") for line in lines if ", " in line)
+    megabytes = used.get(str(os.getpid()), "")
+    return int(megabytes) / 1024 if megabytes.isdigit() else None
+
+
+def wait_for(path: Path | None) -> None:
+    """Say that this process is ready, and wait for a file."""
+    if path is None:
+        return
+    Path(f"{path}.ready.{os.getpid()}").touch()
+    while not path.exists():
+        time.sleep(0.05)
 
 
 def parse_options() -> argparse.Namespace:
@@ -54,6 +68,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--judge", action="store_true", help="judge the policy in the end, on the CPU with fine physics"
     )
+    parser.add_argument("--start-at", type=Path, help="once ready, wait until this file exists")
+    parser.add_argument("--judge-at", type=Path, help="before judging, wait until this file exists")
     parser.add_argument("--profile", type=Path, help="where the kernels of one iteration are listed")
     parser.add_argument("--folder", type=Path, help="run folder; a temporary one by default")
     return parser.parse_args()
@@ -149,6 +165,8 @@ def profile(runner: OnPolicyRunner, path: Path) -> dict[str, int]:
 def judge(runner: OnPolicyRunner, seed: int) -> dict[str, Any]:
     """What the policy does on the CPU with fine physics, without noise."""
     plan = EvaluationPlan(seed=20_001 + seed)
+    torch.set_num_threads(1)
+    runner.env.cfg.physics = dataclasses.replace(runner.env.cfg.physics, num_threads=2)
     env = make_judged_task("quadruped-walk", runner.env.cfg, plan.robots, plan.seconds, plan.seed, True)
     return evaluate_walk(env, runner.get_inference_policy("cpu"), plan)[0]
 
@@ -168,15 +186,17 @@ def main() -> None:
             (runner, "_save_snapshot", "save and judge"),
         ):
             clock.watch(owner, method, name)
+        wait_for(options.start_at)
+        started = process_seconds()
         runner.learn(options.iterations, init_at_random_ep_len=True)
         trained = process_seconds()
         steps, seconds = options.robots * runner.num_steps_per_env, clock.seconds
         steady = {name: times[STEADY:] or times[-1:] for name, times in seconds.items() if name != "save and judge"}
         result: dict[str, Any] = {
-            "options": {k: v for k, v in vars(options).items() if k not in ("folder", "profile")},
+            "options": {k: v for k, v in vars(options).items() if not isinstance(v, Path)},
             "engine": runner.alg.engine.describe(),
             "seconds_until_training": ready,
-            "seconds_of_training": trained - ready,
+            "seconds_of_training": trained - started,
             "seconds_of_first_iterations": sum(seconds["iteration"][:STEADY]),
             "median_ms": {name: 1e3 * statistics.median(times) for name, times in steady.items()},
             "save_and_judge_ms": [1e3 * t for t in seconds["save and judge"]],
@@ -185,6 +205,7 @@ def main() -> None:
             "steps_per_second": steps * len(steady["iteration"]) / sum(steady["iteration"]),
             "steps_per_second_median": steps / statistics.median(steady["iteration"]),
             "memory_gib": gpu_memory(),
+            "memory_of_torch_gib": torch.cuda.max_memory_reserved() / 2**30,
         }
         if options.profile is not None:
             result["kernels"] = profile(runner, options.profile)
@@ -193,6 +214,8 @@ def main() -> None:
             result["task_ms"] = 1e3 * task_seconds(runner.env, runner.num_steps_per_env)
             result["physics_share"] = result["physics_ms"] / result["median_ms"]["iteration"]
         if options.judge:
+            print(json.dumps(result), file=sys.stderr, flush=True)
+            wait_for(options.judge_at)
             result["figures"] = judge(runner, options.seed)
     print(json.dumps(result), flush=True)
 

@@ -233,11 +233,15 @@ class PPO:
         time_outs = infos["time_outs"].to(self.device).reshape(-1) > 0
         if time_outs.device.type == "cpu" and not bool(time_outs.any()):
             return torch.zeros_like(self.transition.rewards)
-        values = self.transition.values
-        final = self._final_critic_observation(infos)
+        final, policy = self._final_critic_observation(infos), self.actor_critic
+        bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
+        with policy.memory_kept():
+            return bootstrap(time_outs, self.transition.values, final)
+
+    def _bootstrap(self, time_outs: Tensor, values: Tensor, final: Tensor | None) -> Tensor:
+        """Discounted values of the last observations `final (N, Oc)`, or else `values (N, 1)`, where time ran out."""
         if final is not None:
-            with self.actor_critic.memory_kept():
-                final_values = self.actor_critic.evaluate(final).detach()
+            final_values = self.actor_critic.evaluate(final).detach()
             # A last observation that holds NaN or Inf gives no value; the state before it still does.
             values = torch.where(torch.isfinite(final_values), final_values, values)
         # `where`, not a product: rows of robots that go on may hold anything.
