@@ -118,7 +118,14 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
             }
             for part in (*PARTS, "total")
         }
+        row["ratio"]["total"]["paired"] = paired_ratio(samples["rsl_rl"], samples["st_rl"])
     return row
+
+
+def paired_ratio(theirs: dict[str, list[float]], ours: dict[str, list[float]]) -> float:
+    """Median over the rounds of their total time by ours in the same round: both met the same load."""
+    totals = ([sum(parts) for parts in zip(*(side[part] for part in PARTS))] for side in (theirs, ours))
+    return statistics.median(their / our for their, our in zip(*totals))
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -128,7 +135,8 @@ def print_row(row: dict[str, Any]) -> None:
         cells.append(" / ".join(f"{row[name][part]['median_ms']:7.1f}" for name in names))
     if "ratio" in row:
         ratios = row["ratio"]["total"]
-        cells.append(f"{ratios['median']:5.2f} ({ratios['min']:4.2f}, {ratios['median_processor']:4.2f})")
+        others = [f"{ratios[kind]:4.2f}" for kind in ("min", "median_processor", "paired") if kind in ratios]
+        cells.append(f"{ratios['median']:5.2f} ({', '.join(others)})")
     cells.append(" / ".join(f"{100 * row[name]['matrix_share']:3.0f} %" for name in names))
     print("  ".join(cells), flush=True)
 
@@ -137,9 +145,9 @@ def print_header(threads: int, names: list[str]) -> None:
     both = " / ".join(names)
     print(f"\n{threads} thread(s); medians in ms, {both}; share of the measured matrix rate")
     if len(names) == 2:
-        print("ratio of the medians (of the fastest iterations, of the medians of processor time)")
+        print("ratio of the medians (of the fastest iterations, of median processor times, median of rounds; on a CPU)")
     titles = [f"{part:>{17 if len(names) == 2 else 7}}" for part in (*PARTS, "total")]
-    titles += [f"{'ratio':>18}", f"{'share':>11}"] if len(names) == 2 else ["share"]
+    titles += [f"{'ratio':>24}", f"{'share':>11}"] if len(names) == 2 else ["share"]
     print("  ".join([f"{'robots x steps, policy':<35}", *titles]))
 
 
