@@ -76,7 +76,7 @@ format: $(VENV)/.installed ## rewrite the files as ruff wants them
 
 demo: $(VENV)/.installed ## train a robot to walk in two minutes, judge it, film it, export it
 	@rm -rf $(DEMO)
-	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.9 --log-dir $(DEMO) $(DEMO_COMMANDS)
+	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.85 --log-dir $(DEMO) $(DEMO_COMMANDS)
 	@$(BIN)/st-rl eval $(DEMO)
 	@$(BIN)/st-rl play $(DEMO) --no-viewer --command 0.7 0 0
 	@$(BIN)/st-rl export $(DEMO)
