@@ -64,6 +64,7 @@ def train_and_judge(name: str, seed: int, folder: Path) -> dict:
     st_rl("eval", str(run), *JUDGED[name])
     curve = learning_curve(run)
     evaluation = json.loads((run / "eval.json").read_text())
+    evaluation = {key: evaluation[key] for key in ("checkpoint", "iteration", "description", "columns")}
     print(f"{name} seed {seed}: trained in {seconds:.0f} s", json.dumps(evaluation)[:400], flush=True)
     return {
         "seed": seed,
