@@ -24,7 +24,7 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
     """One row for each way in which this library can run, all beside the same peer."""
     rows = []
     peer_side = {"rsl_rl": Side(python, "worker_rsl_rl.py", 1)} if peer else {}
-    for engine, precision in VARIANTS:
+    for engine, precision in VARIANTS if base.rnn_hidden_size is None else VARIANTS[1:]:
         workload = dataclasses.replace(base, engine=engine, mixed_precision=precision)
         sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1), **peer_side}
         versions = {name: side.ask(workload=workload.to_json())["versions"] for name, side in sides.items()}
@@ -63,13 +63,14 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter that finds rsl_rl")
     parser.add_argument("--no-peer", action="store_true", help="this library alone")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for the samples of one row")
+    parser.add_argument("--mlp-only", action="store_true", help="leave the recurrent policy out")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_gpu.json", help="where results go")
     options = parser.parse_args()
     print_header(1, ["st_rl"] if options.no_peer else ["st_rl", "rsl_rl"])
     rows = []
     for base in (MLP, LSTM):
-        if options.only in base.policy:
+        if options.only in base.policy and not (options.mlp_only and base.rnn_hidden_size):
             rows += compare(base, not options.no_peer, options.peer_python, options.seconds)
     write_results(options.output, {"benchmark": "ppo_gpu", **describe_machine(), "rows": rows})
     print(f"\nwritten to {options.output}")

@@ -68,6 +68,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--judge", action="store_true", help="judge the policy in the end, on the CPU with fine physics"
     )
+    parser.add_argument("--warm", type=int, help="iterations before the clock starts; 0 only loads the simulation")
     parser.add_argument("--start-at", type=Path, help="once ready, wait until this file exists")
     parser.add_argument("--judge-at", type=Path, help="before judging, wait until this file exists")
     parser.add_argument("--profile", type=Path, help="where the kernels of one iteration are listed")
@@ -91,6 +92,18 @@ def make_runner(options: argparse.Namespace) -> OnPolicyRunner:
     runner = OnPolicyRunner(env, config, log_dir=folder, device="cuda")
     runner.evaluator = make_judge(source, task_config, "cuda")
     return runner
+
+
+def warm_up(runner: OnPolicyRunner, iterations: int | None) -> None:
+    """Load, and if asked for compile and capture, what the training will use; None leaves that to the training."""
+    if iterations is None:
+        return
+    if iterations:
+        runner.learn(iterations)
+        return
+    for _ in range(2):
+        runner.env.step(torch.zeros(runner.env.num_envs, runner.env.num_actions, device="cuda"))
+    runner.env.reset()
 
 
 class Clock:
@@ -186,6 +199,9 @@ def main() -> None:
             (runner, "_save_snapshot", "save and judge"),
         ):
             clock.watch(owner, method, name)
+        warm_up(runner, options.warm)
+        for times in clock.seconds.values():
+            times.clear()
         wait_for(options.start_at)
         started = process_seconds()
         runner.learn(options.iterations, init_at_random_ep_len=True)

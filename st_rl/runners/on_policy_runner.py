@@ -22,7 +22,7 @@ from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, write_r
 from st_rl.runners.console import Console
 from st_rl.runners.env_sizes import check_policy_sizes, checked_critic_obs, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
-from st_rl.runners.reporter import console_rows, episode_scalars, iteration_scalars
+from st_rl.runners.reporter import console_rows, episode_scalars, infos_on_host, iteration_scalars
 from st_rl.runners.saved_training import SavedTraining
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
@@ -355,22 +355,23 @@ class OnPolicyRunner(SavedTraining):
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
         """Write one iteration to the writers and the console; on a GPU, while the next one begins."""
-        scalars, episodes = iteration_scalars(self, locs), episode_scalars(locs["ep_infos"])
+        scalars, ep_infos = iteration_scalars(self, locs), infos_on_host(locs["ep_infos"])
         by_time = {}
         if locs["rewbuffer"] and self.logger_type != "wandb":
             by_time = {f"{tag}/time": scalars[tag] for tag in ("Train/mean_reward", "Train/mean_episode_length")}
         duration = median(self._durations) if self._durations else locs["collection_time"] + locs["learn_time"]
         seconds_left = duration * (locs["tot_iter"] - locs["it"] - 1)
-        rows = console_rows(scalars, episodes, locs, self.tot_timesteps, self.tot_time, seconds_left)
-        title, seconds = f"Learning iteration {locs['it']}/{locs['tot_iter']}", int(self.tot_time)
+        totals = self.tot_timesteps, self.tot_time
+        title = f"Learning iteration {locs['it']}/{locs['tot_iter']}"
 
         def write() -> None:
+            episodes = episode_scalars(ep_infos)
             if self.writer is not None:
                 for tag, value in (scalars | episodes).items():
                     self.writer.add_scalar(tag, value, locs["it"])
                 for tag, value in by_time.items():
-                    self.writer.add_scalar(tag, value, seconds)
-            self._console.show(title, rows, width, pad)
+                    self.writer.add_scalar(tag, value, int(totals[1]))
+            self._console.show(title, console_rows(scalars, episodes, locs, *totals, seconds_left), width, pad)
 
         # On a CPU the training needs every core itself.
         self._background.call(write) if torch.device(self.device).type == "cuda" else write()

@@ -37,6 +37,22 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
+def infos_on_host(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Copies of the infos with every single number of a GPU read, all of them together; waits for the device once."""
+    result = [dict(info) for info in infos]
+    single = [
+        (info, key)
+        for info in result
+        for key, value in info.items()
+        if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "cpu"
+    ]
+    if single:
+        numbers = torch.cat([info[key].detach().reshape(1).float() for info, key in single]).tolist()
+        for (info, key), number in zip(single, numbers):
+            info[key] = number
+    return result
+
+
 def _as_vector(value: Any) -> Tensor:
     """A number, a tensor or a list of numbers as a vector where it is; numbers of the host in double precision."""
     tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.runners.reporter import aggregate_infos, clock, console_rows, device_memory, episode_scalars, read_numbers
+from st_rl.runners.reporter import (
+    aggregate_infos,
+    clock,
+    console_rows,
+    device_memory,
+    episode_scalars,
+    infos_on_host,
+    read_numbers,
+)
 
 
 def test_infos_are_aggregated_over_all_entries_and_keys():
@@ -102,3 +110,15 @@ def test_rows_of_the_console():
 def test_rows_without_a_value_are_not_shown():
     rows = rows_of(**{"Metrics/velrmsd": math.nan, "Metrics/CoT": math.nan})
     assert not {"Mean reward", "Velocity error", "Cost of transport"} & set(rows)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_infos_are_read_together_and_say_the_same(device):
+    infos = [
+        {"x": torch.tensor(0.5, device=device), "many": torch.tensor([1.0, 3.0], device=device), "word": "stairs"},
+        {"x": torch.tensor([1.5], device=device), "y": 2},
+    ]
+    read = infos_on_host(infos)
+    assert aggregate_infos(read) == aggregate_infos(infos) == {"x": 1.0, "many": 2.0, "y": 2.0}
+    assert read[0] is not infos[0]
+    assert isinstance(infos[0]["x"], torch.Tensor)
