@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from machine import describe_machine, write_results
 from ppo_cpu import FOLDER, Side
 from workload import Workload
@@ -22,18 +23,22 @@ from st_rl.sim.tasks import make_task
 
 
 class Physics:
-    """The robots of a task that stand still, stepped without a task around them."""
+    """The robots of a task under random actions from the start of an episode, stepped without a task around them."""
 
     def __init__(self, workload: Workload):
         self._task = make_task(str(workload.task), workload.robots)
-        self._steps = workload.steps
-        self._task.step(self._task.actions)
+        robot, scale = self._task.robot, self._task.cfg.control.action_scale
+        default = torch.tensor(robot.default_joint_pos, dtype=torch.float32)
+        # Actions as an untrained policy draws them: moving robots cost more than robots that stand.
+        self._controls = default + scale * 0.5 * torch.randn(workload.steps, workload.robots, robot.num_joints)
 
     def seconds(self) -> float:
         """Wall clock of the physics of one rollout."""
+        self._task.reset()
         backend = self._task.backend
         began = time.perf_counter()
-        for _ in range(self._steps):
+        for control in self._controls:
+            backend.set_control(control)
             backend.step(backend.physics.substeps)
         return time.perf_counter() - began
 
