@@ -9,6 +9,7 @@ Writes benchmarks/results/walk_{name}.json and a plot of the learning curves bes
 import argparse
 import csv
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -103,7 +104,7 @@ def main() -> None:
         "benchmark": f"walk {options.name}",
         "arguments": PLANS[options.name],
         "judged": JUDGED[options.name],
-        "machine": f"{platform.machine()}, 2 cores",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {name: version(name) for name in ("torch", "mujoco", "numpy")},
         "date": date.today().isoformat(),
         "results": results,
