@@ -29,7 +29,7 @@ TABLE: dict[str, str] = {
         "build_actor_critic EmpiricalNormalization Normalizer RunningMeanStd Normalize MlpModel Conv2dModel "
         "Conv2dHeadModel Memory RandomNetworkDistillation ActorCritic Actor Critic ActorCriticRecurrent "
         "DeterministicPolicyMixin AMPDiscriminator@6 AmpMixin@6 AmpActorCritic@6 AmpActorCriticRecurrent@6 "
-        "EncoderAmpActorCriticRecurrent@6 ActorCriticMutex@5 ActorCriticFieldMutex@5 ActorCriticClimbMutex@5 "
+        "EncoderAmpActorCriticRecurrent@6 ActorCriticMutex ActorCriticFieldMutex ActorCriticClimbMutex "
         "EncoderStateAc@5 EncoderStateAcRecurrent@5 EncoderActorCriticMixin@5 EncoderActorCritic@5 "
         "EncoderActorCriticRecurrent@5 PrivilegeEstimatorMixin@5 PrivilegeStateAc@5 PrivilegeStateAcRecurrent@5 "
         "EstimatorMixin@5 StateAc@5 StateAcRecurrent@5 VisualActorCriticMixin@5 VisualDeterministicRecurrent@5 "
@@ -37,8 +37,8 @@ TABLE: dict[str, str] = {
     ),
     "st_rl.modules.actor_critic": "ActorCritic Actor Critic get_activation",
     "st_rl.modules.actor_critic_recurrent": "ActorCriticRecurrent Memory ActorCriticHiddenState LstmHiddenState",
-    "st_rl.modules.actor_critic_mutex@5": "ActorCriticMutex",
-    "st_rl.modules.actor_critic_field_mutex@5": "ActorCriticFieldMutex ActorCriticClimbMutex",
+    "st_rl.modules.actor_critic_mutex": "ActorCriticMutex",
+    "st_rl.modules.actor_critic_field_mutex": "ActorCriticFieldMutex ActorCriticClimbMutex",
     "st_rl.modules.all_mixer@5": "EncoderStateAc EncoderStateAcRecurrent",
     "st_rl.modules.amp_discriminator@6": "AMPDiscriminator AmpMixin AmpActorCritic AmpActorCriticRecurrent",
     "st_rl.modules.conv2d": "Conv2dModel Conv2dHeadModel",

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from st_rl.modules.actor_critic import Actor, ActorCritic, Critic, get_activation
+from st_rl.modules.actor_critic_field_mutex import ActorCriticClimbMutex, ActorCriticFieldMutex
+from st_rl.modules.actor_critic_mutex import ActorCriticMutex
 from st_rl.modules.actor_critic_recurrent import (
     ActorCriticHiddenState,
     ActorCriticRecurrent,
@@ -20,7 +22,10 @@ from st_rl.utils.config import unknown_name_message, without_nulls
 __all__ = [
     "Actor",
     "ActorCritic",
+    "ActorCriticClimbMutex",
+    "ActorCriticFieldMutex",
     "ActorCriticHiddenState",
+    "ActorCriticMutex",
     "ActorCriticRecurrent",
     "Conv2dHeadModel",
     "Conv2dModel",

@@ -7,7 +7,7 @@ import torch
 
 from st_rl.algorithms import algorithm_classes
 from st_rl.engine import Engine
-from st_rl.modules import policy_classes
+from st_rl.modules import ActorCritic, ActorCriticMutex, policy_classes
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 8, 6, 4
 SEGMENTS = {"joints": 4, "velocity": 3}
@@ -34,9 +34,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+def trainable_policies() -> dict[str, type[ActorCritic]]:
+    """The policies that learn; containers of frozen policies do not, and have tests of their own."""
+    return {name: cls for name, cls in policy_classes().items() if not issubclass(cls, ActorCriticMutex)}
+
+
 def combinations() -> list[tuple[str, str, str]]:
     """Algorithm, policy and variant, all that belong together."""
-    policies = policy_classes()
+    policies = trainable_policies()
     everything = itertools.product(algorithm_classes(), policies, VARIANTS)
     return [c for c in everything if not (c[2] == "symmetric" and policies[c[1]].is_recurrent)]
 

@@ -1,0 +1,168 @@
+"""A container of pretrained policies, of which subclasses choose."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.utils.config import accepted_keys, report_unused_keys, unknown_name_message, without_nulls
+from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from st_rl.utils.log import logger
+
+# Keys of a run's policy that the container decides itself.
+_OWN_KEYS = frozenset(
+    "class_name num_actor_obs num_critic_obs num_actions obs_segments critic_obs_segments "
+    "privileged_obs_segments".split()
+)
+
+
+class ActorCriticMutex(ActorCritic):
+    """Frozen policies from run folders, each with its action scale and, where it was trained with one, its normaliser.
+
+    Sub-policies see raw observations: whoever acts with a container leaves `empirical_normalization` off.
+    """
+
+    def __init__(
+        self,
+        num_actor_obs: int,
+        num_critic_obs: int,
+        num_actions: int,
+        sub_policy_class_name: str,
+        sub_policy_paths: Sequence[str | Path] | None,
+        obs_segments: Mapping[str, Any] | None = None,
+        critic_obs_segments: Mapping[str, Any] | None = None,
+        env_action_scale: float | Sequence[float] = 0.5,
+        **kwargs: Any,
+    ):
+        nn.Module.__init__(self)
+        self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
+        self.num_actions = int(num_actions)
+        privileged_obs_segments = kwargs.pop("privileged_obs_segments", None)
+        report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)), bool(kwargs.pop("strict", False)))
+        self.obs_segments = obs_segments
+        critic_segments = critic_obs_segments if critic_obs_segments is not None else privileged_obs_segments
+        self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
+        self.rnn_type = None
+        self.distribution = None
+        self.env_action_scale: Any
+        if isinstance(env_action_scale, list | tuple):
+            self.register_buffer("env_action_scale", torch.tensor(env_action_scale, dtype=torch.float32))
+        else:
+            self.env_action_scale = env_action_scale
+
+        self.submodules = nn.ModuleList()
+        self.sub_normalizers = nn.ModuleList()
+        self.sub_policy_configs: list[dict[str, Any]] = []
+        if not sub_policy_paths:
+            logger.warning(f"{type(self).__name__} got no sub_policy_paths: it has no policy to choose from")
+        for path in sub_policy_paths or ():
+            self._add_sub_policy(sub_policy_class_name, Path(path))
+        self.is_recurrent = any(policy.is_recurrent for policy in self._policies())
+        self.requires_grad_(False)
+        self.train(self.training)
+
+    def _add_sub_policy(self, class_name: str, folder: Path) -> None:
+        """Append the policy of a run folder, as its newest snapshot has it."""
+        config, checkpoint = _read_config(folder), newest_checkpoint(folder)
+        if checkpoint is None:
+            raise FileNotFoundError(
+                f"the sub-policy folder {folder} has no checkpoint (model_*.pt): let its training reach the first "
+                "save, or name another run folder in sub_policy_paths"
+            )
+        scale = (config.get("control") or {}).get("action_scale")
+        if scale is None:
+            raise ValueError(
+                f"{folder / 'config.json'} lacks control.action_scale, which turns the sub-policy's actions into this "
+                "environment's: train it in an environment with cfg.control.action_scale, or add the number"
+            )
+        loaded = load_checkpoint(checkpoint, map_location="cpu")
+        policy = self._build(class_name, config.get("policy") or {})
+        try:
+            policy.load_state_dict(loaded["model_state_dict"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"{checkpoint} does not fit {class_name} with {self.num_actor_obs} observations, "
+                f"{self.num_critic_obs} of the critic and {self.num_actions} actions: name a run of the same "
+                f"observations and policy class. {error}"
+            ) from error
+        statistics, normalizer = loaded.get("obs_norm_state_dict"), nn.Identity()
+        if statistics is not None:
+            normalizer = EmpiricalNormalization(self.num_actor_obs)
+            normalizer.load_state_dict(statistics)
+        self.register_buffer(f"subpolicy_action_scale_{len(self.submodules)}", torch.tensor(scale, dtype=torch.float32))
+        self.submodules.append(policy)
+        self.sub_normalizers.append(normalizer)
+        self.sub_policy_configs.append(config)
+
+    def _build(self, class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
+        """A sub-policy with the settings of its run and the sizes of the container."""
+        from st_rl.modules import policy_classes  # the package that holds this file
+
+        classes = policy_classes()
+        if class_name not in classes:
+            raise ValueError(unknown_name_message("sub_policy_class_name", class_name, classes))
+        return classes[class_name](
+            self.num_actor_obs,
+            self.num_critic_obs,
+            self.num_actions,
+            obs_segments=self.obs_segments,
+            critic_obs_segments=self.critic_obs_segments,
+            **{key: value for key, value in without_nulls(policy_cfg).items() if key not in _OWN_KEYS},
+        )
+
+    def _policies(self) -> list[ActorCritic]:
+        return list(self.submodules)  # pyright: ignore[reportReturnType]
+
+    def train(self, mode: bool = True) -> "ActorCriticMutex":
+        """Set the mode of the container; its policies and their statistics stay frozen."""
+        super().train(mode)
+        self.submodules.eval()
+        self.sub_normalizers.eval()
+        return self
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the memory of finished robots, or of all, in every sub-policy."""
+        for policy in self._policies():
+            policy.reset(dones)
+
+    def act(
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        inference: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Subclasses say which sub-policy acts."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which of its policies acts; use a subclass")
+
+    def act_inference(self, observations: Tensor) -> Tensor:
+        """Subclasses say which sub-policy acts."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which of its policies acts; use a subclass")
+
+    def evaluate(
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+    ) -> Tensor:
+        """A container of frozen policies has no critic, so nothing can be learned with it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no critic: play it, or let a student learn from it as its teacher"
+        )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a run folder, in its own order."""
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the sub-policy folder {folder} has no config.json: name a run folder that a runner has written in "
+            "sub_policy_paths"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error

@@ -1,0 +1,142 @@
+"""`ActorCriticMutex`: pretrained policies from run folders."""
+
+import copy
+import json
+import logging
+
+import pytest
+import torch
+
+from st_rl.modules import ActorCritic, ActorCriticMutex, build_actor_critic
+from tests.modules.mutex_runs import OBS, SEGMENTS, A, write_run
+
+
+def make(paths, class_name="ActorCritic", **kwargs):
+    return ActorCriticMutex(OBS, OBS, A, class_name, paths, obs_segments=SEGMENTS, **kwargs)
+
+
+def test_loads_the_newest_snapshot_of_each_folder_by_its_number(tmp_path):
+    write_run(tmp_path / "a", seed=1, iteration=999999)
+    write_run(tmp_path / "a", seed=2, iteration=1000000)
+    for name in ("model_best.pt", "old_model_2000000.pt", "model_3000000.pt.tmp"):
+        (tmp_path / "a" / name).write_text("not a snapshot")
+    newest = torch.load(tmp_path / "a" / "model_1000000.pt", weights_only=True)["model_state_dict"]
+    policy = make([tmp_path / "a"])
+    assert {key: value.tolist() for key, value in policy.submodules[0].state_dict().items()} == {
+        key: value.tolist() for key, value in newest.items()
+    }
+
+
+def test_keys_and_attributes(tmp_path):
+    write_run(tmp_path / "a", 1, scale=0.25)
+    write_run(tmp_path / "b", 2, scale=[0.1, 0.2, 0.4])
+    policy = make([tmp_path / "a", str(tmp_path / "b")], env_action_scale=[0.5, 0.25, 1.0])
+    assert isinstance(policy, ActorCritic)
+    assert set(policy.state_dict()) == {
+        "env_action_scale",
+        "subpolicy_action_scale_0",
+        "subpolicy_action_scale_1",
+        *(f"submodules.{i}.{key}" for i in (0, 1) for key in policy.submodules[0].state_dict()),
+    }
+    assert policy.subpolicy_action_scale_0.shape == ()
+    assert policy.subpolicy_action_scale_1.tolist() == pytest.approx([0.1, 0.2, 0.4])
+    assert policy.env_action_scale.tolist() == [0.5, 0.25, 1.0]
+    assert make([tmp_path / "a"]).env_action_scale == 0.5
+    assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (OBS, OBS, A)
+    assert policy.obs_segments is SEGMENTS
+    assert policy.privileged_obs_segments is policy.critic_obs_segments is SEGMENTS
+    assert policy.rnn_type is None
+    assert policy.get_hidden_states() is None
+
+
+def test_recurrent_if_any_sub_policy_is(tmp_path):
+    write_run(tmp_path / "a", 1, "ActorCriticRecurrent", rnn_type="gru", rnn_hidden_size=6)
+    assert make([tmp_path / "a"], "ActorCriticRecurrent").is_recurrent is True
+    write_run(tmp_path / "b", 1)
+    assert make([tmp_path / "b"]).is_recurrent is False
+    assert ActorCriticMutex.is_recurrent is False
+
+
+def test_reset_reaches_every_sub_policy(tmp_path):
+    folders = [write_run(tmp_path / name, 1, "ActorCriticRecurrent", rnn_type="gru") for name in "ab"]
+    policy = make(folders, "ActorCriticRecurrent")
+    for sub_policy in policy.submodules:
+        sub_policy.act_inference(torch.randn(4, OBS))
+    policy.reset(torch.tensor([0, 1, 0, 1]))
+    for sub_policy in policy.submodules:
+        assert sub_policy.memory_a.hidden_states[0].abs().sum(dim=1).gt(0).tolist() == [True, False, True, False]
+    policy.reset()
+    assert all(sub_policy.memory_a.hidden_states.eq(0).all() for sub_policy in policy.submodules)
+
+
+def test_does_not_act_or_evaluate_by_itself(tmp_path):
+    policy = make([write_run(tmp_path / "a", 1)])
+    for method in (policy.act, policy.act_inference, policy.evaluate):
+        with pytest.raises(NotImplementedError):
+            method(torch.zeros(2, OBS))
+
+
+@pytest.mark.parametrize("paths", [None, []])
+def test_without_paths_it_warns_and_is_empty(paths, caplog):
+    with caplog.at_level(logging.WARNING, logger="st_rl"):
+        policy = make(paths)
+    assert len(policy.submodules) == 0
+    assert "no sub_policy_paths" in caplog.text
+
+
+def test_sub_policies_and_their_statistics_are_frozen(tmp_path):
+    policy = make([write_run(tmp_path / "a", 1, normalized=True)]).train()
+    assert not any(parameter.requires_grad for parameter in policy.parameters())
+    before = policy.sub_normalizers[0].state_dict()["count"].clone()
+    policy.sub_normalizers[0](torch.randn(5, OBS))
+    assert policy.sub_normalizers[0].count == before
+    assert policy.training
+    assert not policy.submodules[0].training
+
+
+def test_a_policy_of_the_registry_that_can_be_copied_saved_and_loaded(tmp_path):
+    folder = write_run(tmp_path / "a", 1, scale=0.3, normalized=True)
+
+    class Env:
+        num_obs, num_privileged_obs, num_actions, obs_segments = OBS, None, A, SEGMENTS
+
+    cfg = {"sub_policy_class_name": "ActorCritic", "sub_policy_paths": [str(folder)], "init_noise_std": 0.4}
+    policy = build_actor_critic(Env(), "ActorCriticMutex", cfg)
+    other = make([write_run(tmp_path / "b", 2, scale=0.9, normalized=True)])
+    other.load_state_dict(copy.deepcopy(policy).state_dict())
+    assert other.subpolicy_action_scale_0 == policy.subpolicy_action_scale_0
+    assert cfg["sub_policy_paths"] == [str(folder)]
+
+
+class TestBadInput:
+    def test_folder_without_checkpoint(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1)
+        (folder / "model_7.pt").unlink()
+        with pytest.raises(FileNotFoundError, match=r"a has no checkpoint \(model_\*\.pt\): let its training"):
+            make([folder])
+
+    def test_folder_without_configuration(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"has no config\.json: name a run folder"):
+            make([tmp_path])
+
+    def test_damaged_configuration(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1)
+        (folder / "config.json").write_text("{")
+        with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+            make([folder])
+
+    def test_configuration_without_action_scale(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1, scale=None)
+        assert "control" not in json.loads((folder / "config.json").read_text())
+        with pytest.raises(ValueError, match=r"lacks control\.action_scale"):
+            make([folder])
+
+    def test_unknown_class(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1)
+        with pytest.raises(ValueError, match=r"unknown sub_policy_class_name 'ActorCritc'; did you mean 'ActorCritic'"):
+            make([folder], "ActorCritc")
+
+    def test_policy_of_other_sizes(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1)
+        with pytest.raises(ValueError, match=r"model_7\.pt does not fit ActorCritic with 28 observations"):
+            ActorCriticMutex(OBS + 1, OBS, A, "ActorCritic", [folder])
