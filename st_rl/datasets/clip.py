@@ -1,0 +1,260 @@
+"""The one form in which a motion is held in memory, whatever file it came from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from st_rl.datasets import quaternions
+
+
+class MotionError(ValueError):
+    """A motion that cannot be used; the message names the file, the field and the remedy."""
+
+    def __init__(self, source: str, field: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{source}: {field} {problem}; {remedy}")
+
+
+@dataclass(frozen=True, eq=False)
+class Feet:
+    """Points that touch the ground, in the frame of the world."""
+
+    names: tuple[str, ...]
+    """`K` names."""
+    pos: np.ndarray
+    """`(F, K, 3)` m"""
+    vel: np.ndarray
+    """`(F, K, 3)` m/s"""
+
+
+@dataclass(frozen=True, eq=False)
+class Bodies:
+    """Links of the robot, the root first, in the frame of the world."""
+
+    names: tuple[str, ...]
+    """`B` names."""
+    pos: np.ndarray
+    """`(F, B, 3)` m"""
+    rot: np.ndarray
+    """`(F, B, 4)` w, x, y, z"""
+    lin_vel: np.ndarray
+    """`(F, B, 3)` m/s"""
+    ang_vel: np.ndarray
+    """`(F, B, 3)` rad/s"""
+
+
+@dataclass(frozen=True, eq=False)
+class MotionClip:
+    """`F` frames of a robot with `J` joints. Everything but the joints is in the frame of the world, z up.
+
+    Build one with `make_clip`, which checks it and estimates what is missing.
+    """
+
+    name: str
+    """What the clip is called."""
+    fps: float
+    """Frames a second."""
+    joint_names: tuple[str, ...]
+    """`J` names, in the order of the columns below."""
+    joint_pos: np.ndarray
+    """`(F, J)` rad"""
+    joint_vel: np.ndarray
+    """`(F, J)` rad/s"""
+    root_pos: np.ndarray
+    """`(F, 3)` m"""
+    root_rot: np.ndarray
+    """`(F, 4)` w, x, y, z; the sign never jumps."""
+    root_lin_vel: np.ndarray
+    """`(F, 3)` m/s"""
+    root_ang_vel: np.ndarray
+    """`(F, 3)` rad/s"""
+    feet: Feet | None = None
+    """Feet, where the file has them."""
+    bodies: Bodies | None = None
+    """Links, where the file has them."""
+    weight: float = 1.0
+    """How often the clip is drawn, relative to others."""
+    source: str = ""
+    """The file it came from, for messages."""
+    estimated: tuple[str, ...] = field(default=())
+    """Velocities that the file lacked and that were estimated."""
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames."""
+        return self.joint_pos.shape[0]
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first frame to the last."""
+        return (self.num_frames - 1) / self.fps
+
+    @property
+    def where(self) -> str:
+        """How messages call the clip: its file, else its name."""
+        return self.source or self.name
+
+
+def make_clip(
+    name: str,
+    fps: float,
+    joint_names: Sequence[str],
+    joint_pos: Any,
+    root_pos: Any,
+    root_rot: Any,
+    *,
+    joint_vel: Any = None,
+    root_lin_vel: Any = None,
+    root_ang_vel: Any = None,
+    feet: tuple[Sequence[str], Any, Any] | None = None,
+    bodies: tuple[Sequence[str], Any, Any, Any, Any] | None = None,
+    weight: float = 1.0,
+    source: str = "",
+) -> MotionClip:
+    """A clip from arrays, checked, with unit quaternions; velocities given as None are estimated.
+
+    `feet` is names, positions `(F, K, 3)` and velocities or None; `bodies` is names, positions, rotations, linear and
+    angular velocities or None. Estimates are central differences, for rotations of their logarithm. MotionError for
+    numbers that are none, widths that do not fit, a single frame and a frame rate that is no positive number.
+    """
+    source = source or name
+    joint_pos = _array(source, "joint_pos", joint_pos)
+    if joint_pos.ndim != 2 or joint_pos.shape[0] < 2:
+        frames = joint_pos.shape[0] if joint_pos.ndim else 0
+        raise MotionError(
+            source, "joint_pos", f"has shape {joint_pos.shape}, {frames} frame(s)", "a clip needs two frames or more"
+        )
+    num_frames = joint_pos.shape[0]
+    _check_numbers(source, fps, weight)
+    _check_names(source, joint_names, joint_pos.shape[1])
+    estimated: list[str] = []
+
+    def given(field: str, value: Any, *width: int) -> np.ndarray:
+        return _array(source, field, value, (num_frames, *width))
+
+    def velocity(field: str, value: Any, positions: np.ndarray) -> np.ndarray:
+        if value is not None:
+            return given(field, value, *positions.shape[1:])
+        estimated.append(field)
+        return linear_velocity(positions, 1.0 / fps)
+
+    def turning(field: str, value: Any, rotations: np.ndarray) -> np.ndarray:
+        if value is not None:
+            return given(field, value, *rotations.shape[1:-1], 3)
+        estimated.append(field)
+        return quaternions.angular_velocity(rotations, 1.0 / fps)
+
+    pos = given("root_pos", root_pos, 3)
+    rot = _rotations(source, "root_rot", given("root_rot", root_rot, 4))
+    made_feet = made_bodies = None
+    if feet is not None:
+        names = tuple(feet[0])
+        foot_pos = given("feet.pos", feet[1], len(names), 3)
+        made_feet = Feet(names, foot_pos, velocity("feet.vel", feet[2], foot_pos))
+    if bodies is not None:
+        names = tuple(bodies[0])
+        body_pos = given("bodies.pos", bodies[1], len(names), 3)
+        body_rot = _rotations(source, "bodies.rot", given("bodies.rot", bodies[2], len(names), 4))
+        body_lin_vel = velocity("bodies.lin_vel", bodies[3], body_pos)
+        made_bodies = Bodies(names, body_pos, body_rot, body_lin_vel, turning("bodies.ang_vel", bodies[4], body_rot))
+    return MotionClip(
+        name=name,
+        fps=float(fps),
+        joint_names=tuple(joint_names),
+        joint_pos=joint_pos,
+        joint_vel=velocity("joint_vel", joint_vel, joint_pos),
+        root_pos=pos,
+        root_rot=rot,
+        root_lin_vel=velocity("root_lin_vel", root_lin_vel, pos),
+        root_ang_vel=turning("root_ang_vel", root_ang_vel, rot),
+        feet=made_feet,
+        bodies=made_bodies,
+        weight=float(weight),
+        source=source,
+        estimated=tuple(estimated),
+    )
+
+
+def linear_velocity(positions: np.ndarray, dt: float) -> np.ndarray:
+    """Velocities `(F, ...)` of positions `(F, ...)`: central differences, of second order at both ends too."""
+    return np.gradient(positions, dt, axis=0, edge_order=2 if len(positions) > 2 else 1)
+
+
+def frame_rate(source: str, times: Any) -> float:
+    """Frames a second of time stamps `(F,)`; MotionError unless they rise evenly."""
+    times = _array(source, "time", times).reshape(-1)
+    steps = np.diff(times)
+    if len(steps) == 0:
+        raise MotionError(source, "time", "has a single frame", "a clip needs two frames or more")
+    if (steps <= 0).any():
+        frame = int(np.flatnonzero(steps <= 0)[0]) + 1
+        raise MotionError(
+            source,
+            "time",
+            f"goes from {times[frame - 1]:g} to {times[frame]:g} s at frame {frame}",
+            "sort the frames and drop repeated ones, so that time only rises",
+        )
+    if steps.max() > 1.5 * steps.min():
+        raise MotionError(
+            source,
+            "time",
+            f"has steps from {steps.min():.4g} to {steps.max():.4g} s",
+            "resample it to an even frame rate, or fill the gap",
+        )
+    return float(len(steps) / (times[-1] - times[0]))
+
+
+def _array(source: str, field: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """A float64 array of the given shape with finite numbers only."""
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MotionError(
+            source, field, f"is not an array of numbers ({error})", "give every frame the same number of numbers"
+        ) from error
+    if shape is not None and array.shape != shape:
+        raise MotionError(
+            source,
+            field,
+            f"has shape {array.shape}, expected {shape}",
+            "give every quantity the same number of frames, and the width its names say",
+        )
+    if not np.isfinite(array).all():
+        frame = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise MotionError(source, field, f"is not a number at frame {frame}", "cut the clip there or repair the frame")
+    return array
+
+
+def _check_numbers(source: str, fps: float, weight: float) -> None:
+    if not (np.isfinite(fps) and fps > 0):
+        raise MotionError(source, "fps", f"is {fps}", "give the frames a second, a positive number")
+    if not (np.isfinite(weight) and weight >= 0):
+        raise MotionError(source, "weight", f"is {weight}", "give a number that is not negative")
+
+
+def _check_names(source: str, names: Sequence[str], width: int) -> None:
+    if len(names) != width:
+        raise MotionError(
+            source,
+            "joint_pos",
+            f"is {width} wide, but {len(names)} joints are named ({', '.join(names)})",
+            "name the joints of the file, in its order, with joint_names",
+        )
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    if repeated:
+        raise MotionError(source, "joint_names", f"repeats {', '.join(repeated)}", "name every joint once")
+
+
+def _rotations(source: str, field: str, q: np.ndarray) -> np.ndarray:
+    """Unit quaternions whose sign never jumps."""
+    length = np.linalg.norm(q, axis=-1)
+    if (abs(length - 1.0) > 0.1).any():
+        frame = int(np.argwhere(abs(length - 1.0) > 0.1)[0][0])
+        raise MotionError(
+            source,
+            field,
+            f"has a quaternion of length {length[frame].min():.3g} at frame {frame}",
+            "rotations must be unit quaternions: check the order of the columns",
+        )
+    return quaternions.continuous(quaternions.normalized(q))

@@ -1,0 +1,76 @@
+"""Motion files that users have, all read into one form: `st_rl.datasets.clip.MotionClip`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.formats.amp import read_amp, write_amp
+from st_rl.datasets.formats.npz import read_npz, write_isaaclab, write_mjlab
+from st_rl.datasets.formats.pickles import PICKLES, load_pickle
+from st_rl.datasets.formats.retargeted import is_retargeted, read_csv, read_gmr, write_csv, write_gmr
+
+__all__ = ["FORMATS", "SUFFIXES", "read_motion", "write_motion"]
+
+FORMATS: dict[str, tuple[Callable[[Path, Sequence[MotionClip]], None], tuple[str, ...]]] = {
+    "amp": (write_amp, (".json", ".txt", ".pkl")),
+    "isaaclab": (write_isaaclab, (".npz",)),
+    "mjlab": (write_mjlab, (".npz",)),
+    "gmr": (write_gmr, (".pkl",)),
+    "csv": (write_csv, (".csv",)),
+}
+"""How each format is written, and under which suffixes; the first format of a suffix is its default."""
+SUFFIXES = (".json", ".txt", ".npz", ".csv", *PICKLES)
+"""What `read_motion` reads."""
+
+
+def read_motion(
+    path: str | Path,
+    *,
+    joint_names: Sequence[str] | None = None,
+    body_names: Sequence[str] | None = None,
+    foot_names: Sequence[str] | None = None,
+    fps: float | None = None,
+) -> list[MotionClip]:
+    """The clips of a file of any known format; most hold one.
+
+    Args:
+        path: The file; its suffix and its content tell the format.
+        joint_names: Joints in the order of the file, for formats that do not name them.
+        body_names: Links in the order of the file, likewise.
+        foot_names: Feet in the order of the file, for AMP files without names.
+        fps: Frames a second, for formats that do not say; overrides what a file says, except AMP's FrameDuration.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise MotionError(str(path), "the suffix", f"is '{suffix}'", f"use one of {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise MotionError(str(path), "the file", "is not there", "give the path of a motion file")
+    if suffix == ".npz":
+        return read_npz(path, joint_names, body_names, fps)
+    if suffix == ".csv":
+        return read_csv(path, joint_names, fps)
+    content = load_pickle(path) if suffix in PICKLES else None
+    if is_retargeted(content):
+        return read_gmr(path, content, joint_names, fps)
+    return read_amp(path, joint_names, foot_names, content)
+
+
+def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], format: str | None = None) -> None:
+    """Write clips to a file, atomically; only AMP pickles hold more than one.
+
+    Args:
+        path: The file; its suffix must be one of the format's.
+        clips: What to write.
+        format: One of `FORMATS`; by default the first that has the suffix of the path.
+    """
+    path = Path(path)
+    clips = [clips] if isinstance(clips, MotionClip) else list(clips)
+    suffix = path.suffix.lower()
+    name = format or next((name for name, (_, suffixes) in FORMATS.items() if suffix in suffixes), None)
+    if name not in FORMATS or suffix not in FORMATS[name][1]:
+        known = "; ".join(f"{name} {' '.join(suffixes)}" for name, (_, suffixes) in FORMATS.items())
+        raise MotionError(str(path), "the format", f"'{name}' does not go with '{suffix}'", f"use one of: {known}")
+    if len(clips) != 1 and not (name == "amp" and suffix in PICKLES):
+        raise MotionError(str(path), "the file", f"cannot hold {len(clips)} clips", "write each to a file of its own")
+    FORMATS[name][0](path, clips)

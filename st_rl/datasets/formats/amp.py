@@ -1,0 +1,260 @@
+"""AMP motion files: JSON text (`.json`, `.txt`) with one trajectory, or a pickle with several."""
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from st_rl.datasets import quaternions
+from st_rl.datasets.clip import MotionClip, MotionError, make_clip
+from st_rl.datasets.formats.pickles import PICKLES, load_pickle
+from st_rl.utils.files import atomic_write
+
+# The columns of a file without names: blocks and their widths, for 12 joints and 4 feet.
+QUADRUPED_BLOCKS = {
+    "root_pos": 3,
+    "root_rot": 4,
+    "joint_pos": 12,
+    "foot_pos": 12,
+    "root_lin_vel": 3,
+    "root_ang_vel": 3,
+    "joint_vel": 12,
+    "foot_vel": 12,
+}
+QUADRUPED_WIDTH = sum(QUADRUPED_BLOCKS.values())
+LEGS = ("FR", "FL", "RR", "RL")
+QUADRUPED_JOINTS = tuple(f"{leg}_{joint}_joint" for leg in LEGS for joint in ("hip", "thigh", "calf"))
+QUADRUPED_FEET = tuple(f"{leg}_foot" for leg in LEGS)
+_AXES = ("x", "y", "z")
+_ROTATION = tuple(f"root_rot_{axis}" for axis in ("x", "y", "z", "w"))
+
+
+class AmpTrajectory(NamedTuple):
+    """One trajectory as an AMP file holds it."""
+
+    name: str
+    """Its name: that of the file, or its key in a pickle."""
+    frames: np.ndarray
+    """`(F, W)`"""
+    fields: tuple[str, ...] | None
+    """Names of the columns; None for a file without names."""
+    frame_duration: float
+    """Seconds between two frames."""
+    weight: float
+    """How often it is drawn."""
+    source: str
+    """The file, for messages."""
+
+
+def column_names(joints: Sequence[str] = QUADRUPED_JOINTS, feet: Sequence[str] = QUADRUPED_FEET) -> tuple[str, ...]:
+    """Names of all columns, block by block: `root_pos_x`, ..., `joint_pos_FR_hip_joint`, ..., `foot_vel_RL_foot_z`."""
+    foot_axes = [f"{foot}_{axis}" for foot in feet for axis in _AXES]
+    parts: dict[str, Sequence[str]] = {
+        "root_pos": _AXES,
+        "root_rot": ("x", "y", "z", "w"),
+        "joint_pos": joints,
+        "foot_pos": foot_axes,
+        "root_lin_vel": _AXES,
+        "root_ang_vel": _AXES,
+        "joint_vel": joints,
+        "foot_vel": foot_axes,
+    }
+    return tuple(f"{block}_{part}" for block in QUADRUPED_BLOCKS for part in parts[block])
+
+
+def read_trajectories(path: Path, content: Any = None) -> list[AmpTrajectory]:
+    """The trajectories of an AMP file, or of the `content` of a pickle; MotionError for what is none."""
+    source = str(path)
+    if path.suffix.lower() in PICKLES:
+        content = load_pickle(path) if content is None else content
+        if not isinstance(content, Mapping) or not content:
+            raise MotionError(source, "the pickle", "holds no trajectories", "store {name: {'Frames': ...}}")
+        return [_trajectory(str(name), entry, source) for name, entry in content.items()]
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise MotionError(source, "the text", f"is not JSON ({error})", "an AMP motion is JSON with Frames") from error
+    return [_trajectory(path.stem, content, source)]
+
+
+def _trajectory(name: str, content: Any, source: str) -> AmpTrajectory:
+    """A trajectory from the dictionary of a file."""
+    for key in ("Frames", "FrameDuration"):
+        if not isinstance(content, Mapping) or key not in content:
+            found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+            raise MotionError(source, key, f"is missing (found: {found})", "an AMP motion has Frames and FrameDuration")
+    try:
+        frames = np.array(content["Frames"], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MotionError(
+            source, "Frames", "are not lists of numbers of one length", "give every frame the same columns"
+        ) from error
+    if frames.ndim != 2 or frames.shape[0] < 2:
+        raise MotionError(source, "Frames", f"have shape {frames.shape}", "a clip needs two frames or more")
+    if not np.isfinite(frames).all():
+        row, column = np.argwhere(~np.isfinite(frames))[0]
+        raise MotionError(
+            source, "Frames", f"hold no number at frame {row}, column {column}", "cut the clip there or repair it"
+        )
+    duration, weight = _number(content, "FrameDuration", source), _number(content, "MotionWeight", source, 1.0)
+    if duration <= 0:
+        raise MotionError(source, "FrameDuration", f"is {duration} s, so time does not rise", "give positive seconds")
+    if weight < 0:
+        raise MotionError(source, "MotionWeight", f"is {weight}", "give a number that is not negative")
+    return AmpTrajectory(name, frames, _fields(content, frames.shape[1], source), duration, weight, source)
+
+
+def _number(content: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
+    """A number of a file, or its default where the file has none."""
+    value = content.get(key)
+    value = default if value is None else value
+    try:
+        number = float(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not np.isfinite(number):
+        raise MotionError(source, key, f"is {value!r}", "give a number")
+    return number
+
+
+def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, ...] | None:
+    """The names of the columns, if the file has any."""
+    if content.get("Fields") is None:
+        return None
+    fields = tuple(str(name) for name in content["Fields"])
+    if len(fields) != width:
+        raise MotionError(
+            source, "Fields", f"name {len(fields)} columns, the frames are {width} wide", "name every column once"
+        )
+    repeated = sorted({name for name in fields if fields.count(name) > 1})
+    if repeated:
+        raise MotionError(source, "Fields", f"repeat {', '.join(repeated)}", "name every column once")
+    return fields
+
+
+def read_amp(
+    path: Path,
+    joint_names: Sequence[str] | None = None,
+    foot_names: Sequence[str] | None = None,
+    content: Any = None,
+) -> list[MotionClip]:
+    """The clips of an AMP file; names are needed only for columns that are not named in it."""
+    return [_clip(trajectory, joint_names, foot_names) for trajectory in read_trajectories(path, content)]
+
+
+def _clip(trajectory: AmpTrajectory, joint_names: Sequence[str] | None, foot_names: Sequence[str] | None) -> MotionClip:
+    """A clip of a trajectory; velocities and feet, which AMP files hold in the frame of the base, in the world's."""
+    frames, source = trajectory.frames, trajectory.source
+    fields = trajectory.fields
+    if fields is None:
+        if frames.shape[1] != QUADRUPED_WIDTH:
+            raise MotionError(
+                source,
+                "Frames",
+                f"are {frames.shape[1]} wide and have no names; only {QUADRUPED_WIDTH} columns are known without",
+                "add Fields to the file (st_rl.datasets.formats.amp.column_names shows how they are called)",
+            )
+        fields = column_names(joint_names or QUADRUPED_JOINTS, foot_names or QUADRUPED_FEET)
+        if len(fields) != QUADRUPED_WIDTH:
+            raise MotionError(source, "joint_names", "do not fit the file", "name its 12 joints and its 4 feet")
+    column = {name: index for index, name in enumerate(fields)}
+
+    def block(prefix: str, parts: Sequence[str]) -> np.ndarray | None:
+        names = [f"{prefix}_{part}" for part in parts]
+        return frames[:, [column[name] for name in names]] if names and all(n in column for n in names) else None
+
+    joints = [name.removeprefix("joint_pos_") for name in fields if name.startswith("joint_pos_")]
+    feet = [
+        name.removeprefix("foot_pos_")[:-2] for name in fields if name.startswith("foot_pos_") and name[-2:] == "_x"
+    ]
+    parts = {"root_pos": block("root_pos", _AXES), "root_rot": block("root_rot", ("w", *_AXES))}
+    joint_pos = block("joint_pos", joints)
+    for name, value in {**parts, "joint_pos": joint_pos}.items():
+        if value is None:
+            raise MotionError(source, "Fields", f"lack {name}", f"name its columns {name}_... (found: {fields})")
+    root_pos, root_rot = np.asarray(parts["root_pos"]), quaternions.normalized(np.asarray(parts["root_rot"]))
+    lin_vel, ang_vel = block("root_lin_vel", _AXES), block("root_ang_vel", _AXES)
+    made_feet = None
+    if feet:
+        pos, vel = (block(name, [f"{foot}_{a}" for foot in feet for a in _AXES]) for name in ("foot_pos", "foot_vel"))
+        made_feet = _feet_in_world(feet, np.asarray(pos), vel, root_pos, root_rot, lin_vel, ang_vel)
+    return make_clip(
+        trajectory.name,
+        1.0 / trajectory.frame_duration,
+        joints,
+        joint_pos,
+        root_pos,
+        root_rot,
+        joint_vel=block("joint_vel", joints),
+        root_lin_vel=None if lin_vel is None else quaternions.rotate(root_rot, lin_vel),
+        root_ang_vel=None if ang_vel is None else quaternions.rotate(root_rot, ang_vel),
+        feet=made_feet,
+        weight=trajectory.weight,
+        source=source,
+    )
+
+
+def _feet_in_world(
+    names: Sequence[str],
+    pos: np.ndarray,
+    vel: np.ndarray | None,
+    root_pos: np.ndarray,
+    root_rot: np.ndarray,
+    lin_vel: np.ndarray | None,
+    ang_vel: np.ndarray | None,
+) -> tuple[Sequence[str], np.ndarray, np.ndarray | None]:
+    """Feet `(F, 3K)` relative to the base, in its frame, as names, positions and velocities `(F, K, 3)` in the world.
+
+    The velocity of a foot in the base's frame is that against the base; that of the base itself is added.
+    """
+    local = pos.reshape(len(pos), -1, 3)
+    turn = root_rot[:, None]
+    world = root_pos[:, None] + quaternions.rotate(turn, local)
+    if vel is None or lin_vel is None or ang_vel is None:
+        return names, world, None
+    moving = vel.reshape(local.shape) + lin_vel[:, None] + np.cross(ang_vel[:, None], local)
+    return names, world, quaternions.rotate(turn, moving)
+
+
+def amp_dictionary(clip: MotionClip) -> dict[str, Any]:
+    """A clip as the dictionary of an AMP file, columns named; the quadruped's layout where it has no bodies to add."""
+    base, turn = clip.root_rot, clip.root_rot[:, None]
+    lin_vel = quaternions.rotate_inverse(base, clip.root_lin_vel)
+    ang_vel = quaternions.rotate_inverse(base, clip.root_ang_vel)
+    feet = clip.feet
+    num_frames = clip.num_frames
+    foot_pos = foot_vel = np.zeros((num_frames, 0))
+    if feet is not None:
+        local = quaternions.rotate_inverse(turn, feet.pos - clip.root_pos[:, None])
+        against_base = quaternions.rotate_inverse(turn, feet.vel) - lin_vel[:, None] - np.cross(ang_vel[:, None], local)
+        foot_pos, foot_vel = local.reshape(num_frames, -1), against_base.reshape(num_frames, -1)
+    columns = [clip.root_pos, clip.root_rot[:, [1, 2, 3, 0]], clip.joint_pos, foot_pos, lin_vel, ang_vel]
+    frames = np.concatenate([*columns, clip.joint_vel, foot_vel], axis=1)
+    return {
+        "LoopMode": "Wrap",
+        "FrameDuration": 1.0 / clip.fps,
+        "EnableCycleOffsetPosition": True,
+        "EnableCycleOffsetRotation": True,
+        "MotionWeight": clip.weight,
+        "Fields": list(column_names(clip.joint_names, feet.names if feet is not None else ())),
+        "Frames": frames.tolist(),
+    }
+
+
+def write_amp(path: Path, clips: Sequence[MotionClip]) -> None:
+    """Write clips as AMP: one as JSON text, any number as a pickle of plain lists, by the suffix of the path."""
+    if path.suffix.lower() in PICKLES:
+        content = {clip.name: amp_dictionary(clip) for clip in clips}
+        if len(content) != len(clips):
+            raise MotionError(str(path), "names", "of clips repeat", "give every clip a name of its own")
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(pickle.dumps(content, protocol=4))
+        return
+    content = amp_dictionary(clips[0])
+    frames = ",\n".join(json.dumps([float(f"{value:.9g}") for value in frame]) for frame in content.pop("Frames"))
+    header = json.dumps(content, indent=1)[:-2]
+    with atomic_write(path) as temporary:
+        temporary.write_text(f'{header},\n "Frames": [\n{frames}\n]\n}}\n', encoding="utf-8")

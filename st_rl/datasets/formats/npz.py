@@ -1,0 +1,151 @@
+"""Motion files of numpy: `.npz` as Isaac Lab's AMP tasks have it, and as mjlab and whole-body tracking have it."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip
+from st_rl.utils.files import atomic_write
+
+# Key of each quantity in the two kinds of file: positions, velocities, bodies.
+ISAACLAB_KEYS = {
+    "joint_pos": "dof_positions",
+    "joint_vel": "dof_velocities",
+    "pos": "body_positions",
+    "rot": "body_rotations",
+    "lin_vel": "body_linear_velocities",
+    "ang_vel": "body_angular_velocities",
+}
+MJLAB_KEYS = {
+    "joint_pos": "joint_pos",
+    "joint_vel": "joint_vel",
+    "pos": "body_pos_w",
+    "rot": "body_quat_w",
+    "lin_vel": "body_lin_vel_w",
+    "ang_vel": "body_ang_vel_w",
+}
+ROOT = "root"
+
+
+def read_npz(
+    path: Path,
+    joint_names: Sequence[str] | None = None,
+    body_names: Sequence[str] | None = None,
+    fps: float | None = None,
+) -> list[MotionClip]:
+    """The clip of a file of either kind; names of the file itself count, others must be given to be known."""
+    source = str(path)
+    content = _load(path)
+    keys = next((keys for keys in (ISAACLAB_KEYS, MJLAB_KEYS) if keys["joint_pos"] in content), None)
+    if keys is None:
+        found = ", ".join(content) or "nothing"
+        wanted = " or ".join(keys["joint_pos"] for keys in (ISAACLAB_KEYS, MJLAB_KEYS))
+        raise MotionError(source, "joint positions", f"are missing (found: {found})", f"store them as {wanted}")
+    for name in ("pos", "rot"):
+        if keys[name] not in content:
+            raise MotionError(source, keys[name], "is missing", "the first body of it is the root, which is needed")
+    joint_pos, pos, rot = content[keys["joint_pos"]], content[keys["pos"]], content[keys["rot"]]
+    if pos.ndim != 3 or rot.ndim != 3:
+        raise MotionError(
+            source, keys["pos"], f"has shape {pos.shape}, rotations {rot.shape}", "bodies are (frames, bodies, 3 or 4)"
+        )
+    lin_vel, ang_vel = content.get(keys["lin_vel"]), content.get(keys["ang_vel"])
+    names = _names(content, "dof_names", joint_names, joint_pos.shape[-1], "joint")
+    bodies = _names(content, "body_names", body_names, pos.shape[1], "body")
+    if pos.shape[1] > 1:
+        bodies_given = (bodies, pos, rot, lin_vel, ang_vel)
+    else:
+        bodies_given = None
+    feet = None
+    if "foot_names" in content and "foot_positions" in content:
+        feet = (content["foot_names"].tolist(), content["foot_positions"], content.get("foot_velocities"))
+    clip = make_clip(
+        path.stem,
+        _rate(source, content, fps),
+        names,
+        joint_pos,
+        pos[:, 0],
+        rot[:, 0],
+        joint_vel=content.get(keys["joint_vel"]),
+        root_lin_vel=None if lin_vel is None else lin_vel[:, 0],
+        root_ang_vel=None if ang_vel is None else ang_vel[:, 0],
+        feet=feet,
+        bodies=bodies_given,
+        weight=float(content.get("weight", np.ones(1)).reshape(-1)[0]),
+        source=source,
+    )
+    return [clip]
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file; nothing in it is ever run."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise MotionError(
+            str(path),
+            "the file",
+            f"cannot be read ({error})",
+            "store plain arrays of numbers and strings with np.savez",
+        ) from error
+
+
+def _names(
+    content: Mapping[str, np.ndarray], key: str, given: Sequence[str] | None, count: int, kind: str
+) -> list[str]:
+    """Names of the file, else those given, else numbers."""
+    if key in content:
+        return [str(name) for name in content[key].reshape(-1)]
+    return list(given) if given is not None else [f"{kind}_{number}" for number in range(count)]
+
+
+def _rate(source: str, content: Mapping[str, np.ndarray], fps: float | None) -> float:
+    """Frames a second: as given, as the file says, or as its time stamps say."""
+    if fps is not None:
+        return fps
+    if "time" in content:
+        return frame_rate(source, content["time"])
+    if "fps" not in content:
+        raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
+    return float(content["fps"].reshape(-1)[0])
+
+
+def write_isaaclab(path: Path, clips: Sequence[MotionClip]) -> None:
+    """Write a clip as Isaac Lab's AMP tasks read it; feet go into keys of their own, which they ignore."""
+    clip = clips[0]
+    names = clip.bodies.names if clip.bodies is not None else (ROOT,)
+    content = _content(clip, ISAACLAB_KEYS)
+    content |= {"fps": np.array(clip.fps), "dof_names": np.array(clip.joint_names), "body_names": np.array(names)}
+    _save(path, content)
+
+
+def write_mjlab(path: Path, clips: Sequence[MotionClip]) -> None:
+    """Write a clip as mjlab's tracking task reads it; joints and bodies have no names there."""
+    clip = clips[0]
+    _save(path, _content(clip, MJLAB_KEYS) | {"fps": np.array([clip.fps])})
+
+
+def _content(clip: MotionClip, keys: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The arrays of a clip under the keys of one kind of file."""
+    bodies = clip.bodies
+    root = {"pos": clip.root_pos, "rot": clip.root_rot, "lin_vel": clip.root_lin_vel, "ang_vel": clip.root_ang_vel}
+    values: dict[str, Any] = {"joint_pos": clip.joint_pos, "joint_vel": clip.joint_vel}
+    values |= {name: value[:, None] if bodies is None else getattr(bodies, name) for name, value in root.items()}
+    content = {keys[name]: value.astype(np.float32) for name, value in values.items()}
+    if clip.feet is not None:
+        content |= {"foot_names": np.array(clip.feet.names), "foot_positions": clip.feet.pos.astype(np.float32)}
+        content["foot_velocities"] = clip.feet.vel.astype(np.float32)
+    if clip.weight != 1.0:
+        content["weight"] = np.array(clip.weight)
+    return content
+
+
+def _save(path: Path, content: dict[str, np.ndarray]) -> None:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **content)  # pyright: ignore[reportArgumentType]

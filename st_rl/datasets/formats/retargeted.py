@@ -1,0 +1,116 @@
+"""Results of retargeting tools: pickled dictionaries (GMR and similar) and tables of numbers (LAFAN1)."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip
+from st_rl.utils.files import atomic_write
+
+LAFAN_FPS = 30.0
+"""Frames a second of a table that does not say."""
+_ROOT_COLUMNS = ("root_x", "root_y", "root_z", "root_qx", "root_qy", "root_qz", "root_qw")
+_TIME = "time"
+
+
+def is_retargeted(content: Any) -> bool:
+    """Whether the content of a pickle is one retargeted motion."""
+    return isinstance(content, Mapping) and "dof_pos" in content
+
+
+def read_gmr(
+    path: Path, content: Any, joint_names: Sequence[str] | None = None, fps: float | None = None
+) -> list[MotionClip]:
+    """The clip of a pickle's content: `fps`, `root_pos`, `root_rot` (x, y, z, w), `dof_pos`; other keys are ignored."""
+    source = str(path)
+    for key in ("root_pos", "root_rot", "dof_pos"):
+        if not isinstance(content, Mapping) or key not in content:
+            found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+            raise MotionError(source, key, f"is missing (found: {found})", "store fps, root_pos, root_rot and dof_pos")
+    if fps is None:
+        fps = frame_rate(source, content[_TIME]) if _TIME in content else content.get("fps")
+    if fps is None:
+        raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
+    joint_pos, rotation = np.asarray(content["dof_pos"]), np.asarray(content["root_rot"])
+    if rotation.ndim != 2 or rotation.shape[1] != 4:
+        raise MotionError(source, "root_rot", f"has shape {rotation.shape}", "rotations are (frames, 4): x, y, z, w")
+    return [_clip(path, float(np.asarray(fps)), joint_names, joint_pos, content["root_pos"], rotation)]
+
+
+def _clip(
+    path: Path,
+    fps: float,
+    joint_names: Sequence[str] | None,
+    joint_pos: np.ndarray,
+    root_pos: Any,
+    rotation: np.ndarray,
+) -> MotionClip:
+    """A clip without velocities, its rotations written x, y, z, w."""
+    width = joint_pos.shape[-1] if joint_pos.ndim == 2 else 0
+    names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
+    return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, [3, 0, 1, 2]], source=str(path))
+
+
+def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
+    """Write a clip as a pickle of plain arrays."""
+    clip = clips[0]
+    content = {
+        "fps": clip.fps,
+        "root_pos": clip.root_pos,
+        "root_rot": clip.root_rot[:, [1, 2, 3, 0]],
+        "dof_pos": clip.joint_pos,
+    }
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(pickle.dumps(content, protocol=4))
+
+
+def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | None = None) -> list[MotionClip]:
+    """The clip of a table: root x, y, z, quaternion x, y, z, w, then the joints.
+
+    A first line that is no numbers names the columns: joints from the eighth on, and `time` before the others, if it is
+    there.
+    """
+    source = str(path)
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    header = _header(lines[0]) if lines else None
+    try:
+        table = np.array([[float(cell) for cell in line.split(",")] for line in lines[header is not None :]])
+    except ValueError as error:
+        raise MotionError(
+            source, "the table", f"is not numbers of one width ({error})", "write the same columns on every line"
+        ) from error
+    if header is not None and table.ndim == 2 and len(header) != table.shape[1]:
+        raise MotionError(
+            source, "the header", f"names {len(header)} columns of {table.shape[1]}", "name every column once"
+        )
+    if header is not None and header[0] == _TIME and table.ndim == 2:
+        fps = fps if fps is not None else frame_rate(source, table[:, 0])
+        table, header = table[:, 1:], header[1:]
+    if table.ndim != 2 or table.shape[1] <= len(_ROOT_COLUMNS):
+        raise MotionError(
+            source, "the table", f"has shape {table.shape}", "it needs 7 columns of the root and one for each joint"
+        )
+    if joint_names is None and header is not None:
+        joint_names = header[len(_ROOT_COLUMNS) :]
+    return [_clip(path, fps or LAFAN_FPS, joint_names, table[:, 7:], table[:, :3], table[:, 3:7])]
+
+
+def _header(line: str) -> list[str] | None:
+    """The names of columns, if the line has any."""
+    cells = [cell.strip() for cell in line.split(",")]
+    try:
+        float(cells[0])
+    except ValueError:
+        return cells
+    return None
+
+
+def write_csv(path: Path, clips: Sequence[MotionClip]) -> None:
+    """Write a clip as a table, without names as such tables are."""
+    clip = clips[0]
+    table = np.concatenate([clip.root_pos, clip.root_rot[:, [1, 2, 3, 0]], clip.joint_pos], axis=1)
+    with atomic_write(path) as temporary:
+        temporary.write_text("".join(",".join(f"{value:.9g}" for value in row) + "\n" for row in table))

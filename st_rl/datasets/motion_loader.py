@@ -1,0 +1,370 @@
+"""`AMPLoader`: expert motions as states and transitions for adversarial motion priors."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from st_rl.datasets.clip import MotionError
+from st_rl.datasets.formats import read_motion
+from st_rl.datasets.formats.amp import (
+    QUADRUPED_WIDTH,
+    AmpTrajectory,
+    amp_dictionary,
+    column_names,
+    read_trajectories,
+)
+from st_rl.datasets.motion_table import MotionTable, blend_rows
+from st_rl.utils.config import unknown_name_message
+
+_ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")
+# Transitions that are computed at once when they are made beforehand.
+_CHUNK = 65536
+
+
+class _Layout(NamedTuple):
+    """Which columns of a frame are what."""
+
+    names: tuple[str, ...]
+    """Columns of a full frame."""
+    state: tuple[int, ...]
+    """Columns of the AMP state in a full frame."""
+    rotation: tuple[int, ...]
+    """Columns of the quaternion x, y, z, w in a full frame; empty without one."""
+
+
+def _block(start: int, end: int) -> Callable[[Any], Any]:
+    """A getter of columns `start` to `end` of frames `(..., W)`."""
+
+    def get(frames: Any) -> Any:
+        return frames[..., start:end]
+
+    return get
+
+
+class AMPLoader:
+    """Motion clips, read at any time, drawn by weight.
+
+    An AMP state is a frame without the position and orientation of the root: joint positions, feet, velocities.
+    """
+
+    POS_SIZE = 3
+    ROT_SIZE = 4
+    JOINT_POS_SIZE = 12
+    TAR_TOE_POS_LOCAL_SIZE = 12
+    LINEAR_VEL_SIZE = 3
+    ANGULAR_VEL_SIZE = 3
+    JOINT_VEL_SIZE = 12
+    TAR_TOE_VEL_LOCAL_SIZE = 12
+
+    ROOT_POS_START_IDX = 0
+    ROOT_POS_END_IDX = ROOT_POS_START_IDX + POS_SIZE
+    ROOT_ROT_START_IDX = ROOT_POS_END_IDX
+    ROOT_ROT_END_IDX = ROOT_ROT_START_IDX + ROT_SIZE
+    JOINT_POSE_START_IDX = ROOT_ROT_END_IDX
+    JOINT_POSE_END_IDX = JOINT_POSE_START_IDX + JOINT_POS_SIZE
+    TAR_TOE_POS_LOCAL_START_IDX = JOINT_POSE_END_IDX
+    TAR_TOE_POS_LOCAL_END_IDX = TAR_TOE_POS_LOCAL_START_IDX + TAR_TOE_POS_LOCAL_SIZE
+    LINEAR_VEL_START_IDX = TAR_TOE_POS_LOCAL_END_IDX
+    LINEAR_VEL_END_IDX = LINEAR_VEL_START_IDX + LINEAR_VEL_SIZE
+    ANGULAR_VEL_START_IDX = LINEAR_VEL_END_IDX
+    ANGULAR_VEL_END_IDX = ANGULAR_VEL_START_IDX + ANGULAR_VEL_SIZE
+    JOINT_VEL_START_IDX = ANGULAR_VEL_END_IDX
+    JOINT_VEL_END_IDX = JOINT_VEL_START_IDX + JOINT_VEL_SIZE
+    TAR_TOE_VEL_LOCAL_START_IDX = JOINT_VEL_END_IDX
+    TAR_TOE_VEL_LOCAL_END_IDX = TAR_TOE_VEL_LOCAL_START_IDX + TAR_TOE_VEL_LOCAL_SIZE
+
+    # Blocks of frames of the quadruped's layout, of one frame or of many.
+    get_root_pos = get_root_pos_batch = staticmethod(_block(ROOT_POS_START_IDX, ROOT_POS_END_IDX))
+    get_root_rot = get_root_rot_batch = staticmethod(_block(ROOT_ROT_START_IDX, ROOT_ROT_END_IDX))
+    get_joint_pose = get_joint_pose_batch = staticmethod(_block(JOINT_POSE_START_IDX, JOINT_POSE_END_IDX))
+    get_tar_toe_pos_local = get_tar_toe_pos_local_batch = staticmethod(
+        _block(TAR_TOE_POS_LOCAL_START_IDX, TAR_TOE_POS_LOCAL_END_IDX)
+    )
+    get_linear_vel = get_linear_vel_batch = staticmethod(_block(LINEAR_VEL_START_IDX, LINEAR_VEL_END_IDX))
+    get_angular_vel = get_angular_vel_batch = staticmethod(_block(ANGULAR_VEL_START_IDX, ANGULAR_VEL_END_IDX))
+    get_joint_vel = get_joint_vel_batch = staticmethod(_block(JOINT_VEL_START_IDX, JOINT_VEL_END_IDX))
+    get_tar_toe_vel_local = get_tar_toe_vel_local_batch = staticmethod(
+        _block(TAR_TOE_VEL_LOCAL_START_IDX, TAR_TOE_VEL_LOCAL_END_IDX)
+    )
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        time_between_frames: float,
+        data_dir: str | Path = "",
+        preload_transitions: bool = False,
+        num_preload_transitions: int = 1000000,
+        motion_files: Sequence[str | Path] | None = None,
+        fields: Sequence[str] | None = None,
+        reorder_joints: bool = False,
+    ) -> None:
+        """Read the clips.
+
+        Args:
+            device: Where states are delivered.
+            time_between_frames: Seconds between the two states of a transition.
+            data_dir: Folder whose files are read, in the order of their names, unless `motion_files` names others.
+            preload_transitions: Whether transitions are drawn and blended once, here, and then only picked.
+            num_preload_transitions: How many of them.
+            motion_files: Motion files: AMP (`.json`, `.txt`, `.pkl`) or any other that `read_motion` reads.
+            fields: Columns of the AMP state, where files name their columns; names of all columns, where they do not.
+            reorder_joints: Whether the legs of files without names are put into the order FL, FR, RL, RR.
+        """
+        self.device = device
+        self.time_between_frames = time_between_frames
+        self.preload_transitions = preload_transitions
+        paths = sorted(p for p in Path(data_dir).glob("*") if p.is_file()) if motion_files is None else motion_files
+        read = [trajectory for path in paths for trajectory in _read(Path(path))]
+        if not read:
+            raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
+        if sum(trajectory.weight for trajectory in read) <= 0:
+            raise ValueError("all motion files have MotionWeight 0: give one of them more")
+        self._layout = _common_layout(read, fields)
+        width = len(self._layout.names)
+        frames = [self._prepare(trajectory, reorder_joints)[:, :width] for trajectory in read]
+        self.trajectories_full = [torch.tensor(f, dtype=torch.float32, device=device) for f in frames]
+        """Full frames `(F, W)` of each trajectory."""
+        self.trajectories = [full[:, list(self._layout.state)] for full in self.trajectories_full]
+        """AMP states `(F, D)` of each trajectory."""
+        self.trajectory_names = [trajectory.name for trajectory in read]
+        self.trajectory_idxs = list(range(len(read)))
+        self.trajectory_num_frames = np.array([len(f) for f in frames])
+        self.trajectory_frame_durations = np.array([trajectory.frame_duration for trajectory in read])
+        self.trajectory_lens = (self.trajectory_num_frames - 1) * self.trajectory_frame_durations
+        weights = np.array([trajectory.weight for trajectory in read])
+        self.trajectory_weights = weights / weights.sum()
+
+        durations = self.trajectory_frame_durations.tolist()
+        rotation, state = self._layout.rotation, self._layout.state
+        inside = [tuple(state.index(column) for column in rotation)] if rotation and set(rotation) <= set(state) else []
+        self._states = MotionTable(self.trajectories, durations, weights.tolist(), device, inside)
+        self._full = MotionTable(
+            self.trajectories_full, durations, weights.tolist(), device, [rotation] if rotation else []
+        )
+        self._unused_seconds = torch.as_tensor(self.trajectory_frame_durations + time_between_frames, device=device)
+        if preload_transitions:
+            self._preload(num_preload_transitions)
+
+    @property
+    def observation_dim(self) -> int:
+        """Width of an AMP state."""
+        return len(self._layout.state)
+
+    @property
+    def num_motions(self) -> int:
+        """Number of trajectories."""
+        return len(self.trajectory_names)
+
+    @staticmethod
+    def reorder_from_pybullet_to_isaac(motion_data: Any) -> Any:
+        """Frames `(..., 61)` with the legs FR, FL, RR, RL of each block put into the order FL, FR, RL, RR; a copy."""
+        order = list(range(QUADRUPED_WIDTH))
+        for start in (7, 19, 37, 49):
+            order[start : start + 12] = [start + 3 * leg + part for leg in (1, 0, 3, 2) for part in range(3)]
+        return motion_data[..., order]
+
+    # Drawing clips and times, on the host.
+
+    def weighted_traj_idx_sample(self) -> int:
+        """A trajectory, drawn by weight."""
+        return int(np.random.choice(self.trajectory_idxs, p=self.trajectory_weights))
+
+    def weighted_traj_idx_sample_batch(self, size: int) -> np.ndarray:
+        """`(size,)` trajectories, drawn by weight."""
+        return np.random.choice(self.trajectory_idxs, size=size, p=self.trajectory_weights)
+
+    def traj_time_sample(self, traj_idx: int) -> float:
+        """A time of a trajectory after which there is room for one transition."""
+        return float(self.traj_time_sample_batch(np.array([traj_idx]))[0])
+
+    def traj_time_sample_batch(self, traj_idxs: Any) -> np.ndarray:
+        """`(n,)` times for trajectories `(n,)`, at random."""
+        traj_idxs = np.asarray(traj_idxs)
+        unused = self.time_between_frames + self.trajectory_frame_durations[traj_idxs]
+        return np.maximum(0.0, self.trajectory_lens[traj_idxs] * np.random.uniform(size=len(traj_idxs)) - unused)
+
+    # Frames.
+
+    def get_trajectory(self, traj_idx: int) -> Tensor:
+        """The full frames `(F, W)` of a trajectory."""
+        return self.trajectories_full[traj_idx]
+
+    @staticmethod
+    def slerp(v0: Any, v1: Any, blend: Any) -> Any:
+        """The linear blend from `v0` to `v1`; the name is that of the library which this one follows."""
+        return (1.0 - blend) * v0 + blend * v1
+
+    def blend_frame_pose(self, frame0: Tensor, frame1: Tensor, blend: float | Tensor) -> Tensor:
+        """The full frame `(..., W)` at `blend` of the way between two: its rotation by the short arc, else linearly."""
+        share = torch.as_tensor(blend, dtype=frame0.dtype, device=frame0.device)
+        rotation = [torch.tensor(self._layout.rotation, device=frame0.device)] if self._layout.rotation else []
+        return blend_rows(frame0, frame1, share.reshape(*share.shape, 1), rotation)
+
+    def get_frame_at_time(self, traj_idx: int, time: float) -> Tensor:
+        """AMP state `(D,)` of a trajectory at a time."""
+        return self.get_frame_at_time_batch([traj_idx], [time])[0]
+
+    def get_frame_at_time_batch(self, traj_idxs: Any, times: Any) -> Tensor:
+        """AMP states `(n, D)` of trajectories `(n,)` at times `(n,)`."""
+        return self._states.at(self._on_device(traj_idxs, torch.long), self._on_device(times, torch.float64))
+
+    def get_full_frame_at_time(self, traj_idx: int, time: float) -> Tensor:
+        """Full frame `(W,)` of a trajectory at a time."""
+        return self.get_full_frame_at_time_batch([traj_idx], [time])[0]
+
+    def get_full_frame_at_time_batch(self, traj_idxs: Any, times: Any) -> Tensor:
+        """Full frames `(n, W)` of trajectories `(n,)` at times `(n,)`."""
+        return self._full.at(self._on_device(traj_idxs, torch.long), self._on_device(times, torch.float64))
+
+    def get_frame(self) -> Tensor:
+        """AMP state `(D,)` at a random time of a random trajectory."""
+        traj_idx = self.weighted_traj_idx_sample()
+        return self.get_frame_at_time(traj_idx, self.traj_time_sample(traj_idx))
+
+    def get_full_frame(self) -> Tensor:
+        """Full frame `(W,)` at a random time of a random trajectory."""
+        return self.get_full_frame_batch(1)[0]
+
+    def get_full_frame_batch(self, num_frames: int) -> Tensor:
+        """Full frames `(num_frames, W)` at random, such as to start robots from."""
+        if self.preload_transitions:
+            return self.preloaded_s[self._pick(num_frames)]
+        return self._full.at(*self._draw(num_frames))
+
+    def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield `num_mini_batch` times the states `(mini_batch_size, D)` before and after a transition."""
+        for _ in range(num_mini_batch):
+            if self.preload_transitions:
+                rows = self._transitions.index_select(0, self._pick(mini_batch_size))
+                before, after = rows.split(rows.shape[1] // 2, dim=1)
+                yield self._state_of(before), self._state_of(after)
+            else:
+                clip, time = self._draw(mini_batch_size)
+                yield self._states.at(clip, time), self._states.at(clip, time + self.time_between_frames)
+
+    # The rest.
+
+    def _prepare(self, trajectory: AmpTrajectory, reorder_joints: bool) -> np.ndarray:
+        """The frames of a trajectory with unit quaternions of positive w, its legs in order."""
+        frames = trajectory.frames.copy()
+        if reorder_joints:
+            if trajectory.fields is not None or frames.shape[1] != QUADRUPED_WIDTH:
+                raise MotionError(
+                    trajectory.source,
+                    "Fields",
+                    "name the columns, or are not those of a quadruped",
+                    "leave reorder_joints off and name the columns in your order with fields",
+                )
+            frames = self.reorder_from_pybullet_to_isaac(frames)
+        rotation = list(self._layout.rotation)
+        if rotation:
+            length = np.linalg.norm(frames[:, rotation], axis=1, keepdims=True)
+            if (length < 1.0e-6).any():
+                frame = int(np.flatnonzero(length[:, 0] < 1.0e-6)[0])
+                raise MotionError(
+                    trajectory.source, "root rotation", f"is zero at frame {frame}", "write unit quaternions x, y, z, w"
+                )
+            signs = np.where(frames[:, rotation[3:]] < 0, -1.0, 1.0)
+            frames[:, rotation] *= signs / length
+        return frames
+
+    def _draw(self, size: int) -> tuple[Tensor, Tensor]:
+        """Trajectories and times `(size,)` at random, drawn on the device."""
+        uniform = torch.rand(2, size, dtype=torch.float64, device=self.device)
+        clip = self._full.draw_clips(uniform[0])
+        return clip, (self._full.lengths[clip] * uniform[1] - self._unused_seconds[clip]).clamp_(min=0.0)
+
+    def _preload(self, count: int) -> None:
+        """Draw and blend transitions once, both full frames of each side by side in one row."""
+        if count < 1:
+            raise ValueError(f"num_preload_transitions must be at least 1, got {count}")
+        width = len(self._layout.names)
+        self._transitions = torch.empty(count, 2 * width, device=self.device)
+        for rows in self._transitions.split(_CHUNK):
+            clip, time = self._draw(len(rows))
+            rows[:, :width] = self._full.at(clip, time)
+            rows[:, width:] = self._full.at(clip, time + self.time_between_frames)
+        self.preloaded_s, self.preloaded_s_next = self._transitions.split(width, dim=1)
+
+    def _pick(self, size: int) -> Tensor:
+        """`(size,)` preloaded transitions at random."""
+        return torch.randint(len(self._transitions), (size,), device=self.device)
+
+    def _state_of(self, full: Tensor) -> Tensor:
+        """AMP states `(n, D)` of full frames `(n, W)`: a view where their columns lie side by side."""
+        state = self._layout.state
+        if state == tuple(range(state[0], state[0] + len(state))):
+            return full[:, state[0] : state[0] + len(state)]
+        return full[:, list(state)]
+
+    def _on_device(self, values: Any, dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=self.device)
+
+
+def _read(path: Path) -> list[AmpTrajectory]:
+    """The trajectories of a motion file of any format."""
+    if path.suffix.lower() in (".json", ".txt"):
+        return read_trajectories(path)
+    if path.suffix.lower() in (".npz", ".csv"):
+        return [_trajectory_of_clip(clip) for clip in read_motion(path)]
+    from st_rl.datasets.formats.pickles import load_pickle
+    from st_rl.datasets.formats.retargeted import is_retargeted
+
+    content = load_pickle(path)
+    if is_retargeted(content):
+        return [_trajectory_of_clip(clip) for clip in read_motion(path)]
+    return read_trajectories(path, content)
+
+
+def _trajectory_of_clip(clip: Any) -> AmpTrajectory:
+    """A clip as frames of AMP; with the width of a quadruped's they count as such."""
+    content = amp_dictionary(clip)
+    frames = np.array(content["Frames"])
+    fields = None if frames.shape[1] == QUADRUPED_WIDTH else tuple(content["Fields"])
+    return AmpTrajectory(clip.name, frames, fields, content["FrameDuration"], clip.weight, clip.where)
+
+
+def _common_layout(trajectories: Sequence[AmpTrajectory], fields: Sequence[str] | None) -> _Layout:
+    """The one layout that all trajectories share; MotionError where one differs."""
+    layouts = [_layout(trajectory, fields) for trajectory in trajectories]
+    for trajectory, layout in zip(trajectories, layouts):
+        if layout != layouts[0]:
+            raise MotionError(
+                trajectory.source,
+                "Frames",
+                f"are {trajectory.frames.shape[1]} wide with columns unlike those of {trajectories[0].source}",
+                "load files of one layout together, or convert them with st-rl motion convert",
+            )
+    return layouts[0]
+
+
+def _layout(trajectory: AmpTrajectory, fields: Sequence[str] | None) -> _Layout:
+    """The columns of one trajectory."""
+    names, width, chosen = trajectory.fields, trajectory.frames.shape[1], fields
+    if names is None and width == QUADRUPED_WIDTH and (fields is None or len(fields) != width):
+        names = column_names()
+        if fields is None:
+            full, first = AMPLoader.JOINT_VEL_END_IDX, AMPLoader.JOINT_POSE_START_IDX
+            return _Layout(names[:full], tuple(range(first, full)), tuple(range(3, 7)))
+    elif names is None:
+        if fields is None or len(fields) != width:
+            given = "none are" if fields is None else f"{len(fields)} are"
+            raise MotionError(
+                trajectory.source,
+                "Frames",
+                f"are {width} wide and have no names, of which {given} given",
+                f"name all {width} columns with fields, or add Fields to the file",
+            )
+        names, chosen = tuple(fields), None
+    index = {name: column for column, name in enumerate(names or ())}
+    for name in chosen or ():
+        if name not in index:
+            message = unknown_name_message("column", name, index)
+            raise MotionError(trajectory.source, "fields", f"name an {message}", "choose among these")
+    state = list(chosen) if chosen is not None else [name for name in index if not name.startswith("root_pos")]
+    rotation = tuple(index[name] for name in _ROTATION) if all(name in index for name in _ROTATION) else ()
+    return _Layout(tuple(index), tuple(index[name] for name in state), rotation)

@@ -1,0 +1,84 @@
+"""Frames of several clips in one table on a device, blended at any time by gathers alone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class MotionTable:
+    """Rows of `C` clips below each other, `(F, W)`, read at any clip and time.
+
+    Nothing here waits for the device or depends on values on the host, so that reading it can be captured in a graph.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Tensor],
+        frame_durations: Sequence[float],
+        weights: Sequence[float],
+        device: torch.device | str,
+        quaternions: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Put clips `(F_i, W)` on a device.
+
+        Args:
+            clips: Two frames or more each.
+            frame_durations: Seconds between two frames of each.
+            weights: How often each is drawn; not all zero.
+            device: Where the table lives.
+            quaternions: Columns of each rotation in a row; these are blended along the short arc, the rest linearly.
+        """
+        self.frames = torch.cat([clip.to(device, torch.float32) for clip in clips])
+        """`(F, W)`"""
+        counts = [len(clip) for clip in clips]
+        starts = [sum(counts[:i]) for i in range(len(counts))]
+        self.num_frames = torch.tensor(counts, device=device)
+        """`(C,)` frames of each clip."""
+        self.first = torch.tensor(starts, device=device)
+        """`(C,)` row of the first frame of each clip."""
+        lengths = [(count - 1) * seconds for count, seconds in zip(counts, frame_durations)]
+        self.lengths = torch.tensor(lengths, dtype=torch.float64, device=device)
+        """`(C,)` seconds from the first frame of each clip to the last."""
+        share = torch.tensor(list(weights), dtype=torch.float64, device=device)
+        self._cumulative = (share / share.sum()).cumsum(0)[:-1].contiguous()
+        self._quaternions = [torch.tensor(list(columns), device=device) for columns in quaternions]
+
+    def draw_clips(self, uniform: Tensor) -> Tensor:
+        """Clips `(n,)` by weight for uniform random numbers `(n,)` in [0, 1)."""
+        return torch.searchsorted(self._cumulative, uniform.to(self._cumulative.dtype), right=True)
+
+    def at(self, clip: Tensor, time: Tensor) -> Tensor:
+        """Rows `(n, W)` of clips `(n,)` at times `(n,)`; before its start and after its end a clip stands still."""
+        last = self.num_frames[clip] - 1
+        place = (time / self.lengths[clip] * last).clamp_(min=0.0).minimum(last.to(time.dtype))
+        low = place.floor()
+        before = self.first[clip] + low.long()
+        after = self.first[clip] + (low.long() + 1).minimum(last)
+        blend = (place - low).to(self.frames.dtype)[:, None]
+        rows = self.frames.index_select(0, before)
+        end = self.frames.index_select(0, after)
+        return blend_rows(rows, end, blend, self._quaternions)
+
+
+def blend_rows(start: Tensor, end: Tensor, blend: Tensor, quaternions: Sequence[Tensor] = ()) -> Tensor:
+    """`(..., W)` from `start` to `end` `(..., W)` at `blend (..., 1)`; quaternions, `(4,)` columns, by the short arc."""
+    rows = torch.lerp(start, end, blend)
+    for columns in quaternions:
+        ends = (start.index_select(-1, columns), end.index_select(-1, columns))
+        rows.index_copy_(-1, columns, slerp_quaternions(*ends, blend))
+    return rows
+
+
+def slerp_quaternions(start: Tensor, end: Tensor, blend: Tensor) -> Tensor:
+    """Unit quaternions `(..., 4)` at `blend (..., 1)` of the short arc from `start` to `end` `(..., 4)`."""
+    cosine = (start * end).sum(dim=-1, keepdim=True)
+    end = torch.where(cosine < 0, -end, end)
+    angle = torch.acos(cosine.abs().clamp(max=1.0))
+    sine = angle.sin()
+    # Of an angle this small the arc is its chord.
+    is_small = sine < 1.0e-4
+    safe = torch.where(is_small, torch.ones_like(sine), sine)
+    first = torch.where(is_small, 1.0 - blend, ((1.0 - blend) * angle).sin() / safe)
+    second = torch.where(is_small, blend.expand_as(sine), (blend * angle).sin() / safe)
+    return torch.nn.functional.normalize(first * start + second * end, dim=-1)
