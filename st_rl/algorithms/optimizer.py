@@ -28,6 +28,7 @@ class GuardedOptimizer:
         parameters: Iterable[nn.Parameter],
         learning_rate: float,
         device: torch.device | str,
+        weight_decay: float = 0.0,
     ):
         known = {name: cls for name, cls in vars(torch.optim).items() if _is_optimizer(cls)}
         if class_name not in known:
@@ -39,7 +40,8 @@ class GuardedOptimizer:
         self._rate_tensor = torch.tensor(float(learning_rate), device=device) if tensor_rate else None
         rate = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
         self._options = {"fused": True, "capturable": self._rate_tensor is not None} if self._fused else {}
-        self.optimizer: torch.optim.Optimizer = known[class_name](self.parameters, lr=rate, **self._options)
+        decay = {"weight_decay": weight_decay} if weight_decay else {}
+        self.optimizer: torch.optim.Optimizer = known[class_name](self.parameters, lr=rate, **decay, **self._options)
         self._learning_rate: float | Tensor = rate
 
     @property
@@ -60,16 +62,25 @@ class GuardedOptimizer:
 
     def step(self, loss: Tensor, max_grad_norm: float) -> Tensor:
         """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.forget_gradients()
         loss.backward()
+        return self.follow_gradients(max_grad_norm)
+
+    def forget_gradients(self) -> None:
+        """Make room for those of the next loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def follow_gradients(self, max_grad_norm: float, pause: Tensor | None = None) -> Tensor:
+        """Descend along the gradients that are there, unless `pause`, 0-d, is true; returns their norm, 0-d."""
         average_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
+        # NaN compares false: the norm is finite only if it is less than infinity.
+        is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
         if self._rate_tensor is not None:
             # Told on the GPU, the step skips itself there; anywhere else asking costs less than telling.
-            # NaN compares false: the norm is finite only if it is less than infinity.
-            self.optimizer.found_inf = (~(norm < torch.inf)).float()  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.found_inf = (~is_good).float()  # pyright: ignore[reportAttributeAccessIssue]
             self.optimizer.step()
-        elif bool(torch.isfinite(norm)):
+        elif bool(is_good):
             self.optimizer.step()
         return norm
 

@@ -1,6 +1,6 @@
 """Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -32,6 +32,11 @@ class PPO(SavedAlgorithm):
     over mini-batches and the gradient step are written here and know nothing of it. The weight of the loss `x` is the
     attribute `x_coef`, or 1.
     """
+
+    # What keeps the rollout; a variant that stores more per step names another class.
+    storage_class: type[RolloutStorage] = RolloutStorage
+    # What follows the iteration; a variant puts its own here.
+    _schedules: Sequence[Any] = ()
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -71,6 +76,8 @@ class PPO(SavedAlgorithm):
             known = ", ".join(PRECISIONS)
             raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
         self.device = device
+        # What follows the iteration: `follow(iteration)` is called whenever it is set, always on the host.
+        self._schedules: list[Any] = []
         self.mixed_precision = mixed_precision
         self.actor_critic: Any = actor_critic.to(device)
         self.num_learning_epochs = num_learning_epochs
@@ -110,14 +117,36 @@ class PPO(SavedAlgorithm):
         self.intrinsic_rewards: Tensor | None = None
         self.symmetry = SymmetricLearning(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
-        self._stepper = GuardedOptimizer(optimizer_class_name, self.actor_critic.parameters(), learning_rate, device)
+        self._stepper = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
 
     # ---- what it is made of --------------------------------------------------------------------------------------
+
+    @property
+    def current_learning_iteration(self) -> int:
+        """The iteration that the schedules are at."""
+        return vars(self)["current_learning_iteration"]
+
+    @current_learning_iteration.setter
+    def current_learning_iteration(self, value: int) -> None:
+        vars(self)["current_learning_iteration"] = value
+        for schedule in self._schedules:
+            schedule.follow(value)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of the policy's parameters."""
         return self._stepper.optimizer
+
+    @property
+    def current_learning_iteration(self) -> int:
+        """The iteration that the schedules are at."""
+        return vars(self)["current_learning_iteration"]
+
+    @current_learning_iteration.setter
+    def current_learning_iteration(self, value: int) -> None:
+        vars(self)["current_learning_iteration"] = value
+        for schedule in self._schedules:
+            schedule.follow(value)
 
     @property
     def learning_rate(self) -> float | Tensor:
@@ -149,8 +178,8 @@ class PPO(SavedAlgorithm):
         """Allocate the rollout storage on the algorithm's device."""
         if self.rnd is not None:
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
-        self.transition = RolloutStorage.Transition()
-        self.storage = RolloutStorage(
+        self.transition = self.storage_class.Transition()
+        self.storage = self.storage_class(
             num_envs,
             num_transitions_per_env,
             actor_obs_shape,
@@ -159,6 +188,10 @@ class PPO(SavedAlgorithm):
             device=self.device,
             **kwargs,
         )
+
+    def _policy_parameters(self) -> Iterable[nn.Parameter]:
+        """What the optimiser of the policy trains."""
+        return self.actor_critic.parameters()
 
     def _networks(self) -> list[nn.Module]:
         networks = [self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer]
@@ -182,15 +215,26 @@ class PPO(SavedAlgorithm):
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
         """Draw actions `(N, A)` for normalised observations and remember what the update needs."""
+        return self._remember(self._decide, obs, critic_obs)
+
+    def _remember(
+        self, decide: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *more: Any
+    ) -> Tensor:
+        """Keep what `decide` says of normalised observations for the storage; returns the actions `(N, A)`."""
         policy, transition = self.actor_critic, self.transition
         if policy.is_recurrent:
             transition.hidden_states = policy.get_hidden_states()
-        decide = self._decide if policy.is_recurrent else self.engine.fused(self._decide)
-        for name, value in decide(obs, critic_obs).items():
+        decide = decide if self._acts_from_memory else self.engine.fused(decide)
+        for name, value in decide(obs, critic_obs, *more).items():
             setattr(transition, name, value)
         transition.observations = obs
         transition.critic_observations = critic_obs
         return transition.actions
+
+    @property
+    def _acts_from_memory(self) -> bool:
+        """Whether a network that takes part in acting is recurrent, which the compiler leaves alone."""
+        return self.actor_critic.is_recurrent
 
     def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the policy does and thinks of normalised observations, by the names of a transition."""
