@@ -8,6 +8,7 @@ import torch
 from workload import RecordedSteps, Stopwatch, Training, Workload, serve
 
 import st_rl
+from st_rl.cli.training import choose_update_threads
 from st_rl.env import VecEnv
 from st_rl.runners import build_runner
 from st_rl.sim.tasks import make_task
@@ -84,6 +85,9 @@ def prepare(workload: Workload) -> Training:
         "algorithm": algorithm,
     }
     env = RecordedEnv(workload) if workload.task is None else make_task(workload.task, workload.robots, workload.device)
+    config["update_threads"] = workload.update_threads
+    if workload.update_threads == "auto":
+        config["update_threads"] = choose_update_threads(None, {**config, "update_threads": None}, env, workload.device)
     runner = build_runner("OnPolicyRunner", env, config, None, workload.device)
     watch = Stopwatch()
     collect, update = runner._collect, runner.alg.update

@@ -36,6 +36,9 @@ class Workload:
     """How this library runs; the peer always runs as it does by default."""
     mixed_precision: str | None = None
     """Of this library's update."""
+    update_threads: int | str | None = None
+    """Threads of this library's update: a number, "auto" to let it choose as a user's training does, None for those of
+    everything else."""
     task: str | None = None
     """A built-in task to train instead of replaying prepared steps; it sets the observations and actions itself."""
 

@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     check_device(device)
     use_tensor_cores(device)
     threads = options.threads or settings.get("torch_threads")
+    if options.threads is not None:
+        saved.training.runner.update_threads = options.threads
     set_threads(threads, device, saved.training.to_dict()["policy"], saved.env_config)
     seed_everything(int(settings["seed"]))
     env = saved.source.make(saved.env_config, int(settings["num_envs"]), device, int(settings["seed"]))

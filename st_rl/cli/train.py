@@ -102,6 +102,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
     from st_rl.cli.environment_facts import git_state, machine, versions
     from st_rl.cli.training import (
         check_device,
+        choose_update_threads,
         learn,
         make_judge,
         seed_everything,
@@ -119,6 +120,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
     threads = set_threads(options.threads, options.device, config["policy"], options.env)
     seed_everything(options.seed)
     env = source.make(options.env, options.num_envs, options.device, options.seed)
+    config["update_threads"] = choose_update_threads(options.threads, config, env, options.device)
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
     make_writable(folder)
     run = RunFolder(folder)

@@ -29,6 +29,8 @@ class RunnerConfig:
     """Whether observations are normalised by their running mean and deviation."""
     engine: Literal["auto", "eager", "compile", "graph"] = "auto"
     """How the hot code runs: as written, compiled, or as CUDA graphs; auto takes what pays."""
+    update_threads: int | None = None
+    """Threads of torch while a policy learns on a CPU; when None, a short measurement before the training chooses."""
     logger: Literal["tensorboard", "wandb", "neptune"] = "tensorboard"
     """Where curves go, besides progress.csv."""
     wandb_project: str | None = None

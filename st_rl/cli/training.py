@@ -13,6 +13,8 @@ from st_rl.cli.task_source import BuiltInTask, TaskSource
 
 # Layers up to this width run faster on one thread than on several of few cores.
 SMALL_LAYER = 256
+# Mini-batches with fewer numbers in their widest layer are not worth a second thread.
+SMALL_MINI_BATCH = 2**16
 # The judge of best.pt: enough to rank checkpoints, short enough not to be felt.
 JUDGE_ROBOTS = 32
 JUDGE_SECONDS = 4.0
@@ -48,6 +50,37 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
     rest = f", physics {physics.num_threads or num_cores()}" if physics is not None and device == "cpu" else ""
     logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''}{why}{rest}")
     return threads
+
+
+def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: Any, device: str) -> int | None:
+    """Threads of torch during updates on a CPU: as asked for, or those on which a mini-batch goes through fastest."""
+    import torch
+    from torch import nn
+
+    from st_rl.cli.environment_facts import num_cores
+    from st_rl.engine import fastest_thread_count
+    from st_rl.modules import MlpModel
+    from st_rl.utils.log import logger
+
+    asked = config.get("update_threads") or threads
+    if asked is not None or not device.startswith("cpu"):
+        return asked
+    policy, rows = config["policy"], config["num_steps_per_env"] * env.num_envs
+    rows //= config["algorithm"].get("num_mini_batches") or 1
+    hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]
+    if rows * max([0, *hidden[0], *hidden[1]]) < SMALL_MINI_BATCH or num_cores() == 1:
+        return 1
+    # Two heads like those of the policy; the random numbers of the training stay where they are.
+    with torch.random.fork_rng():
+        heads = nn.ModuleList([MlpModel(env.num_obs, sizes, 1, nonlinearity=nn.ELU) for sizes in hidden])
+        observations = torch.randn(rows, env.num_obs)
+
+    def learn_once() -> None:
+        torch.cat([head(observations) for head in heads]).square().mean().backward()
+
+    chosen = fastest_thread_count(learn_once, (1, num_cores()))
+    logger.info(f"updates use {chosen} of {num_cores()} threads, which a short measurement found fastest")
+    return chosen
 
 
 def check_device(device: str) -> None:

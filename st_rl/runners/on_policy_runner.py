@@ -14,7 +14,7 @@ from torch import Tensor
 
 import st_rl
 from st_rl.algorithms import algorithm_classes
-from st_rl.engine import Engine
+from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import split_observations, split_step
 from st_rl.modules import build_actor_critic
 from st_rl.runners.bad_numbers import report_bad_numbers
@@ -166,7 +166,9 @@ class OnPolicyRunner(SavedTraining):
         with self._whole_rollout():
             ep_infos, infos = self._collect()
             collected = time.perf_counter()
-            losses, stats = self.alg.update(iteration)
+            # While robots move, physics has the cores to itself.
+            with torch_threads(self.cfg.get("update_threads")):
+                losses, stats = self.alg.update(iteration)
         self.evaluation()
         self._report_bad_numbers(iteration, self.alg.bad_numbers())
         learned = time.perf_counter()

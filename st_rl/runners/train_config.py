@@ -13,7 +13,7 @@ from st_rl.utils.writers import LOGGERS
 RUNNER_KEYS = frozenset(
     "num_steps_per_env empirical_normalization policy algorithm policy_class_name algorithm_class_name "
     "storage inference_mode_rollout pretrain_iterations pretrain_dataset ckpt_manipulator strict logger "
-    "neptune_project wandb_project log_interval save_interval keep_last keep_best engine".split()
+    "neptune_project wandb_project log_interval save_interval keep_last keep_best engine update_threads".split()
 )
 CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
@@ -76,7 +76,7 @@ def _check_values(runner: Mapping[str, Any]) -> None:
     """Refuse values with which a training would fail later."""
     if not runner.get("num_steps_per_env"):
         raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
-    for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last"):
+    for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last", "update_threads"):
         value = runner.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
             raise ValueError(f"'{key}' is {value!r}; give a whole number of at least 1")

@@ -1,0 +1,94 @@
+"""How many threads torch uses, and for what."""
+
+import time
+
+import pytest
+import torch
+
+from st_rl.engine import fastest_thread_count, torch_threads
+from st_rl.runners import build_runner
+from tests.fakes import EchoEnv
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_are_given_back_even_after_an_error():
+    seen = []
+
+    def fail():
+        with torch_threads(2):
+            seen.append(torch.get_num_threads())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [*seen, torch.get_num_threads()] == [2, 1]
+
+
+def test_none_leaves_the_threads_alone():
+    with torch_threads(None):
+        assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [({1: 0.004, 2: 0.001}, 2), ({1: 0.001, 2: 0.004}, 1), ({1: 0.004, 2: 0.0039}, 1)],
+    ids=["more are faster", "fewer are faster", "no clear gain"],
+)
+def test_the_fastest_number_of_threads_wins(monkeypatch, seconds, chosen):
+    clock = [0.0]
+
+    def work():
+        clock[0] += seconds[torch.get_num_threads()]
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    assert fastest_thread_count(work, (1, 2)) == chosen
+
+
+def test_a_moment_of_disturbance_decides_nothing(monkeypatch):
+    clock, calls = [0.0], [0]
+
+    def work():
+        calls[0] += 1
+        slow = calls[0] in (4, 6)
+        clock[0] += (0.001 if torch.get_num_threads() == 2 else 0.004) + slow
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    assert fastest_thread_count(work, (1, 2)) == 2
+
+
+def test_updates_have_their_own_threads_and_rollouts_keep_theirs():
+    seen = {"step": set(), "update": set()}
+    config = {
+        "num_steps_per_env": 4,
+        "update_threads": 2,
+        "policy": {"class_name": "ActorCritic", "actor_hidden_dims": [8], "critic_hidden_dims": [8]},
+        "algorithm": {"class_name": "PPO"},
+    }
+    env = EchoEnv(num_envs=4)
+    runner = build_runner("OnPolicyRunner", env, config)
+    step, compute_losses = env.step, runner.alg.compute_losses
+
+    def watched_step(actions):
+        seen["step"].add(torch.get_num_threads())
+        return step(actions)
+
+    def watched_losses(minibatch):
+        seen["update"].add(torch.get_num_threads())
+        return compute_losses(minibatch)
+
+    env.step, runner.alg.compute_losses = watched_step, watched_losses
+    runner.learn(2)
+    assert seen == {"step": {1}, "update": {2}}
+
+
+def test_bad_numbers_of_threads_are_refused():
+    config = {"num_steps_per_env": 4, "update_threads": 0, "policy": {}, "algorithm": {}}
+    with pytest.raises(ValueError, match="update_threads"):
+        build_runner("OnPolicyRunner", EchoEnv(num_envs=4), config)
