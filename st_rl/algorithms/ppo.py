@@ -1,6 +1,6 @@
 """Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -35,8 +35,6 @@ class PPO(SavedAlgorithm):
 
     # What keeps the rollout; a variant that stores more per step names another class.
     storage_class: type[RolloutStorage] = RolloutStorage
-    # What follows the iteration; a variant puts its own here.
-    _schedules: Sequence[Any] = ()
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -120,17 +118,6 @@ class PPO(SavedAlgorithm):
         self._stepper = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
 
     # ---- what it is made of --------------------------------------------------------------------------------------
-
-    @property
-    def current_learning_iteration(self) -> int:
-        """The iteration that the schedules are at."""
-        return vars(self)["current_learning_iteration"]
-
-    @current_learning_iteration.setter
-    def current_learning_iteration(self, value: int) -> None:
-        vars(self)["current_learning_iteration"] = value
-        for schedule in self._schedules:
-            schedule.follow(value)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
