@@ -1,4 +1,4 @@
-"""`AmpRolloutStorage`: a labelled rolling buffer with the motion features that a discriminator compares."""
+"""Labelled rolling buffers with the motion features that a discriminator compares."""
 
 from typing import Any
 
@@ -17,3 +17,17 @@ class AmpRolloutStorage(ActionLabelRollout):
 
     def __init__(self, *args: Any, amp_obs_shape: Any, **kwargs: Any) -> None:
         super().__init__(*args, amp_obs_shape=amp_obs_shape, **kwargs)
+
+
+class AmpHistoryStorage(AmpRolloutStorage):
+    """Keeps, where their shapes are given, transitions of the past and which of the new ones count.
+
+    `past_ref_obs (T, N, *past_ref_obs_shape)` is filled before an update; `ref_mask (T, N, *ref_mask_shape)` is 0 for a
+    transition that crosses a reset.
+    """
+
+    fields = (
+        *AmpRolloutStorage.fields,
+        BufferField("past_ref_obs", "past_ref_obs", batch="past_ref_obs", optional=True),
+        BufferField("ref_mask", "ref_mask", source="ref_mask", batch="ref_mask", flag=True, optional=True),
+    )

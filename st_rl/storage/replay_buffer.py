@@ -1,6 +1,7 @@
 """`ReplayBuffer`: a ring of the newest state pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,3 +56,16 @@ class ReplayBuffer:
         """Draw pairs uniformly, with replacement, by numpy's global generator."""
         indices = torch.from_numpy(np.random.choice(self.num_samples, size=mini_batch_size)).to(self.device)
         return self.states[indices], self.next_states[indices]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The valid rows and the place of the next one, for a checkpoint."""
+        rows = slice(0, self.num_samples)
+        return {"states": self.states[rows], "next_states": self.next_states[rows], "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave; a ring of another size keeps the newest rows."""
+        states, next_states = (state[name].to(self.device) for name in ("states", "next_states"))
+        was_full = len(states) == self.buffer_size
+        self.step, self.num_samples = (int(state["step"]) if was_full else 0), 0
+        # Oldest first: what is not full has its next place behind its last row, and is not turned.
+        self.insert(states.roll(-int(state["step"]), 0), next_states.roll(-int(state["step"]), 0))

@@ -1,8 +1,9 @@
 """Configuration dictionaries: nulls, keys that belong to another part, and misspelt keys."""
 
 import difflib
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from st_rl.utils.log import logger
@@ -39,6 +40,29 @@ def remember_keys(keys: Iterable[str]) -> None:
 def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a configuration without the keys whose value is None, which mean "not given"."""
     return {key: value for key, value in config.items() if value is not None}
+
+
+def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a constructor find its own keywords in the dictionary that comes as keyword `part`, too.
+
+    Those given directly win. Its own keywords are taken out of the dictionary that it passes on.
+    """
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        own = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+
+        @functools.wraps(init)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            inner = kwargs.get(part)
+            if isinstance(inner, Mapping):
+                found = without_nulls({key: value for key, value in inner.items() if key in own})
+                kwargs = {**found, **kwargs, part: {key: value for key, value in inner.items() if key not in own}}
+            init(self, *args, **kwargs)
+
+        return wrapped
+
+    return decorate
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:

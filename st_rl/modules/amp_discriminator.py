@@ -1,0 +1,137 @@
+"""The discriminator of adversarial motion priors, and policies that carry one."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys, without_nulls
+
+if TYPE_CHECKING:
+    _Policy = ActorCritic
+else:
+    _Policy = object
+
+NEEDED_KEYS = ("input_dim", "style_reward_coef", "hidden_dims")
+
+
+class AMPDiscriminator(nn.Module):
+    """Scores motion transitions: +1 for what looks like the reference, -1 for what looks like the policy."""
+
+    def __init__(
+        self,
+        input_dim: int,
+        style_reward_coef: float | Tensor,
+        hidden_dims: Sequence[int],
+        task_reward_lerp: float | Tensor = 0.0,
+        discriminator_grad_pen: float | Tensor = 5,
+        additive_reward: bool = False,
+        **kwargs: Any,
+    ):
+        """Build the network.
+
+        Args:
+            input_dim: width `Da` of a transition, all its frames together.
+            style_reward_coef: scale of the style reward.
+            hidden_dims: widths of the hidden layers.
+            task_reward_lerp: share of the task reward in the reward, from 0 (style alone) to 1 (task alone).
+            discriminator_grad_pen: weight of the gradient penalty.
+            additive_reward: the reward is task plus style, and `task_reward_lerp` has no say.
+            **kwargs: ignored; the client sends `amp_obs_dim`.
+        """
+        super().__init__()
+        unused = {key: value for key, value in kwargs.items() if key != "amp_obs_dim"}
+        strict = bool(unused.pop("strict", False))
+        report_unused_keys(unused, "amp_discriminator", accepted_keys(AMPDiscriminator), strict)
+        self.input_dim = int(input_dim)
+        self.hidden_dims = hidden_dims
+        self.style_reward_coef = style_reward_coef
+        self.task_reward_lerp = task_reward_lerp
+        self.discriminator_grad_pen = discriminator_grad_pen
+        self.additive_reward = additive_reward
+        layers: list[nn.Module] = []
+        width = self.input_dim
+        for hidden in hidden_dims:
+            layers += [nn.Linear(width, int(hidden)), nn.ReLU(inplace=True)]
+            width = int(hidden)
+        self.trunk = nn.Sequential(*layers)
+        self.amp_linear = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores `(..., 1)` of transitions `(..., Da)`."""
+        return self.amp_linear(self.trunk(x))
+
+    def input_gradient(self, x: Tensor) -> Tensor:
+        """How the score of each transition `(..., Da)` changes with it, `(..., Da)`; differentiable in the weights.
+
+        Written out for layers of ReLU, because a gradient of a gradient can neither be compiled nor captured. Their
+        slopes are constant almost everywhere, so only the weights behind them carry a gradient.
+        """
+        linears = [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
+        slopes: list[Tensor] = []
+        with torch.no_grad():
+            hidden = x.detach()
+            for linear in linears:
+                hidden = linear(hidden).relu_()
+                slopes.append(hidden > 0)
+        gradient = self.amp_linear.weight
+        for linear, slope in zip(reversed(linears), reversed(slopes)):
+            gradient = (gradient * slope) @ linear.weight
+        return gradient.expand(x.shape)
+
+    def compute_grad_pen(self, amp_obs: Tensor) -> Tensor:
+        """The weighted mean squared length of the score's gradient at reference transitions `(..., Da)`, 0-d."""
+        with torch.enable_grad():
+            return self.discriminator_grad_pen * self.input_gradient(amp_obs).square().sum(dim=-1).mean()
+
+    @torch.no_grad()
+    def predict_style_reward(self, state: Tensor, task_reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Style, task and resulting reward `(N,)` of transitions `(N, Da)` with task rewards `(N,)`."""
+        score = self(state).squeeze(-1)
+        style = self.style_reward_coef * (1.0 - 0.25 * (score - 1.0).square()).clamp(min=0.0)
+        return style, task_reward, self.combine_rewards(style, task_reward)
+
+    def combine_rewards(self, style_reward: Tensor, task_reward: Tensor) -> Tensor:
+        """What the policy is trained on, from style and task rewards `(N,)`."""
+        if self.additive_reward:
+            return style_reward + task_reward
+        return (1.0 - self.task_reward_lerp) * style_reward + self.task_reward_lerp * task_reward
+
+
+class AmpMixin(_Policy):
+    """Gives a policy a discriminator, which shares its optimiser and its checkpoint."""
+
+    def __init__(self, *args: Any, amp_discriminator: Any = None, **kwargs: Any):
+        cfg = _discriminator_config(amp_discriminator, type(self).__name__)
+        super().__init__(*args, **kwargs)
+        self.discriminator = AMPDiscriminator(**cfg)
+
+
+def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:
+    """The settings of a discriminator as a dictionary; ValueError when they cannot make one."""
+    if callable(getattr(config, "to_dict", None)):
+        config = config.to_dict()
+    if config is not None and not isinstance(config, Mapping):
+        raise ValueError(f"'amp_discriminator' is a dictionary of settings, got {type(config).__name__}")
+    settings = without_nulls(config or {})
+    missing = [key for key in NEEDED_KEYS if key not in settings]
+    if missing:
+        raise ValueError(
+            f"{owner} needs 'amp_discriminator' in the policy configuration, with {', '.join(NEEDED_KEYS)}; "
+            f"{', '.join(missing)} missing in {dict(settings)}"
+        )
+    return settings
+
+
+class AmpActorCritic(AmpMixin, ActorCritic):
+    """The feed-forward actor-critic with a discriminator."""
+
+
+class AmpActorCriticRecurrent(AmpMixin, ActorCriticRecurrent):
+    """The actor-critic with memory and a discriminator."""
+
+
+remember_keys(accepted_keys(AMPDiscriminator))
