@@ -22,7 +22,7 @@ from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, write_r
 from st_rl.runners.console import Console
 from st_rl.runners.env_sizes import check_policy_sizes, checked_critic_obs, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
-from st_rl.runners.reporter import console_rows, episode_scalars, infos_on_host, iteration_scalars
+from st_rl.runners.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
 from st_rl.runners.saved_training import SavedTraining
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
@@ -298,7 +298,8 @@ class OnPolicyRunner(SavedTraining):
             self.alg.compute_returns(critic_obs)
             self._keep_observations(obs, critic_obs)
             self.alg.actor_critic.settle_memory()
-        return ep_infos, infos
+            self._episodes.summarize()
+        return gathered_infos(ep_infos), infos
 
     def rollout_step(
         self, obs: Tensor, critic_obs: Tensor, **kwargs: Any
@@ -375,8 +376,7 @@ class OnPolicyRunner(SavedTraining):
                     self.writer.add_scalar(tag, value, int(totals[1]))
             self._console.show(title, console_rows(scalars, episodes, locs, *totals, seconds_left), width, pad)
 
-        # On a CPU the training needs every core itself.
-        self._background.call(write) if torch.device(self.device).type == "cuda" else write()
+        self._beside(write)
 
     def close(self) -> None:
         """Close the writers; `learn` may be called again."""

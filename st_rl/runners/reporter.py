@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 GIBIBYTE = 1024**3
+# Numbers in a tensor up to which it is read together with others.
+SMALL = 1024
 
 
 def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -37,19 +39,36 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
+def gathered_infos(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The infos of many steps of a GPU as one dictionary of vectors `(T,)`; as they are if that cannot be.
+
+    Part of a captured rollout, where it costs next to nothing: reading vectors later is much faster than as many
+    single numbers.
+    """
+    numbers = [value for info in infos for value in info.values()]
+    if any(info.keys() != infos[0].keys() for info in infos) or not all(map(_is_gpu_number, numbers)):
+        return [dict(info) for info in infos]
+    table = torch.stack([number.reshape(()).float() for number in numbers]).view(len(infos), -1) if numbers else None
+    return [] if table is None else [dict(zip(infos[0], table.T.contiguous().unbind()))]
+
+
+def _is_gpu_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "cpu"
+
+
 def infos_on_host(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the infos with every single number of a GPU read, all of them together; waits for the device once."""
+    """Copies of the infos with every small tensor of a GPU read, all of them together; waits for the device once."""
     result = [dict(info) for info in infos]
-    single = [
+    small = [
         (info, key)
         for info in result
         for key, value in info.items()
-        if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "cpu"
+        if isinstance(value, Tensor) and value.numel() <= SMALL and value.device.type != "cpu"
     ]
-    if single:
-        numbers = torch.cat([info[key].detach().reshape(1).float() for info, key in single]).tolist()
-        for (info, key), number in zip(single, numbers):
-            info[key] = number
+    if small:
+        parts = [info[key].detach().reshape(-1).float() for info, key in small]
+        for (info, key), part in zip(small, torch.cat(parts).cpu().split([part.numel() for part in parts])):
+            info[key] = part
     return result
 
 

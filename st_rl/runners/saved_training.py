@@ -15,9 +15,10 @@ from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils import ckpt_manipulator
 from st_rl.utils.background import BackgroundCalls
+from st_rl.utils.buffer import buffer_func
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.distributed import is_main
-from st_rl.utils.files import CheckpointError, load_checkpoint, save_checkpoint
+from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 
@@ -67,10 +68,22 @@ class SavedTraining:
 
     def save(self, path: str | Path, infos: Any = None) -> None:
         """Write a checkpoint; readers never see half a file."""
-        save_checkpoint(self._checkpoint(infos), Path(path))
         self._background.wait()
+        self._write(self._checkpoint(infos), Path(path))
+
+    def _write(self, payload: dict[str, Any], path: Path) -> None:
+        save_checkpoint(payload, path)
         if self.writer is not None:
-            self.writer.save_model(str(path), self.current_learning_iteration)
+            self.writer.save_model(str(path), payload["iter"])
+
+    @property
+    def _writes_beside(self) -> bool:
+        """Whether files are written while the training goes on; on a CPU it needs every core itself."""
+        return torch.device(self.device).type == "cuda"
+
+    def _beside(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function that only writes, beside the training or at once."""
+        self._background.call(function, *args) if self._writes_beside else function(*args)
 
     def _checkpoint(self, infos: Any = None) -> dict[str, Any]:
         """Everything that an exact resume needs."""
@@ -93,14 +106,23 @@ class SavedTraining:
 
     def _save_snapshot(self) -> None:
         """Save this iteration into the run folder, and as the best one if it is."""
-        if self._keeper is None:
+        keeper, iteration = self._keeper, self.current_learning_iteration
+        if keeper is None:
             return
-        self.save(self._keeper.path(self.current_learning_iteration))
-        self._saved_iteration = self.current_learning_iteration
+        payload = self._checkpoint()
+        if self._writes_beside:
+            # The file is written while the training goes on and changes its tensors.
+            payload = buffer_func(plain_value(payload, "checkpoint"), _host_copy)
+        self._beside(self._write, payload, keeper.path(iteration))
+        self._saved_iteration = iteration
         score = self._score()
-        if score is not None:
-            self._keeper.offer_best(self._checkpoint(), score)
-        self._keeper.remove_old(self.current_learning_iteration)
+
+        def keep_the_best() -> None:
+            if score is not None:
+                keeper.offer_best(payload, score)
+            keeper.remove_old(iteration)
+
+        self._beside(keep_the_best)
 
     def _score(self) -> float | None:
         """How good the policy is now: the evaluator's word, else the mean return of finished episodes."""
@@ -198,3 +220,8 @@ class SavedTraining:
                 except (OSError, TypeError) as error:
                     logger.warning(f"the changed checkpoint could not be saved: {error}")
         return result
+
+
+def _host_copy(value: Any) -> Any:
+    """A copy of a tensor on the host; anything else as it is."""
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

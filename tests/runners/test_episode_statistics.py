@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from st_rl.runners.episode_statistics import EpisodeStatistics
+from st_rl.runners.episode_statistics import EpisodeStatistics, newest
 
 T, N = 7, 5
 
@@ -41,6 +41,7 @@ def feed(statistics, all_rollouts, dtype=torch.bool):
     for rollout in all_rollouts:
         for rewards, dones in rollout:
             statistics.record(torch.tensor(rewards), torch.tensor(dones).to(dtype))
+        statistics.summarize()
         statistics.drain()
 
 
@@ -88,3 +89,15 @@ def test_a_dropped_rollout_leaves_room_for_the_next():
     statistics.drop()
     feed(statistics, rollouts(1))
     assert len(statistics.rframebuffer) + len(statistics.rewbuffer) == T * N
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
+@pytest.mark.parametrize("count", [1, 4, 50])
+def test_the_newest_columns_are_the_last_of_those_chosen(share, count):
+    values, chosen = torch.randn(3, 20), torch.rand(20) < share
+    expected = values[:, chosen][:, -count:]
+    result = newest(values, chosen, count)
+    assert result.shape == (3, count)
+    missing = count - expected.shape[1]
+    assert torch.equal(result[:, missing:], expected)
+    assert not result[:, :missing].any()

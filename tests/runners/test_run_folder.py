@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -227,6 +228,32 @@ def test_the_best_snapshot_is_the_one_the_evaluator_likes_most(tmp_path):
     fresh = make_runner()
     fresh.load(tmp_path / "best.pt")
     assert fresh.current_learning_iteration == 2
+
+
+def test_snapshots_written_beside_a_training_hold_what_was_there_when_they_were_due(tmp_path, monkeypatch):
+    at_once = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "at once")
+    at_once.learn(6)
+    torch.manual_seed(0)
+    beside = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "beside")
+    monkeypatch.setattr(type(beside), "_writes_beside", True)
+    may_write = threading.Event()
+    beside._background.call(may_write.wait, 30)
+    update, updates = beside.alg.update, []
+
+    def counted_update(iteration):
+        updates.append(iteration)
+        if len(updates) == 4:
+            assert not (tmp_path / "beside" / "model_2.pt").exists()
+            may_write.set()
+        return update(iteration)
+
+    beside.alg.update = counted_update
+    beside.learn(6)
+    assert snapshots(tmp_path / "beside") == ["best.pt", "model_2.pt", "model_4.pt", "model_6.pt"]
+    for name in snapshots(tmp_path / "beside"):
+        one, other = (load_checkpoint(tmp_path / folder / name) for folder in ("at once", "beside"))
+        one["runner_state_dict"]["tot_time"] = other["runner_state_dict"]["tot_time"]
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_without_an_evaluator_the_mean_return_decides(tmp_path):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from st_rl.utils.background import BackgroundCalls
+from st_rl.utils.background import MAX_WAITING, BackgroundCalls
 
 
 def test_calls_are_made_in_order_beside_the_caller():
@@ -12,8 +12,9 @@ def test_calls_are_made_in_order_beside_the_caller():
     calls = BackgroundCalls()
     calls.call(lambda: (gate.wait(10), seen.append(threading.current_thread().name)))
     assert seen == []
-    gate.set()
     calls.call(seen.append, "second")
+    assert seen == [], "a second call does not wait for the first"
+    gate.set()
     calls.wait()
     assert seen[0].startswith("st_rl log")
     assert seen[1:] == ["second"]
@@ -37,3 +38,17 @@ def test_nothing_runs_before_the_first_call():
     calls.wait()
     calls.close()
     assert calls._executor is None
+
+
+def test_a_queue_does_not_grow_without_end():
+    seen, gate = [], threading.Event()
+    calls = BackgroundCalls()
+    calls.call(gate.wait, 10)
+    timer = threading.Timer(0.05, gate.set)
+    timer.start()
+    for number in range(3 * MAX_WAITING):
+        calls.call(seen.append, number)
+        assert len(calls._pending) <= MAX_WAITING
+    assert gate.is_set(), "the caller waited once the queue was full"
+    calls.close()
+    assert seen == list(range(3 * MAX_WAITING))
