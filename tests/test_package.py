@@ -20,10 +20,10 @@ TABLE: dict[str, str] = {
     "st_rl": "__version__",
     "st_rl.env": "VecEnv check_env",
     "st_rl.env.utils": "split_observations split_step",
-    "st_rl.algorithms": "PPO APPO@6 ATPPO@6 TPPO@7 EstimatorPPO@5 EstimatorTPPO@7",
+    "st_rl.algorithms": "PPO APPO@6 ATPPO@6 TPPO EstimatorPPO@5 EstimatorTPPO@7",
     "st_rl.algorithms.ppo": "PPO",
     "st_rl.algorithms.appo": "GET_PROB_FUNC APPOAlgoMixin@6 APPO@6 ATPPO@6",
-    "st_rl.algorithms.tppo": "GET_PROB_FUNC TPPO@7",
+    "st_rl.algorithms.tppo": "GET_PROB_FUNC TPPO",
     "st_rl.algorithms.estimator@5": "EstimatorAlgoMixin EstimatorPPO EstimatorTPPO@7",
     "st_rl.modules": (
         "build_actor_critic EmpiricalNormalization Normalizer RunningMeanStd Normalize MlpModel Conv2dModel "

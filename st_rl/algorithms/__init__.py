@@ -1,8 +1,9 @@
 """Losses, returns and the update; algorithms never see an environment."""
 
 from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.tppo import TPPO
 
-__all__ = ["PPO", "algorithm_classes"]
+__all__ = ["PPO", "TPPO", "algorithm_classes"]
 
 
 def algorithm_classes() -> dict[str, type[PPO]]:

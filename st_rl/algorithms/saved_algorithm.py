@@ -78,3 +78,17 @@ class SavedAlgorithm:
             scheduler.load_state_dict(state)
         elif scheduler is not None:
             logger.warning("the checkpoint has no learning-rate scheduler state: the scheduler starts anew")
+
+    # ---- between two rollouts ------------------------------------------------------------------------------------
+
+    def settle_memory(self) -> None:
+        """Keep the present state of all memories where the next rollout will look for it."""
+        self.actor_critic.settle_memory()
+
+    def rollout_state(self) -> dict[str, Any]:
+        """What the next rollout continues from beside the environment: the memories of the running episodes."""
+        return {"memory": self.actor_critic.memory_state()}
+
+    def load_rollout_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the episodes of which `rollout_state` told."""
+        self.actor_critic.load_memory_state(state["memory"])

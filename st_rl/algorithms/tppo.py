@@ -1,7 +1,32 @@
-"""Schedules of teacher guidance."""
+"""Proximal policy optimisation with a teacher, and the schedules of its guidance."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.algorithms.distillation import (
+    BOUNDED_TARGETS,
+    DISTILL_TARGETS,
+    LATENT_TARGETS,
+    MIN_TEACHER_STD,
+    action_distance,
+    bounded_statistics,
+    check_target,
+    latent_width,
+    vector_distance,
+)
+from st_rl.algorithms.lr_scheduler import make_lr_scheduler
+from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.teacher import load_teacher
+from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.storage.mini_batches import leaves
+from st_rl.storage.rollout_storage import ActionLabelRollout
+from st_rl.utils.buffer import buffer_func
+from st_rl.utils.log import logger
+from st_rl.utils.trajectories import unpad_trajectories
 
 PROB_OPTIONS = ("linear", "exp", "tanh")
 
@@ -26,3 +51,338 @@ def GET_PROB_FUNC(option: str, iteration_scale: float) -> Callable[[float], floa
         "tanh": lambda x: max(0.0, 0.5 * (1.0 - math.tanh((x - scale) / scale))),
     }
     return functions[option]
+
+
+class Schedule:
+    """A number that follows the iteration, kept in a 0-d tensor where captured and compiled code can read it."""
+
+    def __init__(self, rule: str | float | Callable[[int], float], scale: float, device: torch.device | str):
+        self._rule = GET_PROB_FUNC(rule, scale) if isinstance(rule, str) else rule
+        self.value = torch.zeros((), device=device)
+        self.follow(0)
+
+    def __call__(self, iteration: int) -> float:
+        """The number at an iteration."""
+        return float(self._rule(iteration) if callable(self._rule) else self._rule)
+
+    def follow(self, iteration: int) -> None:
+        """Bring the tensor to an iteration."""
+        self.value.fill_(self(iteration))
+
+
+class TPPO(PPO):
+    """PPO with a frozen teacher, whose actions label every step, drive some of the robots and are imitated.
+
+    The teacher sees the critic's observations, or the actor's, scaled as in its own training.
+    """
+
+    storage_class = ActionLabelRollout
+
+    def __init__(
+        self,
+        *args: Any,
+        ppo: Mapping[str, Any] | None = None,
+        teacher_policy_class_name: str = "ActorCritic",
+        teacher_policy: Mapping[str, Any] = {},
+        teacher_ac_path: str | None = None,
+        label_action_with_critic_obs: bool = True,
+        teacher_act_prob: str | float | Callable[[int], float] = "exp",
+        update_times_scale: float = 100,
+        using_ppo: bool = True,
+        distillation_loss_coef: str | float | Callable[[int], float] = 1.0,
+        distill_target: str = "real",
+        distill_latent_coef: float = 1.0,
+        distill_latent_target: str = "real",
+        distill_latent_obs_component_mapping: Mapping[str, str] | None = None,
+        buffer_dilation_ratio: float = 1.0,
+        lr_scheduler_class_name: str | None = None,
+        lr_scheduler: Mapping[str, Any] = {},
+        hidden_state_resample_prob: float = 0.0,
+        action_labels_from_sample: bool = False,
+        **kwargs: Any,
+    ):
+        check_target("distill_target", distill_target, DISTILL_TARGETS)
+        check_target("distill_latent_target", distill_latent_target, LATENT_TARGETS)
+        # Null means "not given", except for the one setting whose null says "no limit".
+        inner = {key: value for key, value in (ppo or {}).items() if value is not None or key == "desired_kl"}
+        settings = {key: value for key, value in {**inner, **kwargs}.items() if key != "class_name"}
+        super().__init__(*args, **settings)
+        self.ppo = ppo
+        self.teacher_policy_class_name = teacher_policy_class_name
+        self.teacher_policy = dict(teacher_policy or {})
+        self.teacher_ac_path = teacher_ac_path
+        self.label_action_with_critic_obs = label_action_with_critic_obs
+        self.update_times_scale = update_times_scale
+        self.using_ppo = using_ppo
+        self.distill_target = distill_target
+        self.distill_latent_coef = distill_latent_coef
+        self.distill_latent_target = distill_latent_target
+        self.distill_latent_obs_component_mapping = dict(distill_latent_obs_component_mapping or {})
+        self.buffer_dilation_ratio = buffer_dilation_ratio
+        self.hidden_state_resample_prob = hidden_state_resample_prob
+        self.action_labels_from_sample = action_labels_from_sample
+        self.lr_scheduler_class_name = lr_scheduler_class_name
+        self.lr_scheduler = self._make_lr_scheduler(lr_scheduler or {})
+
+        self.teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
+        weight = Schedule(distillation_loss_coef, update_times_scale, self.device)
+        is_constant = isinstance(distillation_loss_coef, (int, float))
+        self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
+        self._schedules += [self.teacher_act_prob, weight]
+        # Told by init_obs_norm.
+        self._num_obs = self._num_critic_obs = 0
+        # Which robots (N,) the teacher drives; drawn at the first step, which shows how many there are.
+        self.use_teacher_act_mask: Tensor | None = None
+        # The normaliser with the teacher's statistics, once the sizes of the observations are known.
+        self._teacher_normalizer: nn.Module | None = None
+        self._teacher = load_teacher(
+            self.actor_critic,
+            self.teacher_policy,
+            teacher_policy_class_name,
+            teacher_ac_path,
+            label_action_with_critic_obs,
+            self.device,
+        )
+        self.teacher_actor_critic = self._teacher.policy
+        self._teacher_std = self._make_teacher_std()
+        self._prepare_latents()
+
+    def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> Any:
+        """The learning-rate scheduler, or None."""
+        name = self.lr_scheduler_class_name
+        if name is not None and self.schedule == "adaptive":
+            raise ValueError(
+                f"lr_scheduler_class_name='{name}' and schedule='adaptive' would both set the learning rate; "
+                "use schedule='fixed' with a scheduler"
+            )
+        return None if name is None else make_lr_scheduler(name, self.optimizer, settings)
+
+    def _make_teacher_std(self) -> Tensor | None:
+        """The teacher's standard deviation `(A,)`, where the distance to the student needs it."""
+        if self.distill_target != "kl":
+            return None
+        std = getattr(self.teacher_actor_critic, "std", None)
+        if std is None:
+            teacher = type(self.teacher_actor_critic).__name__
+            raise ValueError(f"distill_target='kl' needs a Gaussian teacher; {teacher} has no standard deviation")
+        return std.detach().clamp(min=MIN_TEACHER_STD)
+
+    def _prepare_latents(self) -> None:
+        """Set the weights of the latent losses; refuse components that cannot be compared."""
+        for component, teacher_component in self.distill_latent_obs_component_mapping.items():
+            width = latent_width(self.actor_critic, component, "student")
+            teacher_width = latent_width(self.teacher_actor_critic, teacher_component, "teacher")
+            if width != teacher_width:
+                raise ValueError(
+                    f"the latent of '{component}' has {width} numbers, that of the teacher's '{teacher_component}' "
+                    f"{teacher_width}; give both the same encoder_output_size"
+                )
+            setattr(self, f"distill_latent_{component}_coef", self.distill_latent_coef)
+
+    # ---- what it is made of --------------------------------------------------------------------------------------
+
+    def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
+        """Make the observation normalisers; the one in front of the teacher has the teacher's statistics, for good."""
+        super().init_obs_norm(num_obs, num_critic_obs)
+        self._num_obs, self._num_critic_obs = num_obs, num_critic_obs
+        if not self._teacher.has_snapshot:
+            return
+        stream, width = ("critic_obs", num_critic_obs) if self._teacher_sees_critic_obs else ("obs", num_obs)
+        statistics = self._teacher.obs_statistics
+        if statistics is None:
+            if self.empirical_normalization:
+                logger.info(f"the teacher was trained without normalisation: {stream} are not normalised")
+            normalizer: nn.Module = nn.Identity()
+        else:
+            taught_on = statistics["_mean"].numel()
+            if taught_on != width:
+                raise ValueError(
+                    f"the teacher was trained on {taught_on} observations, the {stream} here have {width}; "
+                    "check label_action_with_critic_obs and the observations of both tasks"
+                )
+            logger.info(f"{stream} are normalised with the frozen statistics of the teacher")
+            normalizer = EmpiricalNormalization(shape=[width], until=1.0e8)
+            normalizer.load_state_dict(statistics)
+        self._teacher_normalizer = normalizer.to(self.device).eval()
+        setattr(self, f"{stream}_normalizer", self._teacher_normalizer)
+
+    @property
+    def _teacher_sees_critic_obs(self) -> bool:
+        """Whether a critic observation exists beside the actor's and feeds the teacher."""
+        if self.storage is not None:
+            exists = self.storage.critic_observations is not None
+        else:
+            # Until the storage tells: of equal width they are most likely the same.
+            exists = self._num_obs != self._num_critic_obs
+        return self.label_action_with_critic_obs and exists
+
+    def init_storage(self, *args: Any, **kwargs: Any) -> None:
+        """Allocate a rollout storage with a label for every step."""
+        before = self._teacher_sees_critic_obs
+        super().init_storage(*args, buffer_dilation_ratio=self.buffer_dilation_ratio, **kwargs)
+        if self._teacher_normalizer is not None and before != self._teacher_sees_critic_obs:
+            # The critic has its own observations after all.
+            self.init_obs_norm(self._num_obs, self._num_critic_obs)
+
+    def _networks(self) -> list[nn.Module]:
+        """What learns: neither the teacher nor the statistics of its observations."""
+        return [network for network in super()._networks() if network is not self._teacher_normalizer]
+
+    # ---- collecting ----------------------------------------------------------------------------------------------
+
+    def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
+        """Actions `(N, A)`: the student's samples, and the teacher's where it drives."""
+        if self.use_teacher_act_mask is None or self.use_teacher_act_mask.shape[0] != obs.shape[0]:
+            with torch.inference_mode(False):
+                self.use_teacher_act_mask = torch.rand(obs.shape[0], device=self.device) < self.teacher_act_prob.value
+        return super().act(obs, critic_obs)
+
+    @property
+    def _acts_from_memory(self) -> bool:
+        return super()._acts_from_memory or self.teacher_actor_critic.is_recurrent
+
+    def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
+        """What the student does and thinks, what the teacher would do, and what is done."""
+        decision = super()._decide(obs, critic_obs)
+        teacher = self.teacher_actor_critic
+        look = teacher.act if self.action_labels_from_sample else teacher.act_inference
+        with torch.no_grad():
+            labels = look(critic_obs if self.label_action_with_critic_obs else obs)
+        if self.use_teacher_act_mask is None:
+            raise RuntimeError("nobody has said yet which robots the teacher drives: call act()")
+        actions = torch.where(self.use_teacher_act_mask.unsqueeze(-1), labels, decision["actions"])
+        return self._executing(actions, labels, decision)
+
+    def _executing(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The decision with other actions `(N, A)` than the student drew, at the probability that it gives them."""
+        log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
+        return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
+
+    def process_env_step(
+        self,
+        rewards: Tensor,
+        dones: Tensor,
+        infos: Mapping[str, Any],
+        next_obs: Tensor | None = None,
+        next_critic_obs: Tensor | None = None,
+    ) -> None:
+        """Store the step that follows `act`; robots that start anew draw lots for their driver."""
+        super().process_env_step(rewards, dones, infos, next_obs, next_critic_obs)
+        self.teacher_actor_critic.reset(dones)
+        mask = self.use_teacher_act_mask
+        if mask is not None:
+            drawn = torch.rand(mask.shape, device=mask.device) < self.teacher_act_prob.value
+            mask.copy_(torch.where(dones.to(mask.device).reshape(-1) > 0, drawn, mask))
+
+    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Store recorded steps of all robots: what was done is what is taught."""
+        observed = self._as_seen(transition.observation, transition.privileged_observation)
+        self._remember(self._follow, *observed, transition.action.to(self.device))
+        following = self._as_seen(transition.next_observation, transition.next_privileged_observation)
+        reward, done = transition.reward.to(self.device), transition.done.to(self.device)
+        self.process_env_step(reward, done, infos, *following)
+
+    def _follow(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+        """What the student thinks of actions `(N, A)` that somebody else has taken."""
+        return self._executing(actions, actions, super()._decide(obs, critic_obs))
+
+    def _as_seen(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw observations as the networks see them, without counting them in the statistics."""
+        seen = _scaled(self.obs_normalizer, obs.to(self.device))
+        if self.storage.critic_observations is None:
+            return seen, seen
+        return seen, _scaled(self.critic_obs_normalizer, critic_obs.to(self.device))
+
+    def compute_returns(self, last_critic_obs: Tensor) -> None:
+        """Compute returns and advantages, if anything learns from them."""
+        if self.using_ppo:
+            super().compute_returns(last_critic_obs)
+
+    def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
+        """Plain numbers that acting and storing read; a rolling storage is written where it stands."""
+        storage = self.storage
+        place = (storage.step, storage.num_transitions_per_env, storage.buffer_full)
+        return (*super().rollout_settings(), ("storage", place))
+
+    def settle_memory(self) -> None:
+        """Keep the state of all memories, the teacher's too, where the next rollout will look for it."""
+        super().settle_memory()
+        self.teacher_actor_critic.settle_memory()
+
+    def rollout_state(self) -> dict[str, Any]:
+        """What the next rollout continues from: memories, drivers, and the steps that a rolling storage retains."""
+        return super().rollout_state() | {
+            "teacher_memory": self.teacher_actor_critic.memory_state(),
+            "use_teacher_act_mask": self.use_teacher_act_mask,
+            "storage": self.storage.state_dict() if self.buffer_dilation_ratio > 1 else None,
+        }
+
+    def load_rollout_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the episodes of which `rollout_state` told."""
+        super().load_rollout_state(state)
+        self.teacher_actor_critic.load_memory_state(state.get("teacher_memory") or {})
+        mask = state.get("use_teacher_act_mask")
+        self.use_teacher_act_mask = None if mask is None else mask.to(self.device, copy=True)
+        if state.get("storage") is not None and self.buffer_dilation_ratio > 1:
+            self.storage.load_state_dict(state["storage"], self.actor_critic.get_hidden_states())
+
+    # ---- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Learn from the stored rollout, then let the learning-rate scheduler take its step."""
+        outcome = super().update(current_learning_iteration)
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+            self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        return outcome
+
+    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The losses of PPO, if used, the distance to the teacher's actions and that to its latents."""
+        policy = self.actor_critic
+        if self.hidden_state_resample_prob > 0 and minibatch.hidden_states is not None:
+            minibatch = minibatch._replace(hidden_states=self._resampled(minibatch.hidden_states))
+        losses: dict[str, Tensor] = {}
+        inter_vars: dict[str, Tensor] = {}
+        stats: dict[str, Tensor] = {}
+        if self.using_ppo:
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+        else:
+            hidden = minibatch.hidden_states
+            policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
+        labels = minibatch.action_labels
+        # Mirrored samples, which follow the real ones, have no labels.
+        mean, std = policy.action_mean[: labels.shape[0]], policy.action_std[: labels.shape[0]]
+        distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
+        losses["distillation_loss"] = distance.mean()
+        if self.distill_target in BOUNDED_TARGETS:
+            stats |= bounded_statistics(mean.detach(), labels)
+        return losses | self._latent_losses(minibatch), inter_vars, stats
+
+    def _latent_losses(self, minibatch: Any) -> dict[str, Tensor]:
+        """How far the latents of the student's encoders are from those of the teacher's, one loss a component."""
+        losses: dict[str, Tensor] = {}
+        teacher_obs = minibatch.critic_obs if self.label_action_with_critic_obs else minibatch.obs
+        for component, teacher_component in self.distill_latent_obs_component_mapping.items():
+            latent = self.actor_critic.get_encoder_latent(minibatch.obs, component)
+            with torch.no_grad():
+                target = self.teacher_actor_critic.get_encoder_latent(teacher_obs, teacher_component)
+            if minibatch.masks is not None:
+                latent, target = (unpad_trajectories(value, minibatch.masks) for value in (latent, target))
+            distance = vector_distance(self.distill_latent_target, latent, target)
+            losses[f"distill_latent_{component}"] = distance.mean()
+        return losses
+
+    def _resampled(self, hidden_states: Any) -> Any:
+        """Hidden states, leaves `(L, K, H)`, with those of some trajectories drawn from U(-1, 1)."""
+        first = next(leaves(hidden_states))
+        chosen = torch.rand(first.shape[1], device=first.device) < self.hidden_state_resample_prob
+
+        def resample(leaf: Tensor) -> Tensor:
+            return torch.where(chosen.view(1, -1, 1), 2.0 * torch.rand_like(leaf) - 1.0, leaf)
+
+        return buffer_func(hidden_states, resample)
+
+
+def _scaled(normalizer: nn.Module, obs: Tensor) -> Tensor:
+    """Observations `(..., O)` through a normaliser whose statistics stay as they are."""
+    return normalizer.normalize(obs) if isinstance(normalizer, EmpiricalNormalization) else normalizer(obs)

@@ -163,6 +163,8 @@ class OnPolicyRunner(SavedTraining):
     def _iterate(self, iteration: int, start_iter: int, tot_iter: int, trial: Any) -> None:
         """One rollout, one update, evaluation, log and snapshot."""
         begin = time.perf_counter()
+        # Schedules that acting reads are at this iteration, in a resumed training too.
+        self.alg.current_learning_iteration = iteration
         with self._whole_rollout():
             ep_infos, infos = self._collect()
             collected = time.perf_counter()
@@ -231,7 +233,7 @@ class OnPolicyRunner(SavedTraining):
                 self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
             self._report_bad_numbers(self.current_learning_iteration)
         # A rollout that was captured before looks for the memory where it left it.
-        policy.settle_memory()
+        self.alg.settle_memory()
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
@@ -297,7 +299,7 @@ class OnPolicyRunner(SavedTraining):
                 self._episodes.record(rewards, dones)
             self.alg.compute_returns(critic_obs)
             self._keep_observations(obs, critic_obs)
-            self.alg.actor_critic.settle_memory()
+            self.alg.settle_memory()
             self._episodes.summarize()
         return gathered_infos(ep_infos), infos
 

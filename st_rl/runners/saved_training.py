@@ -98,7 +98,7 @@ class SavedTraining:
                 "learning_rate": float(self.alg.learning_rate),
                 "episodes": self._episodes.state_dict(),
                 "observations": None if self._observations is None else list(self._observations),
-                "memory": self.alg.actor_critic.memory_state(),
+                **self.alg.rollout_state(),
             },
         }
         env_state = environment_state(self.env)
@@ -186,7 +186,7 @@ class SavedTraining:
             if state["observations"] is not None:
                 self._keep_observations(*(tensor.to(self.device) for tensor in state["observations"]))
                 self._continue_from_observations = True
-            self.alg.actor_critic.load_memory_state(state["memory"])
+            self.alg.load_rollout_state(state)
         if same_robots:
             load_rng_state_dict(loaded["rng_state_dict"], self.device)
 

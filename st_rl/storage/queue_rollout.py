@@ -1,5 +1,6 @@
 """`QueueRolloutStorage`: a rolling buffer that outlives one rollout."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from st_rl.storage.fields import StepTransition
 from st_rl.storage.mini_batches import leaves
 from st_rl.storage.rollout_base import RolloutStorage
-from st_rl.utils.buffer import buffer_expand, buffer_swap
+from st_rl.utils.buffer import buffer_expand, buffer_from_example, buffer_swap, buffer_to
 
 
 class QueueRolloutStorage(RolloutStorage):
@@ -93,3 +94,34 @@ class QueueRolloutStorage(RolloutStorage):
     def _in_time_order(self, buffer: torch.Tensor) -> torch.Tensor:
         """The valid rows of a buffer, oldest first, without changing it."""
         return self.swap_from_cursor(buffer) if self.buffer_full else buffer[: self.step]
+
+    # Saving -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All steps that are kept beyond a rollout, for a checkpoint."""
+        buffers = {field.name: getattr(self, field.name) for field in self.fields}
+        return {
+            "step": self.step,
+            "buffer_full": self.buffer_full,
+            "num_steps": self.num_transitions_per_env,
+            "buffers": {name: buffer for name, buffer in buffers.items() if buffer is not None},
+            "hidden_states": [leaf for leaf in leaves(self.saved_hidden_states) if leaf is not None],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], hidden_states: Any = None) -> None:
+        """Continue with the steps of `state_dict`; `hidden_states`, leaves `(L, N, H)`, show their containers."""
+        while self.num_transitions_per_env < state["num_steps"]:
+            if self.expand_buffer_once() == 0:
+                raise ValueError(
+                    f"{state['num_steps']} saved steps do not fit a buffer of {self.max_num_steps}; "
+                    "continue with the buffer_dilation_ratio and num_steps_per_env of the saved training"
+                )
+        for name, rows in state["buffers"].items():
+            getattr(self, name).copy_(rows)
+        if state["hidden_states"]:
+            with torch.inference_mode(False):
+                container = buffer_from_example(hidden_states, (self.num_transitions_per_env,))
+                self.saved_hidden_states = buffer_to(container, self.device)
+            for saved, rows in zip(leaves(self.saved_hidden_states), state["hidden_states"], strict=True):
+                saved.copy_(rows)
+        self.step, self.buffer_full = int(state["step"]), bool(state["buffer_full"])

@@ -1,0 +1,76 @@
+"""How far a student is from its teacher, as pure functions of tensors."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from st_rl.utils.config import unknown_name_message
+
+BOUNDED_TARGETS = ("tanh", "scaled_tanh")
+LATENT_TARGETS = ("real", "l1", *BOUNDED_TARGETS)
+DISTILL_TARGETS = ("real", "mse_sum", "l1", *BOUNDED_TARGETS, "max_log_prob", "kl")
+# A teacher that is surer than this of its actions would make the student's only task to be as sure.
+MIN_TEACHER_STD = 1.0e-3
+_INSIDE_ONE = 1.0 - 1.0e-6
+
+
+def check_target(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a distance that does not exist."""
+    if value not in known:
+        raise ValueError(unknown_name_message(name, value, known))
+
+
+def vector_distance(kind: str, x: Tensor, y: Tensor) -> Tensor:
+    """The distance of two vectors, `(..., D) -> (...)`; the names are those of `distill_target`."""
+    if kind == "real":
+        return torch.linalg.vector_norm(x - y, dim=-1)
+    if kind == "mse_sum":
+        return (x - y).square().sum(dim=-1)
+    if kind == "l1":
+        return (x - y).abs().sum(dim=-1)
+    crossed = 2.0 * _cross_entropy(x, y).mean(dim=-1)
+    return crossed if kind == "tanh" else crossed * (x - y).abs().sum(dim=-1) / x.shape[-1]
+
+
+def _cross_entropy(x: Tensor, y: Tensor) -> Tensor:
+    """The binary cross-entropy of numbers in [-1, 1] read as probabilities, `(...)`; what is outside is clamped."""
+    guess, truth = ((value + 1.0).mul(0.5).clamp(0.0, 1.0) for value in (x, y))
+    # torch refuses to compute this in less than float32.
+    with torch.autocast(x.device.type, enabled=False):
+        return F.binary_cross_entropy(guess.float(), truth.float(), reduction="none")
+
+
+def action_distance(kind: str, mean: Tensor, std: Tensor, labels: Tensor, label_std: Tensor | None) -> Tensor:
+    """The distance of a Gaussian student from the teacher's actions, all `(..., A) -> (...)`.
+
+    `label_std (A,)` is the teacher's standard deviation, which only `kl` reads.
+    """
+    if kind == "max_log_prob":
+        return -torch.distributions.Normal(mean, std, validate_args=False).log_prob(labels).sum(dim=-1)
+    if kind == "kl" and label_std is not None:
+        spread = torch.log(std / label_std)
+        return (spread + (label_std.square() + (labels - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
+    return vector_distance(kind, mean, labels)
+
+
+def bounded_statistics(mean: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """What is worth watching when actions are bounded: their distance, also before the tanh that bounds them, 0-d."""
+    before = [torch.atanh(value.clamp(-_INSIDE_ONE, _INSIDE_ONE)) for value in (mean, labels)]
+    return {
+        "l1distance": (mean - labels).abs().sum(dim=-1).mean(),
+        "l1_before_tanh": (before[0] - before[1]).abs().sum(dim=-1).mean(),
+    }
+
+
+@torch.no_grad()
+def latent_width(policy: Any, component: str, side: str) -> int:
+    """The width of the latent that a policy's encoder makes of an observation component."""
+    if not callable(getattr(policy, "get_encoder_latent", None)):
+        raise ValueError(
+            f"distill_latent_obs_component_mapping needs a {side} with encoders, such as EncoderActorCritic; "
+            f"it is a {type(policy).__name__}"
+        )
+    obs = torch.zeros(1, policy.num_actor_obs, device=next(policy.parameters()).device)
+    return policy.get_encoder_latent(obs, component).shape[-1]

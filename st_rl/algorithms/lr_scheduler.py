@@ -1,0 +1,24 @@
+"""Learning-rate schedulers of torch by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from st_rl.utils.config import unknown_name_message
+
+
+def make_lr_scheduler(name: str, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]) -> Any:
+    """A scheduler of `torch.optim.lr_scheduler` that is stepped once an update."""
+    known = {key: cls for key, cls in vars(lr_scheduler).items() if _is_usable(cls)}
+    if name not in known:
+        raise ValueError(unknown_name_message("lr_scheduler_class_name", name, known))
+    return known[name](optimizer, **settings)
+
+
+def _is_usable(cls: Any) -> bool:
+    """Whether a class is a scheduler whose step needs no measure of progress."""
+    if not isinstance(cls, type) or not issubclass(cls, lr_scheduler.LRScheduler):
+        return False
+    return cls not in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)
