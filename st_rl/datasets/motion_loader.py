@@ -17,7 +17,7 @@ from st_rl.datasets.formats.amp import (
     column_names,
     read_trajectories,
 )
-from st_rl.datasets.motion_table import MotionTable, blend_rows
+from st_rl.datasets.motion_table import MotionTable, slerp_quaternions
 from st_rl.utils.config import unknown_name_message
 
 _ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")
@@ -200,9 +200,12 @@ class AMPLoader:
 
     def blend_frame_pose(self, frame0: Tensor, frame1: Tensor, blend: float | Tensor) -> Tensor:
         """The full frame `(..., W)` at `blend` of the way between two: its rotation by the short arc, else linearly."""
-        share = torch.as_tensor(blend, dtype=frame0.dtype, device=frame0.device)
-        rotation = [torch.tensor(self._layout.rotation, device=frame0.device)] if self._layout.rotation else []
-        return blend_rows(frame0, frame1, share.reshape(*share.shape, 1), rotation)
+        share = torch.as_tensor(blend, dtype=frame0.dtype, device=frame0.device).unsqueeze(-1)
+        blended = torch.lerp(frame0, frame1, share)
+        rotation = list(self._layout.rotation)
+        if rotation:
+            blended[..., rotation] = slerp_quaternions(frame0[..., rotation], frame1[..., rotation], share)
+        return blended
 
     def get_frame_at_time(self, traj_idx: int, time: float) -> Tensor:
         """AMP state `(D,)` of a trajectory at a time."""
@@ -239,7 +242,7 @@ class AMPLoader:
         """Yield `num_mini_batch` times the states `(mini_batch_size, D)` before and after a transition."""
         for _ in range(num_mini_batch):
             if self.preload_transitions:
-                rows = self._transitions.index_select(0, self._pick(mini_batch_size))
+                rows = torch.nn.functional.embedding(self._pick(mini_batch_size), self._transitions)
                 before, after = rows.split(rows.shape[1] // 2, dim=1)
                 yield self._state_of(before), self._state_of(after)
             else:

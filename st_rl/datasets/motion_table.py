@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 
 class MotionTable:
@@ -33,11 +34,11 @@ class MotionTable:
         """`(F, W)`"""
         counts = [len(clip) for clip in clips]
         starts = [sum(counts[:i]) for i in range(len(counts))]
-        self.num_frames = torch.tensor(counts, device=device)
-        """`(C,)` frames of each clip."""
         self.first = torch.tensor(starts, device=device)
         """`(C,)` row of the first frame of each clip."""
         lengths = [(count - 1) * seconds for count, seconds in zip(counts, frame_durations)]
+        self._last_frame = torch.tensor(counts, dtype=torch.float64, device=device) - 1.0
+        self._frames_per_second = 1.0 / torch.tensor(list(frame_durations), dtype=torch.float64, device=device)
         self.lengths = torch.tensor(lengths, dtype=torch.float64, device=device)
         """`(C,)` seconds from the first frame of each clip to the last."""
         share = torch.tensor(list(weights), dtype=torch.float64, device=device)
@@ -50,24 +51,20 @@ class MotionTable:
 
     def at(self, clip: Tensor, time: Tensor) -> Tensor:
         """Rows `(n, W)` of clips `(n,)` at times `(n,)`; before its start and after its end a clip stands still."""
-        last = self.num_frames[clip] - 1
-        place = (time / self.lengths[clip] * last).clamp_(min=0.0).minimum(last.to(time.dtype))
+        last = self._last_frame[clip]
+        place = (time * self._frames_per_second[clip]).clamp_(min=0.0).minimum(last)
         low = place.floor()
         before = self.first[clip] + low.long()
-        after = self.first[clip] + (low.long() + 1).minimum(last)
-        blend = (place - low).to(self.frames.dtype)[:, None]
-        rows = self.frames.index_select(0, before)
-        end = self.frames.index_select(0, after)
-        return blend_rows(rows, end, blend, self._quaternions)
-
-
-def blend_rows(start: Tensor, end: Tensor, blend: Tensor, quaternions: Sequence[Tensor] = ()) -> Tensor:
-    """`(..., W)` from `start` to `end` `(..., W)` at `blend (..., 1)`; quaternions, `(4,)` columns, by the short arc."""
-    rows = torch.lerp(start, end, blend)
-    for columns in quaternions:
-        ends = (start.index_select(-1, columns), end.index_select(-1, columns))
-        rows.index_copy_(-1, columns, slerp_quaternions(*ends, blend))
-    return rows
+        # The last frame has none after it; there the share of the next is zero, so any row will do.
+        rows = torch.stack([before, (before + 1).clamp_(max=len(self.frames) - 1)], dim=1)
+        blend = (place - low).to(self.frames.dtype)
+        shares = torch.stack([1.0 - blend, blend], dim=1)
+        # A bag is a weighted sum of rows of a table: the blend in one pass over memory.
+        blended = embedding_bag(rows, self.frames, mode="sum", per_sample_weights=shares)
+        for columns in self._quaternions:
+            ends = self.frames.index_select(1, columns)[rows]
+            blended.index_copy_(1, columns, slerp_quaternions(ends[:, 0], ends[:, 1], blend[:, None]))
+        return blended
 
 
 def slerp_quaternions(start: Tensor, end: Tensor, blend: Tensor) -> Tensor:
