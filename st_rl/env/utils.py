@@ -47,6 +47,14 @@ def split_observations(ret: Any) -> Observations:
     )
 
 
+def observe(env: Any) -> Observations:
+    """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
+    obs, critic_obs, extras = split_observations(env.get_observations())
+    if critic_obs is None and hasattr(env, "get_privileged_observations"):
+        critic_obs = env.get_privileged_observations()
+    return Observations(obs, critic_obs, extras)
+
+
 def split_step(ret: Any) -> StepResult:
     """Split the result of `step()` into `(obs, critic_obs, rewards, dones, infos)`.
 
