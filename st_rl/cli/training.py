@@ -15,9 +15,9 @@ from st_rl.cli.task_source import BuiltInTask, TaskSource
 SMALL_LAYER = 256
 # Mini-batches with fewer numbers in their widest layer are not worth a second thread.
 SMALL_MINI_BATCH = 2**16
-# The judge of best.pt: enough to rank checkpoints, short enough not to be felt.
-JUDGE_ROBOTS = 32
-JUDGE_SECONDS = 4.0
+# The judge of best.pt, robots and seconds of their walk: enough to rank checkpoints, short enough not to be felt. On
+# a GPU many robots take no longer than a few.
+JUDGED_WALK = {"cpu": (32, 4.0), "cuda": (256, 2.0)}
 JUDGE_EPISODES = 8
 
 
@@ -107,7 +107,8 @@ def make_judge(source: TaskSource, config: Any, device: str) -> Any:
     """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts."""
     from st_rl.sim.evaluation import EvaluationPlan, Judge, make_judged_task, random_numbers_kept
 
-    plan = EvaluationPlan(robots=JUDGE_ROBOTS, seconds=JUDGE_SECONDS, push_speed=0.0)
+    robots, seconds = JUDGED_WALK["cuda" if device.startswith("cuda") else "cpu"]
+    plan = EvaluationPlan(robots=robots, seconds=seconds, push_speed=0.0)
     # A task on a GPU seeds the generator that the training draws from.
     with random_numbers_kept(device):
         if isinstance(source, BuiltInTask):

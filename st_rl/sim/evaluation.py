@@ -132,56 +132,69 @@ def _as_it_is(step: Callable[[], None]) -> Callable[[], Any]:
     return step
 
 
-@torch.inference_mode()
-def walk(
-    task: Any,
-    policy: Policy,
-    commands: Tensor,
-    seconds: float,
-    pushes: Range | None = None,
-    repeatable: Repeatable = _as_it_is,
-) -> Walk:
-    """Let every robot walk under its command `(N, 3)`, optionally with pushes of so many m/s every so many seconds.
+class Walker:
+    """Lets the robots of a task walk under a policy, again and again for the same time.
 
     `repeatable` turns one step, which works on tensors in fixed places, into something that may be called often.
     """
-    steps = round(seconds / task.step_dt)
-    recorded = _empty_records(task, steps)
-    upright = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
-    place = torch.zeros(1, dtype=torch.long, device=task.device)
-    forget = _memory_of(policy)
-    forget(None)
-    task.reset()
-    task.hold_commands(commands.to(task.device))
-    push = _Pushes(task, *pushes) if pushes is not None else None
-    diverged_before = int(task.diverged_count)
-    obs = split_observations(task.get_observations())[0].clone()
 
-    def step_once() -> None:
-        new_obs, _, _, dones, _ = split_step(task.step(policy(obs)))
-        forget(dones)
-        upright.logical_and_(~dones)
+    def __init__(self, task: Any, policy: Policy, seconds: float, repeatable: Repeatable = _as_it_is):
+        self._task = task
+        self._policy = policy
+        self._num_steps = round(seconds / task.step_dt)
+        with torch.inference_mode():
+            self._recorded = _empty_records(task, self._num_steps)
+            self._upright = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
+            self._place = torch.zeros(1, dtype=torch.long, device=task.device)
+            self._obs = self._observe().clone()
+        self._go_on = repeatable(self._step)
+
+    @torch.inference_mode()
+    def walk(self, commands: Tensor, pushes: Range | None = None) -> Walk:
+        """Walk under commands `(N, 3)` from new starts, optionally with pushes of so many m/s every so many seconds."""
+        task = self._task
+        _memory_of(self._policy)(None)
+        task.reset()
+        task.hold_commands(commands.to(task.device))
+        self._upright.fill_(True)
+        self._place.zero_()
+        self._obs.copy_(self._observe())
+        push = _Pushes(task, *pushes) if pushes is not None else None
+        diverged_before = int(task.diverged_count)
+        for step in range(self._num_steps):
+            if push is not None and push.is_due(step):
+                push.apply()
+                self._obs.copy_(self._observe())
+            self._go_on()
+        diverged = int(task.diverged_count) - diverged_before
+        on_host = {name: tensor.to("cpu", copy=True) for name, tensor in self._recorded.items()}
+        return Walk(commands.cpu(), **on_host, period=task.step_dt, diverged=diverged)
+
+    def _observe(self) -> Tensor:
+        return split_observations(self._task.get_observations())[0]
+
+    def _step(self) -> None:
+        """One step of all robots, recorded in the next row."""
+        task = self._task
+        new_obs, _, _, dones, _ = split_step(task.step(self._policy(self._obs)))
+        _memory_of(self._policy)(dones)
+        self._upright.logical_and_(~dones)
         rows = {
-            "standing": upright,
+            "standing": self._upright,
             "velocity": torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1),
             "contact": task.foot_contact,
             "foot_height": task.foot_height,
             "power": (task.torques.abs() * task.joint_vel.abs()).sum(dim=1),
         }
         for name, row in rows.items():
-            recorded[name].index_copy_(0, place, row[None])
-        obs.copy_(new_obs)
-        place.add_(1)
+            self._recorded[name].index_copy_(0, self._place, row[None])
+        self._obs.copy_(new_obs)
+        self._place.add_(1)
 
-    go_on = repeatable(step_once)
-    for step in range(steps):
-        if push is not None and push.is_due(step):
-            push.apply()
-            obs.copy_(split_observations(task.get_observations())[0])
-        go_on()
-    diverged = int(task.diverged_count) - diverged_before
-    on_host = {name: tensor.cpu() for name, tensor in recorded.items()}
-    return Walk(commands.cpu(), **on_host, period=task.step_dt, diverged=diverged)
+
+def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None) -> Walk:
+    """Let every robot walk once under its command `(N, 3)`."""
+    return Walker(task, policy, seconds).walk(commands, pushes)
 
 
 def _empty_records(task: Any, steps: int) -> dict[str, Tensor]:
@@ -225,21 +238,33 @@ class _Pushes:
         self._task.push(velocity.to(self._task.device), everyone)
 
 
-def judge(
-    result: Walk, mass: float, pairs: Sequence[tuple[int, int]], settle_s: float, moving: float
-) -> dict[str, Any]:
-    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge."""
-    valid = result.standing.clone()
-    valid[: round(settle_s / result.period)] = False
-    mean = masked_mean(result.velocity, valid)
-    now = masked_mean((result.velocity - result.commands).abs(), valid)
-    walking = valid & (result.commands.norm(dim=1) > moving)
-    swings = find_swings(result.foot_height, result.contact, walking, result.period)
-    speed = result.velocity[..., :2].norm(dim=-1)
+def _counted(result: Walk, settle_s: float) -> Tensor:
+    """Which steps of which robots count, `(T, N)` bool: those after the beginning and before a fall."""
+    counted = result.standing.clone()
+    counted[: round(settle_s / result.period)] = False
+    return counted
+
+
+def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
+    """How well the robots of a walk followed their commands."""
+    counted = _counted(result, settle_s)
+    mean = masked_mean(result.velocity, counted)
+    now = masked_mean((result.velocity - result.commands).abs(), counted)
     figures: dict[str, Any] = {"robots": result.commands.shape[0], "falls": int(result.fell.sum())}
     for axis, name in enumerate(AXES):
         figures[f"{name}_error"] = nan_mean((mean - result.commands).abs()[:, axis])
         figures[f"{name}_error_now"] = nan_mean(now[:, axis])
+    return figures
+
+
+def judge(
+    result: Walk, mass: float, pairs: Sequence[tuple[int, int]], settle_s: float, moving: float
+) -> dict[str, Any]:
+    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge."""
+    walking = _counted(result, settle_s) & (result.commands.norm(dim=1) > moving)
+    swings = find_swings(result.foot_height, result.contact, walking, result.period)
+    speed = result.velocity[..., :2].norm(dim=-1)
+    figures = judge_tracking(result, settle_s)
     figures["foot_clearance"] = nan_mean(swings.clearance)
     figures["swing_rate"] = nan_mean(swings.rate)
     figures["stance_share"] = masked_mean(result.contact.float(), walking).nanmean(0).tolist()
@@ -263,22 +288,19 @@ def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
     return diagonal_pairs((offsets @ rotation)[:, :2])
 
 
-def evaluate_walk(
-    task: Any, policy: Policy, plan: EvaluationPlan, repeatable: Repeatable = _as_it_is
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures of a task's robots, and what each of them did: lists by name."""
     commands = command_grid(plan_ranges(plan, task.cfg.commands), task.num_envs)
     moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
-    plain = walk(task, policy, commands, plan.seconds, None, repeatable)
+    walker = Walker(task, policy, plan.seconds)
+    plain = walker.walk(commands)
     figures = judge(plain, mass, pairs, plan.settle_s, moving)
     if plan.push_speed > 0:
-        pushed = walk(task, policy, commands, plan.seconds, (plan.push_speed, plan.push_interval_s), repeatable)
+        pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
-    valid = plain.standing.clone()
-    valid[: round(plan.settle_s / plain.period)] = False
     robots = {
         "command": commands.tolist(),
-        "velocity": masked_mean(plain.velocity, valid).tolist(),
+        "velocity": masked_mean(plain.velocity, _counted(plain, plan.settle_s)).tolist(),
         "fell": plain.fell.tolist(),
     }
     return figures, robots
@@ -339,23 +361,43 @@ class Judge:
     """Scores a policy now and then in the course of its training, higher is better, on an environment of its own.
 
     It draws no random numbers that the training would have drawn. `repeatable` makes the steps of a policy without
-    memory fast.
+    memory fast; what it makes of them serves until the policy is another one.
     """
 
     def __init__(self, env: Any, plan: EvaluationPlan, repeatable: Repeatable | None = None):
         self._env = env
         self._plan = plan
         self._repeatable = repeatable
+        self._walker: Walker | None = None
+        self._walker_places: tuple[int, ...] = ()
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with random_numbers_kept(getattr(self._env, "device", "cpu")):
-            if is_commanded(self._env):
-                # A memory is never in the same place twice.
-                has_memory = getattr(getattr(policy, "actor_critic", None), "is_recurrent", True)
-                repeatable = None if has_memory else self._repeatable
-                return walk_score(evaluate_walk(self._env, policy, self._plan, repeatable or _as_it_is)[0])
-            return float(evaluate_episodes(self._env, policy)["return_mean"])
+            if not is_commanded(self._env):
+                return float(evaluate_episodes(self._env, policy)["return_mean"])
+            commands = command_grid(plan_ranges(self._plan, self._env.cfg.commands), self._env.num_envs)
+            return walk_score(judge_tracking(self._walker_for(policy).walk(commands), self._plan.settle_s))
+
+    def _walker_for(self, policy: Policy) -> Walker:
+        """The walker of before if the policy computes with the same numbers in the same places, else a new one."""
+        places = _places(policy)
+        if self._walker is None or places != self._walker_places:
+            # A memory is never in the same place twice.
+            has_memory = getattr(getattr(policy, "actor_critic", None), "is_recurrent", True)
+            repeatable = None if has_memory else self._repeatable
+            self._walker = Walker(self._env, policy, self._plan.seconds, repeatable or _as_it_is)
+            self._walker_places = places
+        return self._walker
+
+
+def _places(policy: Policy) -> tuple[int, ...]:
+    """Where in memory the numbers lie that a policy computes with, and for a plain function itself."""
+    parts = [policy, *getattr(policy, "__dict__", {}).values()]
+    networks = [part for part in parts if isinstance(part, torch.nn.Module)]
+    if not networks:
+        return (id(policy),)
+    return tuple(tensor.data_ptr() for network in networks for tensor in network.state_dict().values())
 
 
 def walk_score(figures: Mapping[str, Any]) -> float:

@@ -174,6 +174,44 @@ def test_episodes_are_summed_until_each_first_ends():
     assert 1.0 <= figures["length_mean"] <= 7.0
 
 
+class NetworkPolicy:
+    """A policy in the form in which a runner hands it to a judge."""
+
+    def __init__(self, network):
+        self.actor_critic = network
+
+    def __call__(self, obs):
+        return self.actor_critic(obs)
+
+
+def test_what_was_made_of_a_step_serves_until_the_policy_is_another_one():
+    made, task = [], KnownWalk(bias=0.1)
+
+    def repeatable(step):
+        made.append(step)
+        return step
+
+    scorer = Judge(task, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0), repeatable)
+    network, other = torch.nn.Linear(2, 12), torch.nn.Linear(2, 12)
+    network.is_recurrent = other.is_recurrent = False
+    # All three axes are 0.1 off; the last one counts half.
+    assert scorer(NetworkPolicy(network)) == pytest.approx(-0.25, abs=1e-5)
+    with torch.no_grad():
+        network.weight.mul_(2.0)
+    task.bias = 0.2
+    assert scorer(NetworkPolicy(network)) == pytest.approx(-0.5, abs=1e-5), "a second walk starts afresh"
+    assert len(made) == 1
+    scorer(NetworkPolicy(other))
+    assert len(made) == 2
+    other.weight = torch.nn.Parameter(other.weight.detach().clone())
+    scorer(NetworkPolicy(other))
+    assert len(made) == 3, "the numbers lie elsewhere now"
+    other.is_recurrent = True
+    other.weight = torch.nn.Parameter(other.weight.detach().clone())
+    scorer(NetworkPolicy(other))
+    assert len(made) == 3, "a memory moves with every step"
+
+
 def test_judge_takes_no_random_numbers_from_the_training():
     class Noisy:
         def __call__(self, obs):
