@@ -1,5 +1,6 @@
 """What a task needs to know about a robot, read from its MJCF file."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -73,14 +74,15 @@ class Robot:
     """Contact counts in `sensordata` that are positive only when the robot has fallen (base and knees)."""
 
     @classmethod
-    def from_mjcf(cls, path: str | Path) -> "Robot":
+    def from_mjcf(cls, path: str | Path, build_world: Callable[[Any], None] | None = None) -> "Robot":
         """Read an MJCF file with position or torque actuators on its joints.
 
         A file with a floating base gets a floor, and contact, position and velocity sensors of its feet, where it has
-        none. ValueError, with the file's name and the remedy, for a file that cannot be driven.
+        none; `build_world` may add to its `mujoco.MjSpec` what the robot moves in. ValueError, with the file's name and
+        the remedy, for a file that cannot be driven.
         """
         path = Path(path)
-        model, floating = _compile(path)
+        model, floating = _compile(path, build_world)
         if model.nu == 0:
             raise ValueError(f"{path} has no actuators: add <position> or <motor> actuators to its joints")
         joints = [_driven_joint(model, a, path) for a in range(model.nu)]
@@ -150,13 +152,15 @@ def robot_path(name: str) -> Path:
     raise ValueError(f"no robot file '{name}': give the path of an MJCF file, or one of the built-in robots: {known}")
 
 
-def _compile(path: Path) -> tuple[Any, FreeJoint | None]:
+def _compile(path: Path, build_world: Callable[[Any], None] | None) -> tuple[Any, FreeJoint | None]:
     """The model of a file with ground and sensors where its base floats, and its free joint."""
     mujoco = require_mujoco()
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
     try:
         spec = mujoco.MjSpec.from_file(str(path))
+        if build_world is not None:
+            build_world(spec)
         model = spec.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error

@@ -79,16 +79,20 @@ class QuadrupedWalk(Task):
         self._judged_commands = self.keep("judged_commands", self._zeros(3))
         self._commands_are_held = False
         self._set_constants()
-        joints, feet = robot.num_joints, len(robot.feet)
+        seen, hidden = self._columns()
+        self._column_names = (*seen, *hidden)
+        self._obs_scale = torch.tensor(scale_row(cfg, {**seen, **hidden}), device=self.device)
+        self.start(seen, hidden, random_ranges(cfg, seen, robot.num_joints))
+
+    def _columns(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Names and widths of what the actor sees, and of what only the critic sees."""
+        joints, feet = self.robot.num_joints, len(self.robot.feet)
         lin_vel = {"base_lin_vel": 3}
         seen = {"base_ang_vel": 3, "projected_gravity": 3, "joint_pos": joints, "joint_vel": joints}
         seen |= {"commands": 3, "actions": joints, "clock": 2}
         hidden = {"base_height": 1, "foot_contact": feet, "foot_height": feet, "properties": 4}
-        in_actor = cfg.observe_linear_velocity
-        segments = {**lin_vel, **seen} if in_actor else seen
-        privileged = hidden if in_actor else {**lin_vel, **hidden}
-        self._obs_scale = torch.tensor(scale_row(cfg, {**segments, **privileged}), device=self.device)
-        self.start(segments, privileged, random_ranges(cfg, segments, joints))
+        in_actor = self.cfg.observe_linear_velocity
+        return ({**lin_vel, **seen}, hidden) if in_actor else (seen, {**lin_vel, **hidden})
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         """Start a new episode of every robot; arguments are accepted for older callers and unused."""
@@ -164,16 +168,28 @@ class QuadrupedWalk(Task):
         self.swing_height = half_wave.mul_(gait.swing_height)
 
     def _observe(self) -> torch.Tensor:
-        """The segments of the actor without noise, then what only the critic sees, `(N, Oc)`."""
+        """What the actor sees, without noise, then what only the critic sees, `(N, Oc)`."""
+        parts, clip = self._parts(), self.cfg.normalization.clip_observations
+        seen = torch.cat([parts[name] for name in self._column_names], dim=1)
+        return seen.mul_(self._obs_scale).clamp_(-clip, clip)
+
+    def _parts(self) -> dict[str, torch.Tensor]:
+        """What an observation can be made of, `(N, width)` each, in its own unit."""
         angle = torch.addcmul(self._quarter_turn, self.phase[:, None], self._full_turn)
-        clock = angle.sin_().mul_(self.moving[:, None])
-        proprioception = (self.base_ang_vel, self.projected_gravity, self.joint_offset, self.joint_vel)
-        seen = (*proprioception, self.commands, self.actions, clock)
-        hidden = (self.base_height, self.foot_contact.float(), self.foot_height, self.properties)
-        lin_vel = self.base_lin_vel
-        parts = (lin_vel, *seen, *hidden) if self.cfg.observe_linear_velocity else (*seen, lin_vel, *hidden)
-        clip = self.cfg.normalization.clip_observations
-        return torch.cat(parts, dim=1).mul_(self._obs_scale).clamp_(-clip, clip)
+        return {
+            "base_lin_vel": self.base_lin_vel,
+            "base_ang_vel": self.base_ang_vel,
+            "projected_gravity": self.projected_gravity,
+            "joint_pos": self.joint_offset,
+            "joint_vel": self.joint_vel,
+            "commands": self.commands,
+            "actions": self.actions,
+            "clock": angle.sin_().mul_(self.moving[:, None]),
+            "base_height": self.base_height,
+            "foot_contact": self.foot_contact.float(),
+            "foot_height": self.foot_height,
+            "properties": self.properties,
+        }
 
     def _metrics(self) -> torch.Tensor:
         """Absolute errors of tracking, `(N, 3)`."""

@@ -161,18 +161,18 @@ class QuadrupedWalkCfg(TaskCfg):
         return cfg
 
 
-def scale_row(cfg: QuadrupedWalkCfg, segments: Mapping[str, int]) -> list[float]:
-    """Factor of each column of an observation with these segments."""
+def scale_row(cfg: QuadrupedWalkCfg, columns: Mapping[str, int]) -> list[float]:
+    """Factor of each column of an observation that is made of these."""
     scales = cfg.normalization.obs_scales
     missing = [name for name in SCALED.values() if name not in scales]
     if missing:
         raise ValueError(f"normalization.obs_scales lacks {', '.join(missing)}: give each a factor")
-    factors = [float(scales[SCALED[name]]) if name in SCALED else 1.0 for name in segments]
-    return [factor for factor, width in zip(factors, segments.values()) for _ in range(width)]
+    factors = [float(scales[SCALED[name]]) if name in SCALED else 1.0 for name in columns]
+    return [factor for factor, width in zip(factors, columns.values()) for _ in range(width)]
 
 
-def random_ranges(cfg: QuadrupedWalkCfg, segments: Mapping[str, int], num_joints: int) -> dict[str, list[Range]]:
-    """Ranges of the random numbers that one step of a robot needs, for an actor's observation with these segments."""
+def random_ranges(cfg: QuadrupedWalkCfg, columns: Mapping[str, int], num_joints: int) -> dict[str, list[Range]]:
+    """Ranges of the random numbers that one step of a robot needs, for an actor's observation made of these columns."""
     commands, reset, push = cfg.commands, cfg.reset, cfg.push.max_speed
     ranges: dict[str, list[Range]] = {
         "joints": [(-reset.joint_pos, reset.joint_pos)] * num_joints,
@@ -191,8 +191,10 @@ def random_ranges(cfg: QuadrupedWalkCfg, segments: Mapping[str, int], num_joints
         "joint_pos": cfg.noise.joint_pos,
         "joint_vel": cfg.noise.joint_vel,
     }
-    measured = [noise[name] for name, width in segments.items() if name in noise for _ in range(width)]
-    amplitudes = [cfg.noise.level * value * scale for value, scale in zip(measured, scale_row(cfg, segments))]
-    if any(amplitudes):
+    measured = [noise.get(name, 0.0) for name, width in columns.items() for _ in range(width)]
+    amplitudes = [cfg.noise.level * value * scale for value, scale in zip(measured, scale_row(cfg, columns))]
+    while amplitudes and amplitudes[-1] == 0:
+        amplitudes.pop()
+    if amplitudes:
         ranges["noise"] = [(-value, value) for value in amplitudes]
     return ranges

@@ -14,6 +14,7 @@ from st_rl.sim.backends import make_backend
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks.cfg import Range, TaskCfg
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.segments import get_subobs_size
 
 Term = Callable[[Any], torch.Tensor]
 
@@ -61,7 +62,7 @@ class Task(VecEnv):
     def __init__(self, cfg: TaskCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         """Build the robots; the subclass goes on and calls `start` at the end."""
         self.cfg = copy.deepcopy(cfg)
-        self.robot = Robot.from_mjcf(robot_path(cfg.robot))
+        self.robot = Robot.from_mjcf(robot_path(cfg.robot), self._build_world)
         self.backend = make_backend(self.robot.model, num_envs, cfg.physics, device)
         self.device = self.backend.device
         self.num_envs = num_envs
@@ -85,12 +86,12 @@ class Task(VecEnv):
         self._finish = self._finish_step
 
     def start(
-        self, segments: Mapping[str, int], privileged: Mapping[str, int], random: Mapping[str, Sequence[Range]]
+        self, segments: Mapping[str, Any], privileged: Mapping[str, Any], random: Mapping[str, Sequence[Range]]
     ) -> None:
         """Fix the layout, then reset every robot.
 
         Args:
-            segments: Names and widths of the actor's observation, those with noise first.
+            segments: Names and widths or shapes of the actor's observation, those with noise first.
             privileged: What only the critic sees, in addition.
             random: Names of the random numbers that one step of a robot needs, with the range of each. Those called
                 `noise` are added to the leading columns of the actor's observation.
@@ -98,12 +99,13 @@ class Task(VecEnv):
         self.obs_segments = dict(segments)
         self.critic_obs_segments = {**segments, **privileged} if privileged else self.obs_segments
         self.privileged_obs_segments = self.critic_obs_segments
-        self.num_obs = sum(segments.values())
-        self.num_privileged_obs = sum(self.critic_obs_segments.values()) if privileged else None
+        self.num_obs = get_subobs_size(segments, segments)
+        critic_width = get_subobs_size(self.critic_obs_segments, self.critic_obs_segments)
+        self.num_privileged_obs = critic_width if privileged else None
         self.obs_buf = self.keep("obs", self._zeros(self.num_obs))
         self.privileged_obs_buf = self.obs_buf
         if privileged:
-            self.privileged_obs_buf = self.keep("critic_obs", self._zeros(sum(self.critic_obs_segments.values())))
+            self.privileged_obs_buf = self.keep("critic_obs", self._zeros(critic_width))
         limits = torch.tensor([limit for ranges in random.values() for limit in ranges], dtype=torch.float32)
         self._random_low = limits[:, 0].to(self.device)
         self._random_span = (limits[:, 1] - limits[:, 0]).to(self.device)
@@ -236,6 +238,9 @@ class Task(VecEnv):
         return value
 
     # What a subclass writes.
+
+    def _build_world(self, spec: Any) -> None:
+        """Add to the robot's `mujoco.MjSpec` what it moves in; called once, before anything but `cfg` is there."""
 
     @abstractmethod
     def _drive(self, actions: torch.Tensor) -> None:
