@@ -50,8 +50,8 @@ class Physics:
 
 def measure(workload: Workload, sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
     """Seconds of one rollout's physics, and of one iteration of every side, taken in turn."""
-    for side in sides.values():
-        side.ask(workload=workload.to_json())
+    for name, side in sides.items():
+        print(f"{name}: {side.ask(workload=workload.to_json())['versions']}")
         side.ask(iterations=3)
     physics = Physics(workload)
     samples: dict[str, list[float]] = {"physics": [], **{name: [] for name in sides}}

@@ -14,6 +14,10 @@ from st_rl.runners import build_runner
 from st_rl.sim.tasks import make_task
 
 
+# What was chosen while preparing, told with the versions.
+CHOSEN: dict[str, str] = {}
+
+
 class RecordedEnv(VecEnv):
     """An environment that ignores the actions and replays prepared steps."""
 
@@ -88,6 +92,7 @@ def prepare(workload: Workload) -> Training:
     config["update_threads"] = workload.update_threads
     if workload.update_threads == "auto":
         config["update_threads"] = choose_update_threads(None, {**config, "update_threads": None}, env, workload.device)
+    CHOSEN["update threads"] = str(config["update_threads"])
     runner = build_runner("OnPolicyRunner", env, config, None, workload.device)
     watch = Stopwatch()
     collect, update = runner._collect, runner.alg.update
@@ -118,4 +123,4 @@ def prepare(workload: Workload) -> Training:
 
 if __name__ == "__main__":
     logging.getLogger("st_rl").setLevel(logging.ERROR)
-    serve(prepare, lambda: {"st_rl": st_rl.__version__, "torch": torch.__version__})
+    serve(prepare, lambda: {"st_rl": st_rl.__version__, "torch": torch.__version__, **CHOSEN})

@@ -8,6 +8,7 @@ import torch
 
 # More threads must be faster by this factor: they cost the other programs of the machine a core each.
 WORTHWHILE = 1.1
+LEAST_ROUNDS = 4
 
 
 @contextmanager
@@ -24,23 +25,26 @@ def torch_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fastest_thread_count(work: Callable[[], object], candidates: Sequence[int], rounds: int = 7) -> int:
+def fastest_thread_count(work: Callable[[], object], candidates: Sequence[int], seconds: float = 1.0) -> int:
     """The number of threads on which `work` runs fastest, the first candidate unless another is clearly faster.
 
-    The candidates take turns, and the best round of each counts, so that a moment's disturbance hits nobody.
+    The candidates take turns for so many seconds, and the best round of each counts, so that a moment's disturbance
+    decides nothing.
     """
     best = dict.fromkeys(candidates, float("inf"))
-    for round_number in range(rounds + 1):
+    start, rounds = time.perf_counter(), 0
+    while rounds < LEAST_ROUNDS or time.perf_counter() - start < seconds:
         for number in best:
             with torch_threads(number):
                 began = time.perf_counter()
                 work()
-                seconds = time.perf_counter() - began
+                duration = time.perf_counter() - began
             # The first round only warms up.
-            if round_number > 0:
-                best[number] = min(best[number], seconds)
+            if rounds > 0:
+                best[number] = min(best[number], duration)
+        rounds += 1
     chosen = candidates[0]
-    for number, seconds in best.items():
-        if seconds * WORTHWHILE < best[chosen]:
+    for number, duration in best.items():
+        if duration * WORTHWHILE < best[chosen]:
             chosen = number
     return chosen

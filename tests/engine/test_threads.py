@@ -56,7 +56,7 @@ def test_a_moment_of_disturbance_decides_nothing(monkeypatch):
 
     def work():
         calls[0] += 1
-        slow = calls[0] in (4, 6)
+        slow = calls[0] in (4, 6) or calls[0] > 8
         clock[0] += (0.001 if torch.get_num_threads() == 2 else 0.004) + slow
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
