@@ -196,7 +196,19 @@ class QuadrupedWalk(Task):
         return self.velocity_error.abs()
 
     def _start_episodes(self, mask: torch.Tensor) -> None:
-        """Put the robots of `mask` near the default pose, then give new commands and pushes to whom they are due."""
+        """Put the robots of `mask` where they start, then give new commands and pushes to whom they are due."""
+        self._choose_starts()
+        self.backend.reset(mask, self._start_qpos, self._start_qvel)
+        self._control.reset(mask)
+        self.actions.masked_fill_(mask[:, None], 0.0)
+        self._episode_length.masked_fill_(mask, 0)
+        self.phase.copy_(torch.where(mask, self.random["phase"].squeeze(1), self.phase))
+        self._new_commands()
+        self._push_at_random(mask)
+        self._read_state()
+
+    def _choose_starts(self) -> None:
+        """Write a start near the default pose for every robot."""
         random, base = self.random, self._base
         self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
         # Sine and cosine of half the angle turn the default orientation about the vertical.
@@ -204,14 +216,6 @@ class QuadrupedWalk(Task):
         orientation = torch.addcmul(sine * self._turned_orientation, cosine, self._default_orientation)
         self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = orientation
         self._start_qvel[:, base.qvel : base.qvel + 6] = random["velocity"]
-        self.backend.reset(mask, self._start_qpos, self._start_qvel)
-        self._control.reset(mask)
-        self.actions.masked_fill_(mask[:, None], 0.0)
-        self._episode_length.masked_fill_(mask, 0)
-        self.phase.copy_(torch.where(mask, random["phase"].squeeze(1), self.phase))
-        self._new_commands()
-        self._push_at_random(mask)
-        self._read_state()
 
     def _new_commands(self) -> None:
         """Draw commands for robots at the start of an episode and every so often after it."""
