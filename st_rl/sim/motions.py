@@ -1,0 +1,150 @@
+"""Motions on robots of the simulation: geometry for made gaits, feet and bodies of a clip, a policy as a clip."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from st_rl.datasets import quaternions
+from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
+from st_rl.datasets.leg_kinematics import QuadrupedGeometry
+from st_rl.datasets.processing import reorder_joints
+from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots import Robot
+
+_LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+
+
+def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
+    """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
+    model = robot.model
+    robot.require_locomotion("motion make")
+    feet = np.array([model.geom(foot.name).id for foot in robot.feet])
+    calves = model.geom_bodyid[feet]
+    thighs = model.body_parentid[calves]
+    hips = model.body_parentid[thighs]
+    joints = model.body_jntadr[np.stack([hips, thighs, calves], axis=1)]
+    below = np.concatenate([model.body_pos[calves][:, :2], model.geom_pos[feet][:, :2], model.body_pos[thighs][:, ::2]])
+    if len(feet) != 4 or not np.allclose(model.jnt_axis[joints], _LEG_AXES) or not np.allclose(below, 0.0):
+        raise ValueError(
+            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of a hip that turns about x, a "
+            "thigh and a calf that turn about y, each straight below the one before; record a policy instead"
+        )
+    about_x, about_y = _gyration(robot)
+    return QuadrupedGeometry(
+        joint_names=tuple(model.joint(joint).name for joint in joints.reshape(-1)),
+        foot_names=tuple(foot.name for foot in robot.feet),
+        hips=model.body_pos[hips].copy(),
+        sideways=model.body_pos[thighs][:, 1].copy(),
+        thigh=float(-model.body_pos[calves][0, 2]),
+        calf=float(-model.geom_pos[feet][0, 2]),
+        foot_radius=robot.feet[0].radius,
+        gyration=(about_x, about_y),
+    )
+
+
+def _gyration(robot: Robot) -> tuple[float, float]:
+    """Radii of gyration of the robot about x and y through its centre of mass, in its default pose."""
+    mujoco, model = require_mujoco(), robot.model
+    data = mujoco.MjData(model)
+    data.qpos[:] = robot.default_qpos
+    mujoco.mj_forward(model, data)
+    axes = data.ximat.reshape(-1, 3, 3)
+    own = np.einsum("bij,bj,bkj->ik", axes[1:], model.body_inertia[1:], axes[1:])
+    mass, arm = model.body_mass[1:], data.xipos[1:] - data.subtree_com[0]
+    square = (mass * (arm**2).sum(axis=1)).sum() - (mass[:, None] * arm**2).sum(axis=0)
+    about_x, about_y, _ = np.sqrt((np.diag(own) + square) / robot.mass)
+    return float(about_x), float(about_y)
+
+
+def model_rows(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
+    """The clip as positions `(F, nq)` and velocities `(F, nv)` of the model; MotionError if it lacks a joint."""
+    base = robot.require_locomotion("motion")
+    clip = reorder_joints(clip, robot.joint_names)
+    qpos = np.tile(robot.default_qpos, (clip.num_frames, 1))
+    qpos[:, base.qpos : base.qpos + 3] = clip.root_pos
+    qpos[:, base.qpos + 3 : base.qpos + 7] = clip.root_rot
+    qpos[:, list(robot.qpos_indices)] = clip.joint_pos
+    qvel = np.zeros((clip.num_frames, robot.model.nv))
+    qvel[:, base.qvel : base.qvel + 3] = clip.root_lin_vel
+    # A free joint turns in the frame of its body.
+    qvel[:, base.qvel + 3 : base.qvel + 6] = quaternions.rotate_inverse(clip.root_rot, clip.root_ang_vel)
+    qvel[:, list(robot.qvel_indices)] = clip.joint_vel
+    return qpos, qvel
+
+
+def with_bodies(robot: Robot, clip: MotionClip) -> MotionClip:
+    """The clip with the feet and all bodies of the robot, root first, where its joints put them."""
+    mujoco, model = require_mujoco(), robot.model
+    base = robot.require_locomotion("motion")
+    qpos, qvel = model_rows(robot, clip)
+    bodies = [base.body, *(b for b in range(1, model.nbody) if b != base.body)]
+    feet = [model.geom(foot.name).id for foot in robot.feet]
+    data = mujoco.MjData(model)
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in ("pos", "rot", "velocity", "foot_pos", "foot_velocity")}
+    for data.qpos[:], data.qvel[:] in zip(qpos, qvel):
+        mujoco.mj_fwdPosition(model, data)
+        mujoco.mj_fwdVelocity(model, data)
+        rows["pos"].append(data.xpos[bodies])
+        rows["rot"].append(data.xquat[bodies])
+        rows["foot_pos"].append(data.geom_xpos[feet])
+        rows["velocity"].append(_velocities(mujoco, model, data, mujoco.mjtObj.mjOBJ_XBODY, bodies))
+        rows["foot_velocity"].append(_velocities(mujoco, model, data, mujoco.mjtObj.mjOBJ_GEOM, feet))
+    found = {name: np.stack(values) for name, values in rows.items()}
+    names = tuple(model.body(body).name for body in bodies)
+    turning, moving = found["velocity"][..., :3], found["velocity"][..., 3:]
+    return replace(
+        clip,
+        bodies=Bodies(names, found["pos"], quaternions.continuous(found["rot"]), moving, turning),
+        feet=Feet(tuple(foot.name for foot in robot.feet), found["foot_pos"], found["foot_velocity"][..., 3:]),
+    )
+
+
+def _velocities(mujoco: Any, model: Any, data: Any, kind: Any, ids: list[int]) -> np.ndarray:
+    """`(len(ids), 6)` angular and linear velocity of objects in the world's frame."""
+    velocity = np.zeros((len(ids), 6))
+    for row, number in zip(velocity, ids):
+        mujoco.mj_objectVelocity(model, data, kind, number, row, 0)
+    return velocity
+
+
+@torch.inference_mode()
+def record_policy(
+    task: Any, policy: Any, name: str, seconds: float, settle_s: float = 1.0, command: tuple[float, ...] | None = None
+) -> MotionClip:
+    """What the first robot of a task does under a policy, as a clip; ValueError when its episode ends before.
+
+    `settle_s` seconds at the beginning are left out. `command` is held all the time, where the task takes commands.
+    """
+    robot, base = task.robot, task.robot.require_locomotion("motion make")
+    task.reset()
+    if command is not None:
+        task.hold_commands(torch.tensor([command], device=task.device).repeat(task.num_envs, 1))
+    rows = []
+    num_steps, skipped = round((seconds + settle_s) / task.step_dt) + 1, round(settle_s / task.step_dt)
+    for step in range(num_steps):
+        obs = split_observations(task.get_observations())[0]
+        dones = split_step(task.step(policy(obs)))[3]
+        if bool(dones[0]):
+            raise ValueError(
+                f"the robot's episode ended after {step * task.step_dt:.1f} s: record a policy that walks, another "
+                "command, or fewer seconds"
+            )
+        rows.append(torch.cat([task.backend.qpos[0], task.backend.qvel[0]]).cpu().numpy().astype(np.float64))
+    qpos, qvel = np.split(np.stack(rows[skipped:]), [robot.model.nq], axis=1)
+    rotation = quaternions.normalized(qpos[:, base.qpos + 3 : base.qpos + 7])
+    turning = quaternions.rotate(rotation, qvel[:, base.qvel + 3 : base.qvel + 6])
+    clip = make_clip(
+        name,
+        1.0 / task.step_dt,
+        robot.joint_names,
+        qpos[:, list(robot.qpos_indices)],
+        qpos[:, base.qpos : base.qpos + 3],
+        rotation,
+        joint_vel=qvel[:, list(robot.qvel_indices)],
+        root_lin_vel=qvel[:, base.qvel : base.qvel + 3],
+        root_ang_vel=turning,
+    )
+    return with_bodies(robot, clip)
