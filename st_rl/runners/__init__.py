@@ -2,16 +2,27 @@
 
 from typing import Any
 
+from st_rl.runners.dagger_saver import DaggerSaver
+from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.runners.trial import TrialPruned
+from st_rl.runners.two_stage_runner import TwoStageRunner
 from st_rl.utils.config import unknown_name_message
 
-__all__ = ["OnPolicyRunner", "TrialPruned", "build_runner"]
+__all__ = [
+    "DaggerSaver",
+    "DemonstrationSaver",
+    "OnPolicyRunner",
+    "TrialPruned",
+    "TwoStageRunner",
+    "build_runner",
+]
 
 
 def build_runner(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Make the runner of that class name."""
-    classes = {k: v for k, v in globals().items() if isinstance(v, type) and hasattr(v, "learn")}
+    """Make the runner, or saver of demonstrations, of that class name."""
+    bases = (OnPolicyRunner, DemonstrationSaver)
+    classes = {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, bases)}
     if name not in classes:
         raise ValueError(unknown_name_message("runner class", name, classes))
     return classes[name](*args, **kwargs)

@@ -15,7 +15,7 @@ from torch import Tensor
 import st_rl
 from st_rl.algorithms import algorithm_classes
 from st_rl.engine import Engine, torch_threads
-from st_rl.env.utils import split_observations, split_step
+from st_rl.env.utils import observe, split_step
 from st_rl.modules import build_actor_critic
 from st_rl.runners.bad_numbers import report_bad_numbers
 from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, write_run_config
@@ -237,10 +237,7 @@ class OnPolicyRunner(SavedTraining):
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
-        obs, critic_obs, extras = split_observations(self.env.get_observations())
-        if critic_obs is None and hasattr(self.env, "get_privileged_observations"):
-            critic_obs = self.env.get_privileged_observations()
-        return obs, critic_obs, extras
+        return observe(self.env)
 
     @property
     def _inference_mode(self) -> bool:

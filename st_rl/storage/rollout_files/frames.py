@@ -1,0 +1,109 @@
+"""Files of frames: published whole or not at all, and read without ever running code from them."""
+
+import contextlib
+import io
+import os
+import pickle
+import secrets
+import zipfile
+from collections.abc import Mapping
+from typing import IO, Any
+
+import numpy as np
+
+from st_rl.storage.rollout_files.layout import TEMPORARY_PREFIX, StrPath, frame_range
+from st_rl.utils.files import load_plain_pickle
+from st_rl.utils.plain_pickle import PlainPickleError
+
+Frames = dict[str, np.ndarray]
+# Arrays of a pickle name these and nothing else; all of them live in numpy's C code, where a pickle cannot change them.
+_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_ARRAY_PARTS = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype} | {
+    (module, "_reconstruct"): np.empty(0).__reduce__()[0] for module in _ARRAY_MODULES
+}
+
+
+class FrameFileError(RuntimeError):
+    """A file that is not a whole file of frames."""
+
+
+def write_frames(path: StrPath, frames: Mapping[str, np.ndarray]) -> None:
+    """Write arrays `(n, ...)` under their names; the file appears under its own name when it is complete.
+
+    The suffix decides the format: `.npz`, else a pickle. Nothing waits for the disk: after a power failure a file may
+    be cut short, which a reader notices and skips.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{name}")
+    try:
+        with open(temporary, "wb", buffering=0 if not name.endswith(".npz") else -1) as file:
+            _write_content(file, frames, name.endswith(".npz"))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _write_content(file: IO[bytes], frames: Mapping[str, np.ndarray], as_npz: bool) -> None:
+    if as_npz:
+        np.savez(file, **frames)  # pyright: ignore[reportArgumentType]
+        return
+    data = memoryview(pickle.dumps(dict(frames), protocol=4))
+    while data:
+        data = data[file.write(data) :]
+
+
+def read_frames(path: StrPath) -> Frames:
+    """The arrays `(n, ...)` of a file; `FrameFileError` for one that is cut short, foreign or not named for its length.
+
+    One-tuples around an array, which savers of other libraries write, are unwrapped.
+    """
+    try:
+        content = _read_npz(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
+    # A damaged archive or pickle may raise nearly anything.
+    except Exception as error:
+        raise FrameFileError(str(error) or type(error).__name__) from error
+    if not isinstance(content, dict):
+        raise FrameFileError(f"it holds a {type(content).__name__}, not a dictionary of arrays")
+    frames = {name: _unwrapped(value) for name, value in content.items()}
+    start, stop = frame_range(os.fspath(path))
+    for name, array in frames.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise FrameFileError(f"'{name}' is not an array of numbers")
+        if array.shape[:1] != (stop - start,):
+            raise FrameFileError(f"'{name}' has shape {array.shape}, but the name says {stop - start} frames")
+    return frames
+
+
+def _unwrapped(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def _read_npz(path: StrPath) -> Frames:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except zipfile.BadZipFile as error:
+        raise FrameFileError(f"it is not a whole npz file: {error}") from error
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads dictionaries of arrays fast and stops at everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Give what the pickle of an array needs, refuse the rest."""
+        try:
+            return _ARRAY_PARTS[module, name]
+        except KeyError:
+            raise PlainPickleError(f"it names {module}.{name}") from None
+
+
+def _read_pickle(path: StrPath) -> Any:
+    with open(path, "rb", buffering=0) as file:
+        data = file.readall()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        return _ArrayUnpickler(io.BytesIO(data)).load()
+    except Exception:
+        # Older protocols and other writers need more than the fast reader knows: the careful one decides.
+        return load_plain_pickle(path)

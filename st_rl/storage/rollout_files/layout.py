@@ -1,0 +1,98 @@
+"""Where a demonstration folder keeps what: the names of its folders and files, and the frames a name stands for.
+
+A folder holds `metadata.json` and for every trajectory a folder `trajectory_{index}` with files
+`traj_{start:06d}_{stop:06d}.pickle`, and an empty file `done` once its episode is finished.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+StrPath = str | os.PathLike[str]
+
+METADATA_FILE = "metadata.json"
+DONE_FILE = "done"
+TRAJECTORY_PREFIX = "trajectory_"
+TEMPORARY_PREFIX = ".tmp-"
+FORMATS = ("pickle", "npz")
+_FILE_NAME = re.compile(r"traj_(\d+)_(\d+)\.(pickle|pkl|npz)")
+_FRAME_RANGE = re.compile(r"traj_(\d+)_(\d+)\.[^/]+")
+
+
+def trajectory_folder(save_dir: StrPath, index: int) -> str:
+    """The folder of a trajectory."""
+    return os.path.join(save_dir, f"{TRAJECTORY_PREFIX}{index}")
+
+
+def trajectory_index(folder: StrPath) -> int | None:
+    """The number in the name of a trajectory's folder; None where there is none."""
+    digits = os.path.basename(folder).removeprefix(TRAJECTORY_PREFIX)
+    return int(digits) if digits.isdecimal() else None
+
+
+def frame_file_name(start: int, stop: int, file_format: str) -> str:
+    """The name of the file that holds the frames from `start` up to, not including, `stop`."""
+    return f"traj_{start:06d}_{stop:06d}.{file_format}"
+
+
+def frame_range(file_name: str) -> tuple[int, int]:
+    """First frame and the frame after the last of a file `traj_{start}_{stop}.<any>`."""
+    match = _FRAME_RANGE.fullmatch(os.path.basename(file_name))
+    if match is None:
+        raise ValueError(f"'{file_name}' is not named traj_<start>_<stop>.<format>")
+    return int(match[1]), int(match[2])
+
+
+def is_frame_file(name: str) -> bool:
+    """Whether a file of this name holds frames, complete ones."""
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def frame_files(folder: StrPath) -> list[str]:
+    """Names of the files that hold a trajectory's frames, in order; empty for a folder that is gone."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted((name for name in names if is_frame_file(name)), key=frame_range)
+
+
+def is_finished(folder: StrPath) -> bool:
+    """Whether the episode of a trajectory has ended, as its writer says."""
+    return os.path.exists(os.path.join(folder, DONE_FILE))
+
+
+def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
+    """Every trajectory folder and every other file under `root`, folders in natural order; nothing inside of them."""
+    try:
+        with os.scandir(root) as scan:
+            entries = sorted(scan, key=lambda entry: _natural_order(entry.name))
+    except OSError:  # deleted while we looked
+        return
+    for entry in entries:
+        if not entry.is_dir() or entry.name.startswith(TRAJECTORY_PREFIX):
+            yield entry
+        else:
+            yield from walk(entry.path)
+
+
+def trajectory_folders(root: StrPath) -> list[str]:
+    """All trajectory folders under `root` in natural order, the empty ones too."""
+    return [entry.path for entry in walk(root) if entry.is_dir()]
+
+
+def read_metadata(folder: StrPath) -> dict[str, Any] | None:
+    """What `metadata.json` of a folder says, in its order; None when it is missing or damaged."""
+    try:
+        content = json.loads(Path(folder, METADATA_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A sort key under which trajectory_9 comes before trajectory_10."""
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,394 @@
+"""`RolloutDataset`: recorded trajectories as a stream of transitions."""
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from st_rl.storage.rollout_files import layout
+from st_rl.storage.rollout_files.frame_store import FrameStore
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_frames
+from st_rl.storage.rollout_files.read_ahead import ReadAhead
+from st_rl.storage.rollout_files.trajectory_pool import TrajectoryPool
+from st_rl.utils.collections import namedarraytuple
+from st_rl.utils.data_compresser import get_decompressor
+from st_rl.utils.log import logger
+
+Transition = namedarraytuple(
+    "Transition",
+    [
+        "observation",
+        "privileged_observation",
+        "action",
+        "reward",
+        "done",
+        "timeout",
+        "next_observation",
+        "next_privileged_observation",
+    ],
+)
+ITERATION_FIELD = "policy_iterations"
+# Names in a file, type of one number, and whether a frame is a single number.
+_FIELDS = {
+    "observations": (np.float32, False),
+    "privileged_observations": (np.float32, False),
+    "actions": (np.float32, False),
+    "rewards": (np.float32, True),
+    "dones": (np.bool_, True),
+    "timeouts": (np.bool_, True),
+}
+_NAMED_PATHS = 5
+
+
+class OpenedTrajectory(NamedTuple):
+    """A trajectory with the first of its files that is of use."""
+
+    file_names: list[str]
+    file_index: int
+    frame: int
+    frames: Frames
+    damaged: list[tuple[str, str]]
+
+
+class RolloutDataset(TrajectoryPool):
+    """Plays trajectories from one or several folders, one per environment at a time; new ones may still be coming.
+
+    Args:
+        data_dir: a folder or a list of folders; trajectories are found at any depth.
+        num_envs: number N of environments that are played side by side.
+        dataset_loops: passes over the data; less than 1 goes on for ever. The folders are read anew for each pass.
+        random_shuffle_traj_order: give trajectories out in random order; otherwise oldest first.
+        keep_latest_n_trajs: above 0, use only the newest n, and wait until there are n.
+        starting_frame_range: the first frame of a trajectory is drawn from `[lo, hi)`.
+        device: where transitions are delivered.
+        mark_first_frame_done: the first frame played of a trajectory reads `done`.
+        poll_seconds: time between two looks at folders that do not hold enough yet.
+        wait_seconds: how long to go on looking; 0 or less: not at all.
+        max_policy_age: refuse trajectories whose policy is more than so many iterations older than
+            `current_iteration`, which the trainer sets; None takes all. Trajectories without a stamp are always taken.
+        finished_only: leave out trajectories whose episode is not finished. Otherwise their last frame so far reads
+            `done` and `timeout`.
+        read_ahead: read files in a thread before they are needed.
+    """
+
+    Transition = Transition
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        num_envs: int,
+        dataset_loops: int = 1,
+        random_shuffle_traj_order: bool = False,
+        keep_latest_n_trajs: int = 0,
+        starting_frame_range: Sequence[int] = [0, 1],
+        device: torch.device | str = "cuda",
+        mark_first_frame_done: bool = True,
+        poll_seconds: float = 2.0,
+        wait_seconds: float = 900,
+        max_policy_age: int | None = None,
+        finished_only: bool = False,
+        read_ahead: bool = True,
+    ):
+        super().__init__(
+            data_dir,
+            num_envs,
+            dataset_loops,
+            random_shuffle_traj_order,
+            keep_latest_n_trajs,
+            device,
+            poll_seconds,
+            wait_seconds,
+            finished_only,
+        )
+        low, high = (int(bound) for bound in starting_frame_range)
+        if not 0 <= low < high:
+            raise ValueError(f"starting_frame_range is {list(starting_frame_range)}; give [lo, hi) with 0 <= lo < hi")
+        self.starting_frame_range = [low, high]
+        self.mark_first_frame_done = mark_first_frame_done
+        self.max_policy_age = max_policy_age
+        self.read_ahead = read_ahead
+        # What the trainer has completed; the age of a trajectory is counted from it.
+        self.current_iteration = 0
+        self.num_files_skipped = 0
+        self.num_trajectories_refused = 0
+        self.num_transitions_read = 0
+        self._damaged: dict[str, str] = {}
+        self._forget_handlers()
+
+    def _forget_handlers(self) -> None:
+        """No environment is anywhere; a thread belongs to one reset, so that a copy in another process has its own."""
+        count = self.num_envs
+        self.traj_identifiers: list[str] = [""] * count
+        self.traj_file_names: list[list[str]] = [[] for _ in range(count)]
+        self.traj_datas: list[dict[str, Tensor]] = [{} for _ in range(count)]
+        self.traj_lengths = np.zeros(count, dtype=np.int64)
+        self.traj_file_idxs = np.zeros(count, dtype=np.int64)
+        self.traj_cursors = np.zeros(count, dtype=np.int64)
+        self._file_starts = np.zeros(count, dtype=np.int64)
+        self._file_stops = np.zeros(count, dtype=np.int64)
+        self._start_frames = np.full(count, -1, dtype=np.int64)
+        self._store = FrameStore(count, self.device)
+        self._ahead: ReadAhead | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker process gets: the settings, to begin anew."""
+        return {**self.__dict__, "_ahead": None}
+
+    @staticmethod
+    def get_frame_range(filename: str) -> tuple[int, int]:
+        """First frame and the frame after the last that a file name stands for."""
+        return layout.frame_range(filename)
+
+    # ---- trajectories --------------------------------------------------------------------------------------------
+
+    def reset_all(self) -> None:
+        """Read the folders, waiting for data if need be, and give every environment a trajectory."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._forget_handlers()
+        self._ahead = ReadAhead(self.read_ahead)
+        self.num_dataset_looped = 0
+        self._recycled = False
+        self._wait_for_data()
+        self._assigning = True
+        try:
+            self.refresh_handlers()
+        finally:
+            self._assigning = False
+        if self._recycled:
+            # Every trajectory is in use: the first environment that asks for another one completes the pass.
+            self.unused_trajectory_idxs.clear()
+
+    def refresh_handlers(self, env_ids: Sequence[int] | Tensor | None = None) -> None:
+        """Give some environments, or all, another trajectory."""
+        for env in range(self.num_envs) if env_ids is None else [int(env) for env in env_ids]:
+            self._refresh_traj_handler(env)
+
+    def _refresh_traj_handler(self, env: int) -> None:
+        """Put an environment at the start frame of the next readable trajectory of the pool."""
+        num_damaged = 0
+        while True:
+            folder = self._next_trajectory()
+            opened = self._reader.take(folder, self._open, folder, self._draw_start())
+            self._expect_next()
+            self._report_damage(opened.damaged)
+            if not opened.file_names:
+                continue  # deleted since the folders were read
+            if not opened.frames:
+                num_damaged += 1
+                if num_damaged > 2 * len(self.all_available_trajectory_dirs):
+                    raise RuntimeError(f"nothing readable is left: {self._damage_report()}")
+            elif self._is_too_old(opened.frames):
+                self.num_trajectories_refused += 1
+                self._refused.add(folder)
+            else:
+                break
+        self.traj_identifiers[env] = folder
+        self.traj_file_names[env] = opened.file_names
+        self.traj_lengths[env] = self.get_frame_range(opened.file_names[-1])[1]
+        self.traj_file_idxs[env] = opened.file_index
+        self.traj_cursors[env] = opened.frame
+        self._start_frames[env] = opened.frame if self.mark_first_frame_done else -1
+        self._use(env, opened.frames)
+
+    @property
+    def _reader(self) -> ReadAhead:
+        if self._ahead is None:
+            raise RuntimeError("no trajectories are open yet: call reset() or get_batch() first")
+        return self._ahead
+
+    def _expect_next(self) -> None:
+        """Let the thread open the trajectories that come next, one for each environment."""
+        window = [self.all_available_trajectory_dirs[i] for i in self.unused_trajectory_idxs[: self.num_envs]]
+        # Only the end of the window is new, or all of it.
+        new = list(itertools.takewhile(lambda folder: folder not in self._reader, reversed(window)))
+        for folder in reversed(new):
+            self._reader.expect(folder, self._open, folder, self._draw_start())
+
+    def _draw_start(self) -> int:
+        return int(np.random.randint(*self.starting_frame_range))
+
+    def _open(self, folder: str, start: int) -> OpenedTrajectory:
+        """Read the file of a trajectory that holds the start frame, or the first whole one after it."""
+        names = layout.frame_files(folder)
+        if names and start >= self.get_frame_range(names[-1])[1]:
+            start = 0
+        damaged = []
+        for index, name in enumerate(names):
+            first, stop = self.get_frame_range(name)
+            if stop <= start:
+                continue
+            try:
+                return OpenedTrajectory(
+                    names, index, max(first, start), self._load(os.path.join(folder, name)), damaged
+                )
+            except FrameFileError as error:
+                damaged.append((os.path.join(folder, name), str(error)))
+        return OpenedTrajectory(names, 0, 0, {}, damaged)
+
+    def _is_too_old(self, frames: Frames) -> bool:
+        if self.max_policy_age is None or ITERATION_FIELD not in frames:
+            return False
+        return int(frames[ITERATION_FIELD].max()) < self.current_iteration - self.max_policy_age
+
+    def _maintain_handler(self, env: int) -> bool:
+        """After the last frame of a file go on to the next one; True iff that took a new trajectory."""
+        if self.traj_cursors[env] < self._file_stops[env]:
+            return False
+        while self.traj_file_idxs[env] + 1 < len(self.traj_file_names[env]):
+            self.traj_file_idxs[env] += 1
+            if self._refresh_traj_data(env):
+                self.traj_cursors[env] = self._file_starts[env]
+                return False
+        self._refresh_traj_handler(env)
+        return True
+
+    # ---- files ---------------------------------------------------------------------------------------------------
+
+    def _refresh_traj_data(self, env: int) -> bool:
+        """Read the file that an environment has come to; False for one that cannot be read."""
+        path = self._path(env, self.traj_file_idxs[env])
+        try:
+            frames = self._reader.take(path, self._load, path)
+        except FrameFileError as error:
+            self._report_damage([(path, str(error))])
+            return False
+        self._use(env, frames)
+        return True
+
+    def _path(self, env: int, file_index: int) -> str:
+        return os.path.join(self.traj_identifiers[env], self.traj_file_names[env][file_index])
+
+    def _use(self, env: int, frames: Frames) -> None:
+        """Play these frames next, and let the thread read the file after them."""
+        index = self.traj_file_idxs[env]
+        self._file_starts[env], self._file_stops[env] = self.get_frame_range(self.traj_file_names[env][index])
+        others = {
+            name: torch.from_numpy(array).to(self.device) for name, array in frames.items() if name not in _FIELDS
+        }
+        self.traj_datas[env] = self._store.put(env, {name: frames[name] for name in _FIELDS}) | others
+        if index + 1 < len(self.traj_file_names[env]):
+            path = self._path(env, index + 1)
+            self._reader.expect(path, self._load, path)
+
+    def _load(self, path: str) -> Frames:
+        """The frames of a file in the types that transitions have; `FrameFileError` for a file that is not one."""
+        frames: dict[str, Any] = read_frames(path)
+        if "observations" not in frames and self.metadata.get("obs_disassemble_mapping") is not None:
+            frames = self.assemble_obs_components(frames)
+        missing = [name for name in ("observations", "actions", "rewards", "dones") if name not in frames]
+        if missing:
+            raise FrameFileError(f"it has no {', '.join(missing)}")
+        frames.setdefault("privileged_observations", frames["observations"])
+        frames.setdefault("timeouts", np.zeros(len(frames["actions"]), dtype=np.bool_))
+        for name, (dtype, is_single) in _FIELDS.items():
+            array = frames[name].astype(dtype, copy=False)
+            frames[name] = array.reshape(len(array)) if is_single else array.reshape(len(array), -1)
+            known = self._store.fields.get(name)
+            if known is not None and known.shape[2:] != frames[name].shape[1:]:
+                raise FrameFileError(f"its {name} are {frames[name].shape[1:]} wide, others {tuple(known.shape[2:])}")
+        return frames
+
+    def assemble_obs_components(self, traj_data: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy in which `observations` is put together from the components `obs_{name}`, decompressed, in order."""
+        frames = dict(traj_data)
+        kinds = self.metadata.get("obs_disassemble_mapping") or {}
+        parts = []
+        for name in self.metadata.get("obs_segments") or {}:
+            if f"obs_{name}" not in frames:
+                raise FrameFileError(f"it has no obs_{name}, which the metadata promise")
+            part = frames.pop(f"obs_{name}")
+            parts.append(get_decompressor(kinds[name])(part) if name in kinds else part)
+        if parts:
+            join = torch.cat if isinstance(parts[0], Tensor) else np.concatenate
+            frames["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return frames
+
+    def all_frames(self) -> Iterator[dict[str, Tensor]]:
+        """The frames of every file once, fields `(n, ...)` on the host, whatever is being played; waits for data."""
+        if not self.all_available_trajectory_dirs:
+            self._wait_for_data()
+        for folder in list(self.all_available_trajectory_dirs):
+            for name in layout.frame_files(folder):
+                path = os.path.join(folder, name)
+                try:
+                    frames = self._load(path)
+                except FrameFileError as error:
+                    self._report_damage([(path, str(error))])
+                    continue
+                yield {key: torch.from_numpy(array) for key, array in frames.items()}
+
+    def _report_damage(self, damaged: Sequence[tuple[str, str]]) -> None:
+        """Warn once of each file that cannot be read, and count it."""
+        for path, reason in damaged:
+            if path in self._damaged or not os.path.exists(path):
+                continue  # said before, or taken back by its writer
+            self._damaged[path] = reason
+            self.num_files_skipped += 1
+            logger.warning(f"skipped {path}: {reason}")
+
+    def _damage_report(self) -> str:
+        shown = [f"{path} ({reason})" for path, reason in list(self._damaged.items())[:_NAMED_PATHS]]
+        more = len(self._damaged) - len(shown)
+        return (
+            "; ".join(shown) + (f" and {more} more" if more > 0 else "") + "; st-rl dataset repair removes such files"
+        )
+
+    # ---- transitions ---------------------------------------------------------------------------------------------
+
+    def get_buffer(self, num_transitions_per_env: int | None = None) -> Any:
+        """A new `Transition` with leaves `(N, ...)`, or `(n, N, ...)`."""
+        leading = (self.num_envs,) if num_transitions_per_env is None else (num_transitions_per_env, self.num_envs)
+
+        def empty(name: str) -> Tensor:
+            field = self._store.fields[name]
+            return torch.empty((*leading, *field.shape[2:]), dtype=field.dtype, device=self.device)
+
+        names = ("observations", "privileged_observations", "actions", "rewards", "dones", "timeouts")
+        return Transition(*map(empty, (*names, "observations", "privileged_observations")))
+
+    def fill_transition(self, buffer: Any, env_ids: Sequence[int] | Tensor | None = None) -> None:
+        """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`."""
+        self.look_after_collectors()
+        envs = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
+        frames = self._gather(envs, _FIELDS)
+        is_start = torch.from_numpy(self.traj_cursors[envs] == self._start_frames[envs]).to(self.device)
+        is_cut = torch.from_numpy(self._advance(envs)).to(self.device)
+        recorded = frames["dones"]
+        following = self._gather(envs, ("observations", "privileged_observations"))
+        values = Transition(
+            frames["observations"],
+            frames["privileged_observations"],
+            frames["actions"],
+            frames["rewards"],
+            recorded | is_start | is_cut,
+            frames["timeouts"] | (is_cut & ~recorded),
+            following["observations"],
+            following["privileged_observations"],
+        )
+        buffer[slice(None) if env_ids is None else torch.from_numpy(envs).to(self.device)] = values
+        self.num_transitions_read += len(envs)
+
+    def _fill_transition_per_env(self, buffer: Any, env: int) -> None:
+        """Write the next transition of one environment into its row of a buffer with leaves `(N, ...)`."""
+        self.fill_transition(buffer, [env])
+
+    def _gather(self, envs: np.ndarray, names: Any) -> dict[str, Tensor]:
+        """The frames at the cursors of some environments, fields `(n, ...)`."""
+        rows = self._store.rows(envs, self.traj_cursors[envs] - self._file_starts[envs])
+        return {name: self._store.gather(name, rows) for name in names}
+
+    def _advance(self, envs: np.ndarray) -> np.ndarray:
+        """Move on by a frame; bool `(n,)`, True where what follows is not the next frame of the same trajectory."""
+        self.traj_cursors[envs] += 1
+        is_cut = np.zeros(len(envs), dtype=np.bool_)
+        for place in np.flatnonzero(self.traj_cursors[envs] >= self._file_stops[envs]):
+            env = int(envs[place])
+            expected = self.traj_cursors[env]
+            # A file that had to be skipped leaves a gap, over which an episode does not go on.
+            is_cut[place] = self._maintain_handler(env) or self.traj_cursors[env] != expected
+        return is_cut
