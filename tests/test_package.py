@@ -20,41 +20,41 @@ TABLE: dict[str, str] = {
     "st_rl": "__version__",
     "st_rl.env": "VecEnv check_env",
     "st_rl.env.utils": "split_observations split_step",
-    "st_rl.algorithms": "PPO APPO@6 ATPPO@6 TPPO EstimatorPPO@5 EstimatorTPPO@7",
+    "st_rl.algorithms": "PPO APPO@6 ATPPO@6 TPPO EstimatorPPO EstimatorTPPO",
     "st_rl.algorithms.ppo": "PPO",
     "st_rl.algorithms.appo": "GET_PROB_FUNC APPOAlgoMixin@6 APPO@6 ATPPO@6",
     "st_rl.algorithms.tppo": "GET_PROB_FUNC TPPO",
-    "st_rl.algorithms.estimator@5": "EstimatorAlgoMixin EstimatorPPO EstimatorTPPO@7",
+    "st_rl.algorithms.estimator": "EstimatorAlgoMixin EstimatorPPO EstimatorTPPO",
     "st_rl.modules": (
         "build_actor_critic EmpiricalNormalization Normalizer RunningMeanStd Normalize MlpModel Conv2dModel "
         "Conv2dHeadModel Memory RandomNetworkDistillation ActorCritic Actor Critic ActorCriticRecurrent "
         "DeterministicPolicyMixin AMPDiscriminator@6 AmpMixin@6 AmpActorCritic@6 AmpActorCriticRecurrent@6 "
-        "EncoderAmpActorCriticRecurrent@6 ActorCriticMutex ActorCriticFieldMutex ActorCriticClimbMutex "
-        "EncoderStateAc@5 EncoderStateAcRecurrent@5 EncoderActorCriticMixin@5 EncoderActorCritic@5 "
-        "EncoderActorCriticRecurrent@5 PrivilegeEstimatorMixin@5 PrivilegeStateAc@5 PrivilegeStateAcRecurrent@5 "
-        "EstimatorMixin@5 StateAc@5 StateAcRecurrent@5 VisualActorCriticMixin@5 VisualDeterministicRecurrent@5 "
-        "VisualDeterministicAC@5"
+        "EncoderAmpActorCriticRecurrent ActorCriticMutex ActorCriticFieldMutex ActorCriticClimbMutex "
+        "EncoderStateAc EncoderStateAcRecurrent EncoderActorCriticMixin EncoderActorCritic "
+        "EncoderActorCriticRecurrent PrivilegeEstimatorMixin PrivilegeStateAc PrivilegeStateAcRecurrent "
+        "EstimatorMixin StateAc StateAcRecurrent VisualActorCriticMixin VisualDeterministicRecurrent "
+        "VisualDeterministicAC"
     ),
     "st_rl.modules.actor_critic": "ActorCritic Actor Critic get_activation",
     "st_rl.modules.actor_critic_recurrent": "ActorCriticRecurrent Memory ActorCriticHiddenState LstmHiddenState",
     "st_rl.modules.actor_critic_mutex": "ActorCriticMutex",
     "st_rl.modules.actor_critic_field_mutex": "ActorCriticFieldMutex ActorCriticClimbMutex",
-    "st_rl.modules.all_mixer@5": "EncoderStateAc EncoderStateAcRecurrent",
+    "st_rl.modules.all_mixer": "EncoderStateAc EncoderStateAcRecurrent",
     "st_rl.modules.amp_discriminator@6": "AMPDiscriminator AmpMixin AmpActorCritic AmpActorCriticRecurrent",
     "st_rl.modules.conv2d": "Conv2dModel Conv2dHeadModel",
     "st_rl.modules.deterministic_policy": "DeterministicPolicyMixin",
-    "st_rl.modules.encoder_actor_critic@5": (
-        "EncoderActorCriticMixin EncoderActorCritic EncoderActorCriticRecurrent EncoderAmpActorCriticRecurrent@6"
+    "st_rl.modules.encoder_actor_critic": (
+        "EncoderActorCriticMixin EncoderActorCritic EncoderActorCriticRecurrent EncoderAmpActorCriticRecurrent"
     ),
     "st_rl.modules.mlp": "MlpModel",
     "st_rl.modules.normalizer": "EmpiricalNormalization Normalize RunningMeanStd Normalizer",
     "st_rl.modules.rnd": "RandomNetworkDistillation",
-    "st_rl.modules.state_adaptor@5": (
+    "st_rl.modules.state_adaptor": (
         "AdaptorActorHiddenState PrivilegeEstimatorMixin PrivilegeStateAc PrivilegeStateAcRecurrent"
     ),
-    "st_rl.modules.state_estimator@5": "EstimatorActorHiddenState EstimatorMixin StateAc StateAcRecurrent",
+    "st_rl.modules.state_estimator": "EstimatorActorHiddenState EstimatorMixin StateAc StateAcRecurrent",
     "st_rl.modules.utils": "get_activation_Cls conv2d_output_shape",
-    "st_rl.modules.visual_actor_critic@5": "VisualActorCriticMixin VisualDeterministicRecurrent VisualDeterministicAC",
+    "st_rl.modules.visual_actor_critic": "VisualActorCriticMixin VisualDeterministicRecurrent VisualDeterministicAC",
     "st_rl.runners": (
         "OnPolicyRunner build_runner TrialPruned AmpPolicyRunner@6 TwoStageRunner@7 DemonstrationSaver@7 DaggerSaver@7"
     ),

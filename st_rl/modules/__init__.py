@@ -12,14 +12,35 @@ from st_rl.modules.actor_critic_recurrent import (
     LstmHiddenState,
     Memory,
 )
+from st_rl.modules.all_mixer import EncoderStateAc, EncoderStateAcRecurrent
+from st_rl.modules.amp_discriminator import AmpActorCritic, AmpActorCriticRecurrent, AMPDiscriminator, AmpMixin
 from st_rl.modules.conv2d import Conv2dHeadModel, Conv2dModel
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
+from st_rl.modules.encoder_actor_critic import (
+    EncoderActorCritic,
+    EncoderActorCriticMixin,
+    EncoderActorCriticRecurrent,
+    EncoderAmpActorCriticRecurrent,
+)
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
 from st_rl.modules.rnd import RandomNetworkDistillation
+from st_rl.modules.state_adaptor import (
+    AdaptorActorHiddenState,
+    PrivilegeEstimatorMixin,
+    PrivilegeStateAc,
+    PrivilegeStateAcRecurrent,
+)
+from st_rl.modules.state_estimator import EstimatorActorHiddenState, EstimatorMixin, StateAc, StateAcRecurrent
+from st_rl.modules.visual_actor_critic import (
+    VisualActorCriticMixin,
+    VisualDeterministicAC,
+    VisualDeterministicRecurrent,
+)
 from st_rl.utils.config import unknown_name_message, without_nulls
 
 __all__ = [
+    "AMPDiscriminator",
     "Actor",
     "ActorCritic",
     "ActorCriticClimbMutex",
@@ -27,18 +48,38 @@ __all__ = [
     "ActorCriticHiddenState",
     "ActorCriticMutex",
     "ActorCriticRecurrent",
+    "AdaptorActorHiddenState",
+    "AmpActorCritic",
+    "AmpActorCriticRecurrent",
+    "AmpMixin",
     "Conv2dHeadModel",
     "Conv2dModel",
     "Critic",
     "DeterministicPolicyMixin",
     "EmpiricalNormalization",
+    "EncoderActorCritic",
+    "EncoderActorCriticMixin",
+    "EncoderActorCriticRecurrent",
+    "EncoderAmpActorCriticRecurrent",
+    "EncoderStateAc",
+    "EncoderStateAcRecurrent",
+    "EstimatorActorHiddenState",
+    "EstimatorMixin",
     "LstmHiddenState",
     "Memory",
     "MlpModel",
     "Normalize",
     "Normalizer",
+    "PrivilegeEstimatorMixin",
+    "PrivilegeStateAc",
+    "PrivilegeStateAcRecurrent",
     "RandomNetworkDistillation",
     "RunningMeanStd",
+    "StateAc",
+    "StateAcRecurrent",
+    "VisualActorCriticMixin",
+    "VisualDeterministicAC",
+    "VisualDeterministicRecurrent",
     "build_actor_critic",
     "get_activation",
     "policy_classes",

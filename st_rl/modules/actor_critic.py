@@ -124,8 +124,10 @@ class ActorCritic(nn.Module):
 
     # ---- the two hooks -------------------------------------------------------------------------------------------
 
-    def actor_input(self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
-        """What goes into the actor head, `(..., O) -> (..., I)`."""
+    def actor_input(
+        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+    ) -> Tensor:
+        """What goes into the actor head, `(..., O) -> (..., I)`; nothing random in it for `inference`."""
         return observations
 
     def critic_input(
@@ -142,9 +144,18 @@ class ActorCritic(nn.Module):
         self.distribution = DiagonalGaussian(mean, self.std)
 
     def act(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: Any = None,
+        inference: bool = False,
+        **kwargs: Any,
     ) -> Tensor:
-        """Update the distribution and draw actions `(..., A)` from it."""
+        """Update the distribution and draw actions `(..., A)` from it; for `inference` the same as `act_inference`."""
+        if inference:
+            if masks is not None or hidden_states is not None:
+                raise AssertionError("act(inference=True) is for single steps: it takes no masks and no hidden_states")
+            return self.act_inference(observations)
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         mean = self.action_mean.detach()
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
@@ -152,7 +163,7 @@ class ActorCritic(nn.Module):
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """The mean action `(..., A)`; the distribution stays as it was."""
-        return self.actor(self.actor_input(observations))
+        return self.actor(self.actor_input(observations, inference=True))
 
     def evaluate(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any

@@ -45,9 +45,11 @@ class ActorCriticRecurrent(ActorCritic):
         self.memory_a = Memory(num_actor_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
         self.memory_c = Memory(num_critic_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
 
-    def actor_input(self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
+    def actor_input(
+        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+    ) -> Tensor:
         """The actor memory's output, `(N, O) -> (N, H)` or `(T, K, O) -> (T, B, H)`."""
-        return self.memory_a(super().actor_input(observations), masks, hidden_states)
+        return self.memory_a(super().actor_input(observations, inference=inference), masks, hidden_states)
 
     def critic_input(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None

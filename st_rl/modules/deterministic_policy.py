@@ -19,5 +19,5 @@ class DeterministicPolicyMixin(_Policy):
 
     def act(self, *args: Any, **kwargs: Any) -> Tensor:
         """Update the distribution as the parent does and return its mean `(..., A)`."""
-        super().act(*args, **kwargs)
-        return self.action_mean
+        actions = super().act(*args, **kwargs)
+        return actions if kwargs.get("inference") else self.action_mean

@@ -3,20 +3,88 @@
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 
 from st_rl.algorithms import algorithm_classes
+from st_rl.algorithms.appo import APPOAlgoMixin
+from st_rl.algorithms.estimator import EstimatorAlgoMixin
 from st_rl.engine import Engine
-from st_rl.modules import ActorCritic, ActorCriticMutex, policy_classes
+from st_rl.modules import (
+    ActorCritic,
+    ActorCriticMutex,
+    AmpMixin,
+    EstimatorMixin,
+    PrivilegeEstimatorMixin,
+    policy_classes,
+)
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 8, 6, 4
-SEGMENTS = {"joints": 4, "velocity": 3}
+SEGMENTS = {"joints": 4, "velocity": (1, 1, 3)}
+NUM_OBS = 7
 JOINTS = ("FL_hip", "FR_hip", "FL_thigh", "FR_thigh")
 
 # What a class needs beyond its defaults. A class that cannot be built without an entry here fails the test that
 # compares the engines: add the entry with the class.
-POLICY_SETTINGS: dict[str, dict[str, Any]] = {}
-ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {}
+ENCODER = {"encoder_component_names": ["velocity"], "encoder_kwargs": {"hidden_sizes": [8]}, "encoder_output_size": 5}
+ESTIMATOR = {"estimator_target_components": ["velocity"], "replace_state_prob": 0.5}
+ADAPTOR = {"adaptor_target_components": ["velocity"], "privilege_replace_state_prob": 0.5}
+VISUAL = {
+    "visual_component_name": "velocity",
+    "visual_kwargs": {"channels": [4], "kernel_sizes": [1], "strides": [1], "hidden_sizes": [8]},
+}
+AMP = {"amp_discriminator": {"input_dim": 6, "style_reward_coef": 0.5, "hidden_dims": [8, 8], "task_reward_lerp": 0.3}}
+POLICY_SETTINGS: dict[str, dict[str, Any]] = {
+    "EncoderActorCritic": {**ENCODER, "critic_encoder_component_names": "shared"},
+    "EncoderActorCriticRecurrent": {**ENCODER, "critic_encoder_component_names": ["joints"]},
+    "StateAc": ESTIMATOR,
+    "StateAcRecurrent": ESTIMATOR,
+    "PrivilegeStateAc": {**ADAPTOR, **ESTIMATOR},
+    "PrivilegeStateAcRecurrent": {**ADAPTOR, **ESTIMATOR},
+    "EncoderStateAc": {**ENCODER, **ESTIMATOR},
+    "EncoderStateAcRecurrent": {**ENCODER, "estimator_target_components": ["velocity"], "use_actor_rnn": True},
+    "EncoderAmpActorCriticRecurrent": {**ENCODER, **AMP},
+    "AmpActorCritic": AMP,
+    "AmpActorCriticRecurrent": AMP,
+    "VisualDeterministicAC": VISUAL,
+    "VisualDeterministicRecurrent": VISUAL,
+}
+# The policies that an algorithm meets in the quick selection.
+PLAIN_POLICIES = ("ActorCritic", "ActorCriticRecurrent")
+QUICK_POLICIES: dict[str, tuple[str, ...]] = {
+    "EstimatorPPO": ("PrivilegeStateAc", "PrivilegeStateAcRecurrent", "EncoderStateAcRecurrent"),
+    "EstimatorTPPO": ("StateAc",),
+    "APPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
+    "ATPPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
+    "APPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
+    "ATPPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
+}
+# Every schedule moves within the few updates of the test.
+TEACHER = {
+    "teacher_policy": {"actor_hidden_dims": [16], "critic_hidden_dims": [16]},
+    "teacher_act_prob": "exp",
+    "distillation_loss_coef": "linear",
+    "update_times_scale": 3,
+    "hidden_state_resample_prob": 0.5,
+    "distill_target": "kl",
+}
+# Everything that a discriminator can be given beyond its defaults.
+DISCRIMINATOR = {
+    "learning_rate": 3e-4,
+    "weight_decay": 1e-3,
+    "update_interval": 4,
+    "logit_reg_coef": 0.05,
+    "replay_size": 30,
+    "replay_iterations": 2,
+    "mask_resets": True,
+    "schedules": {"task_reward_lerp": [[0, 0.0], [3, 0.9]], "discriminator_loss_coef": [[0, 1.0], [3, 0.5]]},
+}
+ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
+    "TPPO": TEACHER,
+    "EstimatorTPPO": TEACHER,
+    "APPO": {"mimic_loss_coef": 0.1, "dagger_loss_coef": 0.1},
+    "ATPPO": {**TEACHER, "mimic_reward_coef": 0.1, "share_amp_normalizer": False, "discriminator_cfg": DISCRIMINATOR},
+}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -41,15 +109,37 @@ def trainable_policies() -> dict[str, type[ActorCritic]]:
 
 def combinations() -> list[tuple[str, str, str]]:
     """Algorithm, policy and variant, all that belong together."""
-    policies = trainable_policies()
-    everything = itertools.product(algorithm_classes(), policies, VARIANTS)
-    return [c for c in everything if not (c[2] == "symmetric" and policies[c[1]].is_recurrent)]
+    everything = itertools.product(algorithm_classes(), trainable_policies(), VARIANTS)
+    return [combination for combination in everything if _belong_together(*combination)]
+
+
+def quick_combinations() -> list[tuple[str, str, str]]:
+    """Of all combinations each algorithm, each policy and each variant at least once."""
+    return [
+        (algorithm, policy, variant)
+        for algorithm, policy, variant in combinations()
+        if (algorithm == "PPO" and variant == "adaptive")
+        or (algorithm == "PPO" and policy == "ActorCritic")
+        or (variant == "adaptive" and policy in QUICK_POLICIES.get(algorithm, PLAIN_POLICIES))
+    ]
+
+
+def _belong_together(algorithm: str, policy: str, variant: str) -> bool:
+    algorithm_class, policy_class = algorithm_classes()[algorithm], policy_classes()[policy]
+    estimates = issubclass(policy_class, EstimatorMixin | PrivilegeEstimatorMixin)
+    if issubclass(algorithm_class, EstimatorAlgoMixin) and not estimates:
+        return False
+    if issubclass(algorithm_class, APPOAlgoMixin) and not issubclass(policy_class, AmpMixin):
+        return False
+    if issubclass(algorithm_class, APPOAlgoMixin) and not issubclass(policy_class, AmpMixin):
+        return False
+    return variant != "symmetric" or not policy_class.is_recurrent
 
 
 def make_learner(algorithm: str, policy: str, variant: str, engine: Engine, device: str = "cpu") -> Any:
     """An algorithm with seeded weights and a storage."""
     torch.manual_seed(0)
-    num_obs = sum(SEGMENTS.values())
+    num_obs = NUM_OBS
     sizes = {"actor_hidden_dims": [16, 16], "critic_hidden_dims": [16, 16], "rnn_hidden_size": 8}
     network = policy_classes()[policy](
         num_obs, num_obs, NUM_ACTIONS, obs_segments=SEGMENTS, **sizes, **POLICY_SETTINGS.get(policy, {})
@@ -71,13 +161,17 @@ def roll_out(learner: Any, seed: int, device: str = "cpu") -> None:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(device)
 
-    num_obs = sum(SEGMENTS.values())
+    num_obs = NUM_OBS
     with torch.inference_mode():
         obs = learner.obs_normalizer(draw(NUM_ENVS, num_obs))
         for _ in range(NUM_STEPS):
             actions = learner.act(obs, obs)
             dones = draw(NUM_ENVS) > 1.0
-            infos = {"observations": {"rnd_state": draw(NUM_ENVS, 3)}, "time_outs": dones & (draw(NUM_ENVS) > 0)}
+            infos = {
+                "observations": {"rnd_state": draw(NUM_ENVS, 3), "ref_obs": draw(NUM_ENVS, 2, 3)},
+                "ref_motion": 1.0 + draw(NUM_ENVS, 6),
+                "time_outs": dones & (draw(NUM_ENVS) > 0),
+            }
             obs = learner.obs_normalizer(draw(NUM_ENVS, num_obs))
             learner.process_env_step(draw(NUM_ENVS) - actions.square().mean(dim=1), dones, infos)
         learner.compute_returns(obs)
@@ -90,6 +184,7 @@ def train(learner: Any, num_updates: int, device: str = "cpu") -> list[dict[str,
         torch.manual_seed(100 + update)
         roll_out(learner, seed=update, device=device)
         torch.manual_seed(200 + update)
+        np.random.seed(update)  # with which the replay draws
         losses, stats = learner.update(update)
         history.append({name: float(value) for name, value in {**losses, **stats}.items()})
     return history

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from st_rl.engine import Engine
-from tests.engine.learners import combinations, make_learner, train
+from tests.engine.learners import combinations, make_learner, quick_combinations, train
 
 
 def assert_same_training(engine_of, device: str, combination, tolerance: float, num_updates: int = 3) -> None:
@@ -20,7 +20,7 @@ def assert_same_training(engine_of, device: str, combination, tolerance: float, 
             torch.testing.assert_close(other.state_dict()[key], state, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("combination", combinations(), ids="-".join)
+@pytest.mark.parametrize("combination", quick_combinations(), ids="-".join)
 def test_traced_losses_agree_with_eager_losses(combination):
     """The losses trace into one graph of operations without a change of meaning; no C++ is generated here."""
     assert_same_training(

@@ -1,0 +1,19 @@
+"""Policies with encoders and an estimator."""
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
+from st_rl.modules.misaligned import load_misaligned_state_dict
+from st_rl.modules.state_estimator import EstimatorMixin
+
+
+class EncoderStateAc(EstimatorMixin, EncoderActorCriticMixin, ActorCritic):
+    """A feed-forward policy whose estimator sees the raw observation, before the encoders."""
+
+    load_misaligned_state_dict = load_misaligned_state_dict
+
+
+class EncoderStateAcRecurrent(EstimatorMixin, EncoderActorCriticMixin, ActorCriticRecurrent):
+    """A policy with memory whose estimator sees the raw observation, before the encoders."""
+
+    load_misaligned_state_dict = load_misaligned_state_dict

@@ -1,0 +1,197 @@
+"""Policies that see parts of the observation through encoders."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+from st_rl.modules.amp_discriminator import AmpActorCriticRecurrent
+from st_rl.modules.encoders import (
+    ComponentSlice,
+    apply_encoder,
+    as_names,
+    build_encoder,
+    embed_latents,
+    embedded_width,
+    find_components,
+    one_for_each,
+)
+from st_rl.utils.segments import get_obs_slice, segment_width
+
+if TYPE_CHECKING:
+    _Policy = ActorCritic
+else:
+    _Policy = object
+
+SHARED = "shared"
+DEFAULT_OUTPUT_SIZE = 64
+
+
+class EncoderActorCriticMixin(_Policy):
+    """Replaces named components of the observation by their encoders' latents, each in its component's place."""
+
+    def __init__(
+        self,
+        num_actor_obs: int,
+        num_critic_obs: int,
+        num_actions: int,
+        obs_segments: Mapping[str, Any] | None = None,
+        critic_obs_segments: Mapping[str, Any] | None = None,
+        encoder_component_names: Sequence[str] | None = [],
+        encoder_class_name: str | Sequence[str] = "MlpModel",
+        encoder_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = {},
+        encoder_output_size: int | None = None,
+        critic_encoder_component_names: str | Sequence[str] | None = None,
+        critic_encoder_class_name: str | Sequence[str] | None = None,
+        critic_encoder_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ):
+        critic_segments = kwargs.pop("privileged_obs_segments", None)
+        critic_segments = critic_segments if critic_obs_segments is None else critic_obs_segments
+        self.obs_segments = obs_segments
+        self.critic_obs_segments = obs_segments if critic_segments is None else critic_segments
+        self.encoder_component_names = as_names(encoder_component_names)
+        self.critic_encoder_component_names = (
+            SHARED if critic_encoder_component_names == SHARED else as_names(critic_encoder_component_names)
+        )
+        self.encoder_output_size = int(encoder_output_size or DEFAULT_OUTPUT_SIZE)
+        self.prepare_obs_slices()
+        super().__init__(
+            embedded_width(num_actor_obs, self.encoder_obs_slices, self.encoder_output_size),
+            embedded_width(num_critic_obs, self.critic_encoder_obs_slices, self.encoder_output_size),
+            num_actions,
+            obs_segments=obs_segments,
+            critic_obs_segments=critic_segments,
+            **kwargs,
+        )
+        self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
+        names, size = self.encoder_component_names, self.encoder_output_size
+        self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
+        # None where the critic has no encoders of its own: it sees through the actor's, or with bare eyes.
+        self.critic_encoders: nn.ModuleList | None = None
+        if not self.shares_encoders and self.critic_encoder_component_names:
+            self.critic_encoders = self.build_encoders(
+                self.critic_encoder_component_names,
+                encoder_class_name if critic_encoder_class_name is None else critic_encoder_class_name,
+                self.critic_encoder_obs_slices,
+                encoder_kwargs if critic_encoder_kwargs is None else critic_encoder_kwargs,
+                size,
+            )
+
+    @property
+    def shares_encoders(self) -> bool:
+        """Whether the critic sees through the actor's encoders."""
+        return self.critic_encoder_component_names == SHARED
+
+    def prepare_obs_slices(self) -> None:
+        """Find the encoded components: `(slice, shape)` in the order of the names, and their order in space."""
+        names = self.encoder_component_names
+        self.encoder_obs_slices = find_components(self.obs_segments, names, "encoder_component_names")
+        self.critic_encoder_obs_slices = self._find_critic_components()
+        self.latents_order = _order_in_space(self.encoder_obs_slices)
+        self.critic_latents_order = _order_in_space(self.critic_encoder_obs_slices)
+
+    def _find_critic_components(self) -> list[ComponentSlice]:
+        """The slices and shapes of what the critic encodes."""
+        segments = self.critic_obs_segments or {}
+        if not self.shares_encoders:
+            names = as_names(self.critic_encoder_component_names)
+            return find_components(self.critic_obs_segments, names, "critic_encoder_component_names")
+        # A component that the critic's segments do not name is where the actor has it.
+        named = zip(self.encoder_component_names, self.encoder_obs_slices)
+        found = {name: get_obs_slice(segments, name) if name in segments else place for name, place in named}
+        for name, (where, shape) in found.items():
+            width = segment_width((self.obs_segments or {})[name])
+            if where.stop - where.start != width:
+                raise ValueError(
+                    f"'{name}' is {width} wide for the actor and has shape {shape} for the critic: "
+                    'critic_encoder_component_names="shared" needs the same shape; name the components instead'
+                )
+        return list(found.values())
+
+    def build_encoders(
+        self,
+        component_names: Sequence[str],
+        class_name: str | Sequence[str],
+        obs_slices: Sequence[ComponentSlice],
+        kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        encoder_output_size: int,
+    ) -> nn.ModuleList:
+        """One encoder for every component, of one class and one set of arguments for all or of a list of them."""
+        class_names = one_for_each(component_names, class_name, "encoder_class_name")
+        settings = one_for_each(component_names, kwargs or {}, "encoder_kwargs")
+        return nn.ModuleList(
+            build_encoder(name, encoder_class, shape, encoder_output_size, arguments)
+            for name, encoder_class, (_, shape), arguments in zip(component_names, class_names, obs_slices, settings)
+        )
+
+    def embed_encoders_latent(
+        self,
+        observations: Tensor,
+        obs_slices: Sequence[ComponentSlice],
+        encoders: nn.ModuleList,
+        latents_order: Sequence[int],
+    ) -> Tensor:
+        """Replace the components by their latents, `(..., O) -> (..., O')`."""
+        latents = []
+        for index in latents_order:
+            where, shape = obs_slices[index]
+            latents.append((where, apply_encoder(encoders[index], observations[..., where], shape)))
+        return embed_latents(observations, latents)
+
+    def get_encoder_latent(self, observations: Tensor, obs_component: str, critic: bool = False) -> Tensor:
+        """The latent `(..., L)` of one component of observations `(..., O)`, those of the critic for `critic`."""
+        encoders = self.encoders_by_component(critic)
+        if obs_component not in encoders:
+            whose = "critic" if critic else "actor"
+            raise ValueError(f"the {whose} has no encoder for '{obs_component}'; it has encoders for {list(encoders)}")
+        slices = self.critic_encoder_obs_slices if critic else self.encoder_obs_slices
+        where, shape = slices[list(encoders).index(obs_component)]
+        return apply_encoder(encoders[obs_component], observations[..., where], shape)
+
+    def encoders_by_component(self, critic: bool = False) -> dict[str, nn.Module]:
+        """The encoders that the actor, or for `critic` the critic, sees through, by component."""
+        if critic and not self.shares_encoders:
+            return dict(zip(self.critic_encoder_component_names, self._critic_encoders))
+        return dict(zip(self.encoder_component_names, self.encoders))
+
+    @property
+    def _critic_encoders(self) -> nn.ModuleList:
+        """The encoders that the critic sees through; empty when it has none."""
+        if self.shares_encoders:
+            return self.encoders
+        return nn.ModuleList() if self.critic_encoders is None else self.critic_encoders
+
+    def actor_input(
+        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+    ) -> Tensor:
+        """The parent's input for observations with the latents in place."""
+        embedded = self.embed_encoders_latent(observations, self.encoder_obs_slices, self.encoders, self.latents_order)
+        return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
+
+    def critic_input(
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+    ) -> Tensor:
+        """The parent's input for critic observations with the latents in place, where the critic has encoders."""
+        embedded = self.embed_encoders_latent(
+            critic_observations, self.critic_encoder_obs_slices, self._critic_encoders, self.critic_latents_order
+        )
+        return super().critic_input(embedded, masks=masks, hidden_states=hidden_states)
+
+
+def _order_in_space(obs_slices: Sequence[ComponentSlice]) -> list[int]:
+    return sorted(range(len(obs_slices)), key=lambda index: obs_slices[index][0].start)
+
+
+class EncoderActorCritic(EncoderActorCriticMixin, ActorCritic):
+    """A feed-forward policy with encoders."""
+
+
+class EncoderActorCriticRecurrent(EncoderActorCriticMixin, ActorCriticRecurrent):
+    """A policy with encoders before its memory."""
+
+
+class EncoderAmpActorCriticRecurrent(EncoderActorCriticMixin, AmpActorCriticRecurrent):
+    """A policy with encoders before its memory, and a discriminator."""

@@ -1,0 +1,100 @@
+"""Encoders of observation components: built from a configuration, applied to slices, put back in place."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from st_rl.modules.conv2d import Conv2dHeadModel
+from st_rl.modules.mlp import MlpModel
+from st_rl.utils.segments import Segments, get_obs_slice, segment_width
+
+Setting = TypeVar("Setting")
+ComponentSlice = tuple[slice, Any]
+"""Where a component lies along the observation axis, and its shape as the segments give it."""
+
+DEFAULT_HIDDEN_SIZES = (256, 128)
+DEFAULT_CONVOLUTIONS: dict[str, Any] = {"channels": [64, 64], "kernel_sizes": [3, 3], "strides": [1, 1]}
+
+
+def as_names(names: str | Iterable[str] | None) -> list[str]:
+    """A list of component names given as one name, several or none; ValueError when one comes twice."""
+    found = [names] if isinstance(names, str) else list(names or ())
+    if len(set(found)) != len(found):
+        raise ValueError(f"a component is named twice in {found}")
+    return found
+
+
+def find_components(segments: Segments | None, names: Sequence[str], setting: str) -> list[ComponentSlice]:
+    """The slices and shapes of named components; ValueError, naming the setting, for one that is not there."""
+    if not names:
+        return []
+    if segments is None:
+        raise ValueError(
+            f"{setting}={list(names)} needs obs_segments to find them, from the environment or the configuration"
+        )
+    missing = [name for name in names if name not in segments]
+    if missing:
+        raise ValueError(f"{setting} names {missing}, which the observation does not have; it has {list(segments)}")
+    return [get_obs_slice(segments, name) for name in names]
+
+
+def one_for_each(names: Sequence[str], value: Setting | Sequence[Setting], setting: str) -> list[Setting]:
+    """A setting for every name, given once for all or in a list of the same length."""
+    if not isinstance(value, list | tuple):
+        return [value] * len(names)  # pyright: ignore[reportReturnType]
+    if len(value) != len(names):
+        raise ValueError(f"{setting} has {len(value)} entries for the {len(names)} components {list(names)}")
+    return list(value)
+
+
+def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
+    """The shape of a component that is an image; ValueError when it is not `(C, H, W)`."""
+    if not isinstance(shape, Iterable) or len(tuple(shape)) != 3:
+        raise ValueError(f"'{name}' has shape {shape}, a convolution needs an image: (channels, height, width)")
+    channels, height, width = (int(size) for size in shape)
+    return channels, height, width
+
+
+def build_encoder(name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any]) -> nn.Module:
+    """The encoder of one component; its latent comes after the nonlinearity."""
+    settings = dict(kwargs)
+    hidden_sizes = settings.pop("hidden_sizes", None)
+    hidden_sizes = list(DEFAULT_HIDDEN_SIZES) if hidden_sizes is None else hidden_sizes
+    hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
+    settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
+    if class_name == "MlpModel":
+        return MlpModel(segment_width(shape), **settings)
+    if class_name == "Conv2dHeadModel":
+        return Conv2dHeadModel(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
+    raise NotImplementedError(
+        f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, or Conv2dHeadModel for images"
+    )
+
+
+def apply_encoder(encoder: nn.Module, component: Tensor, shape: Any) -> Tensor:
+    """The latent of a flat component, `(..., D) -> (..., L)`."""
+    if isinstance(encoder, MlpModel):
+        return encoder(component)
+    images = component.reshape(-1, *(int(size) for size in shape))
+    return encoder(images).reshape(*component.shape[:-1], -1)
+
+
+def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]]) -> Tensor:
+    """Put latents, in the order of their slices, in the place of those slices: `(..., O) -> (..., O')`."""
+    parts: list[Tensor] = []
+    end = 0
+    for where, latent in latents:
+        parts += [observations[..., end : where.start], latent] if where.start > end else [latent]
+        end = where.stop
+    if not parts:
+        return observations
+    if end < observations.shape[-1]:
+        parts.append(observations[..., end:])
+    return torch.cat(parts, dim=-1)
+
+
+def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_size: int) -> int:
+    """Width of an observation whose slices are replaced by latents of one size."""
+    return int(width) + sum(int(latent_size) - (where.stop - where.start) for where, _ in obs_slices)

@@ -1,0 +1,89 @@
+"""Policies that see an image."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+from st_rl.modules.conv2d import Conv2dHeadModel
+from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
+from st_rl.modules.encoders import (
+    DEFAULT_CONVOLUTIONS,
+    apply_encoder,
+    embed_latents,
+    embedded_width,
+    find_components,
+    image_shape,
+)
+
+if TYPE_CHECKING:
+    _Policy = ActorCritic
+else:
+    _Policy = object
+
+VISUAL_DEFAULTS: dict[str, Any] = {**DEFAULT_CONVOLUTIONS, "hidden_sizes": [256]}
+
+
+class VisualActorCriticMixin(_Policy):
+    """Replaces the image in the actor's observation by its latent; the critic keeps the raw observation."""
+
+    def __init__(
+        self,
+        num_actor_obs: int,
+        num_critic_obs: int,
+        num_actions: int,
+        obs_segments: Mapping[str, Any] | None = None,
+        critic_obs_segments: Mapping[str, Any] | None = None,
+        visual_component_name: str = "forward_depth",
+        visual_kwargs: Mapping[str, Any] = {},
+        visual_latent_size: int = 256,
+        **kwargs: Any,
+    ):
+        (self.visual_obs_slice,) = find_components(obs_segments, [visual_component_name], "visual_component_name")
+        self.visual_component_name = visual_component_name
+        self.visual_latent_size = int(visual_latent_size)
+        self.visual_kwargs = {**VISUAL_DEFAULTS, **visual_kwargs}
+        shape = image_shape(visual_component_name, self.visual_obs_slice[1])
+        super().__init__(
+            embedded_width(num_actor_obs, [self.visual_obs_slice], self.visual_latent_size),
+            num_critic_obs,
+            num_actions,
+            obs_segments=obs_segments,
+            critic_obs_segments=critic_obs_segments,
+            **kwargs,
+        )
+        self.num_actor_obs = int(num_actor_obs)
+        self.visual_encoder = Conv2dHeadModel(shape, output_size=self.visual_latent_size, **self.visual_kwargs)
+        # Whether the observations of the moment hold the latent already.
+        self._is_embedded = False
+
+    def embed_visual_latent(self, observations: Tensor) -> Tensor:
+        """Replace the image by its latent, `(..., O) -> (..., O')`."""
+        where, shape = self.visual_obs_slice
+        latent = apply_encoder(self.visual_encoder, observations[..., where], shape)
+        return embed_latents(observations, [(where, latent)])
+
+    def act_with_embedded_latent(self, observations: Tensor, **kwargs: Any) -> Tensor:
+        """`act` for observations `(..., O')` that `embed_visual_latent` gave."""
+        self._is_embedded = True
+        try:
+            return self.act(observations, **kwargs)
+        finally:
+            self._is_embedded = False
+
+    def actor_input(
+        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+    ) -> Tensor:
+        """The parent's input for observations with the latent in the image's place."""
+        embedded = observations if self._is_embedded else self.embed_visual_latent(observations)
+        return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
+
+
+class VisualDeterministicRecurrent(DeterministicPolicyMixin, VisualActorCriticMixin, ActorCriticRecurrent):
+    """A student that sees an image, remembers and acts without noise."""
+
+
+class VisualDeterministicAC(DeterministicPolicyMixin, VisualActorCriticMixin, ActorCritic):
+    """A student that sees an image and acts without noise."""
