@@ -22,7 +22,6 @@ from workload import Workload
 
 from st_rl.sim.tasks import make_task
 
-
 # Iterations of a turn. The first is not counted: it finds the caches full of another process's data.
 TURN = 4
 
@@ -48,11 +47,16 @@ class Physics:
         return time.perf_counter() - began
 
 
+def start_side(workload: Workload, python: str, worker: str, threads: int) -> Side:
+    """One library, warmed up; started one after the other, because this library measures which threads suit it."""
+    side = Side(python, worker, threads)
+    print(side.ask(workload=workload.to_json())["versions"], flush=True)
+    side.ask(iterations=3)
+    return side
+
+
 def measure(workload: Workload, sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
     """Seconds of one rollout's physics, and of one iteration of every side, taken in turn."""
-    for name, side in sides.items():
-        print(f"{name}: {side.ask(workload=workload.to_json())['versions']}")
-        side.ask(iterations=3)
     physics = Physics(workload)
     samples: dict[str, list[float]] = {"physics": [], **{name: [] for name in sides}}
     for number in range(rounds):
@@ -93,10 +97,11 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     workload = Workload(options.robots, (128, 128), task=options.task, engine=options.engine, update_threads="auto")
-    sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1)}
+    sides = {"st_rl": start_side(workload, sys.executable, "worker_st_rl.py", 1)}
     if Path(options.peer_python).exists():
         for threads in sorted({1, os.cpu_count() or 1}):
-            sides[f"rsl_rl, {threads} threads"] = Side(options.peer_python, "worker_rsl_rl.py", threads)
+            name = f"rsl_rl, {threads} threads"
+            sides[name] = start_side(workload, options.peer_python, "worker_rsl_rl.py", threads)
     else:
         print(f"{options.peer_python} is not there: no peer. benchmarks/README.md says how to make it.")
     row = summarize(workload, measure(workload, sides, options.rounds))

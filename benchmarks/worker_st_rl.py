@@ -13,7 +13,6 @@ from st_rl.env import VecEnv
 from st_rl.runners import build_runner
 from st_rl.sim.tasks import make_task
 
-
 # What was chosen while preparing, told with the versions.
 CHOSEN: dict[str, str] = {}
 
