@@ -20,15 +20,15 @@ TABLE: dict[str, str] = {
     "st_rl": "__version__",
     "st_rl.env": "VecEnv check_env",
     "st_rl.env.utils": "split_observations split_step",
-    "st_rl.algorithms": "PPO APPO@6 ATPPO@6 TPPO EstimatorPPO EstimatorTPPO",
+    "st_rl.algorithms": "PPO APPO ATPPO TPPO EstimatorPPO EstimatorTPPO",
     "st_rl.algorithms.ppo": "PPO",
-    "st_rl.algorithms.appo": "GET_PROB_FUNC APPOAlgoMixin@6 APPO@6 ATPPO@6",
+    "st_rl.algorithms.appo": "GET_PROB_FUNC APPOAlgoMixin APPO ATPPO",
     "st_rl.algorithms.tppo": "GET_PROB_FUNC TPPO",
     "st_rl.algorithms.estimator": "EstimatorAlgoMixin EstimatorPPO EstimatorTPPO",
     "st_rl.modules": (
         "build_actor_critic EmpiricalNormalization Normalizer RunningMeanStd Normalize MlpModel Conv2dModel "
         "Conv2dHeadModel Memory RandomNetworkDistillation ActorCritic Actor Critic ActorCriticRecurrent "
-        "DeterministicPolicyMixin AMPDiscriminator@6 AmpMixin@6 AmpActorCritic@6 AmpActorCriticRecurrent@6 "
+        "DeterministicPolicyMixin AMPDiscriminator AmpMixin AmpActorCritic AmpActorCriticRecurrent "
         "EncoderAmpActorCriticRecurrent ActorCriticMutex ActorCriticFieldMutex ActorCriticClimbMutex "
         "EncoderStateAc EncoderStateAcRecurrent EncoderActorCriticMixin EncoderActorCritic "
         "EncoderActorCriticRecurrent PrivilegeEstimatorMixin PrivilegeStateAc PrivilegeStateAcRecurrent "
@@ -40,7 +40,7 @@ TABLE: dict[str, str] = {
     "st_rl.modules.actor_critic_mutex": "ActorCriticMutex",
     "st_rl.modules.actor_critic_field_mutex": "ActorCriticFieldMutex ActorCriticClimbMutex",
     "st_rl.modules.all_mixer": "EncoderStateAc EncoderStateAcRecurrent",
-    "st_rl.modules.amp_discriminator@6": "AMPDiscriminator AmpMixin AmpActorCritic AmpActorCriticRecurrent",
+    "st_rl.modules.amp_discriminator": "AMPDiscriminator AmpMixin AmpActorCritic AmpActorCriticRecurrent",
     "st_rl.modules.conv2d": "Conv2dModel Conv2dHeadModel",
     "st_rl.modules.deterministic_policy": "DeterministicPolicyMixin",
     "st_rl.modules.encoder_actor_critic": (
@@ -56,10 +56,10 @@ TABLE: dict[str, str] = {
     "st_rl.modules.utils": "get_activation_Cls conv2d_output_shape",
     "st_rl.modules.visual_actor_critic": "VisualActorCriticMixin VisualDeterministicRecurrent VisualDeterministicAC",
     "st_rl.runners": (
-        "OnPolicyRunner build_runner TrialPruned AmpPolicyRunner@6 TwoStageRunner@7 DemonstrationSaver@7 DaggerSaver@7"
+        "OnPolicyRunner build_runner TrialPruned AmpPolicyRunner TwoStageRunner DemonstrationSaver DaggerSaver"
     ),
     "st_rl.runners.on_policy_runner": "OnPolicyRunner",
-    "st_rl.runners.amp_policy_runner@6": "AmpPolicyRunner",
+    "st_rl.runners.amp_policy_runner": "AmpPolicyRunner",
     "st_rl.runners.two_stage_runner@7": "TwoStageRunner",
     "st_rl.runners.demonstration@7": "DemonstrationSaver",
     "st_rl.runners.dagger_saver@7": "DaggerSaver",

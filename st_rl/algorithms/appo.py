@@ -1,5 +1,331 @@
-"""Adversarial motion priors share the schedules of teacher guidance."""
+"""Adversarial PPO: a discriminator judges how much a robot moves like a reference, which the robot learns to do."""
 
-from st_rl.algorithms.tppo import GET_PROB_FUNC
+import functools
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GET_PROB_FUNC"]
+import torch
+from torch import Tensor, nn
+
+from st_rl.algorithms.discriminator_learning import (
+    DiscriminatorLearning,
+    DiscriminatorOptions,
+    masked_mean,
+    scheduled_value,
+)
+from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.tppo import GET_PROB_FUNC, TPPO, Schedule
+from st_rl.modules.amp_discriminator import AMPDiscriminator
+from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.storage.amp_rollout import AmpHistoryStorage
+from st_rl.storage.rollout_storage import AmpRolloutStorage
+from st_rl.utils.config import own_settings_from
+from st_rl.utils.log import logger
+
+__all__ = ["APPO", "ATPPO", "GET_PROB_FUNC", "APPOAlgoMixin"]
+
+if TYPE_CHECKING:
+    _Algorithm = PPO
+else:
+    _Algorithm = object
+
+DISCRIMINATOR_LOSSES = ("discriminator_expert_loss", "discriminator_policy_loss", "discriminator_grad_len_loss")
+
+
+class APPOAlgoMixin(_Algorithm):
+    """Adds a style reward to the task's, and the discriminator that gives it to what is trained.
+
+    The environment delivers the robot's motion features `infos["observations"]["ref_obs"]` and those of a reference
+    `infos["ref_motion"]`, `(N, Da)` or `(N, frames, D)`. Both pass one normaliser, or one each. `discriminator_cfg`
+    holds the options of `DiscriminatorOptions`.
+    """
+
+    storage_class = AmpRolloutStorage
+
+    @own_settings_from("ppo")
+    def __init__(
+        self,
+        *args: Any,
+        discriminator_loss_coef: float = 1.0,
+        mimic_loss_coef: float = 0.0,
+        amp_obs_dim: int | None = None,
+        share_amp_normalizer: bool = True,
+        mimic_reward_coef: float = 0.0,
+        dagger_loss_coef: float = 0.0,
+        discriminator_cfg: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        options = DiscriminatorOptions.read(discriminator_cfg)
+        # Read while the optimiser of the policy is made.
+        self._shares_optimizer = not options.needs_optimizer
+        super().__init__(*args, **kwargs)
+        self.discriminator_loss_coef = discriminator_loss_coef
+        self.mimic_loss_coef = mimic_loss_coef
+        self.share_amp_normalizer = share_amp_normalizer
+        self.mimic_reward_coef = mimic_reward_coef
+        self.dagger_loss_coef = dagger_loss_coef
+        self.discriminator_expert_loss_coef: float | Tensor = discriminator_loss_coef
+        self.discriminator_policy_loss_coef: float | Tensor = discriminator_loss_coef
+        self.discriminator_grad_len_loss_coef: float | Tensor = discriminator_loss_coef
+        self.discriminator_logit_loss_coef = options.logit_reg_coef
+        self.amp_obs_dim = self._checked_width(amp_obs_dim)
+        self.ref_obs_normalizer = self._new_normalizer()
+        self.ref_motion_normalizer = self.ref_obs_normalizer if share_amp_normalizer else self._new_normalizer()
+        self._masks_resets, self._has_replay = options.mask_resets, options.replay_size > 0
+        self._discriminator_learning = DiscriminatorLearning(
+            options, self._discriminator, self.optimizer_class_name, float(self.learning_rate), self.device
+        )
+        self._start_schedules(options)
+
+    @property
+    def _discriminator(self) -> AMPDiscriminator:
+        discriminator = getattr(self.actor_critic, "discriminator", None)
+        if discriminator is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a policy with a discriminator, such as AmpActorCritic or "
+                f"AmpActorCriticRecurrent (any policy with AmpMixin); {type(self.actor_critic).__name__} has none"
+            )
+        return discriminator
+
+    def _checked_width(self, amp_obs_dim: Any) -> int:
+        """The width of a transition, which the discriminator knows; ValueError when the configuration says another."""
+        width = self._discriminator.input_dim
+        if amp_obs_dim and amp_obs_dim != width:
+            raise ValueError(
+                f"amp_obs_dim is {amp_obs_dim} but the discriminator takes {width} numbers; leave amp_obs_dim out, or "
+                "set amp_discriminator.input_dim to the width of all frames of a transition together"
+            )
+        return width
+
+    def _new_normalizer(self) -> EmpiricalNormalization:
+        return EmpiricalNormalization(shape=[self.amp_obs_dim], until=1.0e8).to(self.device)
+
+    def _start_schedules(self, options: DiscriminatorOptions) -> None:
+        """Put tensors that follow the iteration in the place of the weights that have a schedule."""
+        for name, points in options.schedules.items():
+            schedule = Schedule(functools.partial(scheduled_value, points), 1, self.device)
+            self._schedules.append(schedule)
+            if name == "discriminator_loss_coef":
+                for loss in DISCRIMINATOR_LOSSES:
+                    setattr(self, f"{loss}_coef", schedule.value)
+            else:
+                setattr(self._discriminator, name, schedule.value)
+
+    # ---- what it is made of --------------------------------------------------------------------------------------
+
+    def init_storage(self, *args: Any, **kwargs: Any) -> None:
+        """Allocate a rollout storage with the motion features of every step."""
+        settings: dict[str, Any] = {"amp_obs_shape": (self.amp_obs_dim,), **kwargs}
+        if self._has_replay or self._masks_resets:
+            self.storage_class = AmpHistoryStorage
+            settings["past_ref_obs_shape"] = settings["amp_obs_shape"] if self._has_replay else None
+            settings["ref_mask_shape"] = 1 if self._masks_resets else None
+        super().init_storage(*args, **settings)
+
+    def _policy_parameters(self) -> Iterable[nn.Parameter]:
+        """What the optimiser of the policy trains: without the discriminator, if that has one of its own."""
+        if self._shares_optimizer:
+            return super()._policy_parameters()
+        own = {id(parameter) for parameter in self._discriminator.parameters()}
+        return [parameter for parameter in super()._policy_parameters() if id(parameter) not in own]
+
+    def _networks(self) -> list[nn.Module]:
+        return [*super()._networks(), self.ref_obs_normalizer, self.ref_motion_normalizer]
+
+    def _normalizers(self) -> dict[str, nn.Module]:
+        normalizers = super()._normalizers() | {"ref_obs_norm_state_dict": self.ref_obs_normalizer}
+        if not self.share_amp_normalizer:
+            normalizers["ref_motion_norm_state_dict"] = self.ref_motion_normalizer
+        return normalizers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of the algorithm that a checkpoint keeps."""
+        return super().state_dict() | self._discriminator_learning.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; everything but the model may be missing."""
+        for key in ("ref_obs_norm_state_dict", "ref_motion_norm_state_dict"):
+            if key in self._normalizers() and not state_dict.get(key):
+                logger.warning(f"the checkpoint has no '{key}': the statistics of the motion features stay as they are")
+        self._discriminator_learning.check(state_dict)
+        super().load_state_dict(state_dict)
+        self._discriminator_learning.load_state_dict(state_dict)
+
+    def _settings(self) -> tuple[tuple[str, Any], ...]:
+        """Every plain number and word that the losses may read, those of the discriminator too."""
+        names = ("style_reward_coef", "task_reward_lerp", "discriminator_grad_pen", "additive_reward")
+        values = ((name, getattr(self._discriminator, name)) for name in names)
+        return (*super()._settings(), *((name, value) for name, value in values if not isinstance(value, Tensor)))
+
+    # ---- collecting ----------------------------------------------------------------------------------------------
+
+    def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
+        """Draw actions `(N, A)`; where no teacher labels them, they are their own labels."""
+        actions = super().act(obs, critic_obs)
+        if self.transition.action_labels is None:
+            self.transition.action_labels = actions.clone()
+        return actions
+
+    def process_env_step(
+        self,
+        rewards: Tensor,
+        dones: Tensor,
+        infos: Mapping[str, Any],
+        next_obs: Tensor | None = None,
+        next_critic_obs: Tensor | None = None,
+    ) -> None:
+        """Store the step that follows `act`, with the reward for style and task in the place of `rewards (N,)`."""
+        ref_obs, ref_motion = self._motion_features(infos)
+        rewards = rewards.to(self.device).reshape(-1)
+        finished = dones.to(self.device).reshape(-1) > 0
+        judged = self.engine.fused(self._judge)(ref_obs, ref_motion, rewards, finished)
+        transition = self.transition
+        transition.ref_obs, transition.ref_motion = judged["ref_obs"], judged["ref_motion"]
+        if self._masks_resets:
+            transition.ref_mask = ~finished
+        if infos.get("log") is None:
+            infos["log"] = {}  # pyright: ignore[reportIndexIssue]
+        infos["log"]["Episode_Reward/style_reward"] = judged["mean_style"]
+        infos["log"]["Episode_Reward/task_reward"] = judged["mean_task"]
+        super().process_env_step(judged["reward"], dones, infos, next_obs, next_critic_obs)
+
+    def _motion_features(self, infos: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The transitions `(N, Da)` of robot and reference that the environment delivers."""
+        ref_obs = (infos.get("observations") or {}).get("ref_obs")
+        if ref_obs is None:
+            raise AssertionError(
+                "infos['observations']['ref_obs'] is missing: the environment must deliver the robot's motion "
+                "features (N, frames, D) in every step"
+            )
+        if infos.get("ref_motion") is None:
+            raise KeyError(
+                "infos['ref_motion'] is missing: the environment must deliver the reference's motion features in every "
+                "step (are any style fields configured?)"
+            )
+        features = []
+        for name, value in (
+            ("infos['observations']['ref_obs']", ref_obs),
+            ("infos['ref_motion']", infos["ref_motion"]),
+        ):
+            flat = value.to(self.device).reshape(value.shape[0], -1)
+            if flat.shape[1] != self.amp_obs_dim:
+                raise ValueError(
+                    f"{name} has {flat.shape[1]} numbers for a robot, shape {tuple(value.shape)}; the discriminator "
+                    f"takes {self.amp_obs_dim} (amp_discriminator.input_dim)"
+                )
+            features.append(flat)
+        return features[0], features[1]
+
+    def _judge(self, ref_obs: Tensor, ref_motion: Tensor, rewards: Tensor, finished: Tensor) -> dict[str, Tensor]:
+        """Normalised transitions `(N, Da)`, the reward `(N,)` for style and task, and the means of the two."""
+        if self.share_amp_normalizer:
+            self.ref_obs_normalizer.update(torch.cat([ref_obs, ref_motion]))
+            ref_obs = self.ref_obs_normalizer.normalize(ref_obs)
+            ref_motion = self.ref_obs_normalizer.normalize(ref_motion)
+        else:
+            ref_obs, ref_motion = self.ref_obs_normalizer(ref_obs), self.ref_motion_normalizer(ref_motion)
+        style, task, reward = self._discriminator.predict_style_reward(ref_obs, rewards)
+        if self._masks_resets:
+            style = torch.where(finished, 0.0, style)
+            reward = self._discriminator.combine_rewards(style, task)
+        if self.mimic_reward_coef != 0:
+            distance = torch.linalg.vector_norm(ref_obs - ref_motion, dim=-1)
+            reward = reward - self.mimic_reward_coef * distance
+        means = {"mean_style": style.mean(), "mean_task": task.mean()}
+        return {"ref_obs": ref_obs, "ref_motion": ref_motion, "reward": reward, **means}
+
+    # ---- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
+        if self._has_replay:
+            self._refresh_past()
+        losses, stats = super().update(current_learning_iteration)
+        if "amp_policy_accuracy" in stats:
+            self._discriminator_learning.watch(stats["amp_expert_accuracy"], stats["amp_policy_accuracy"])
+        return losses, stats
+
+    @torch.no_grad()
+    def _refresh_past(self) -> None:
+        """Put part of this rollout into the replay, and past transitions beside the new ones in the storage."""
+        storage, learning, normalizer = self.storage, self._discriminator_learning, self.ref_obs_normalizer
+        rows = slice(0, storage.num_valid_steps)
+        # As they came: the statistics that they were normalised with go on changing.
+        raw = normalizer.inverse(storage.ref_obs[rows].reshape(-1, self.amp_obs_dim))
+        learning.remember(raw, storage.ref_mask[rows].reshape(-1) if self._masks_resets else None)
+        past = storage.past_ref_obs[rows]
+        past.copy_(normalizer.normalize(learning.recall(len(raw))).view_as(past))
+
+    def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
+        """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
+        learning = self._discriminator_learning
+        if learning.stepper is None:
+            return super().learn_from(minibatch)
+        learning.stepper.forget_gradients()
+        measured = super().learn_from(minibatch)
+        # The losses of the policy left it none, those of the discriminator did.
+        measured["discriminator_gradient_norm"] = learning.follow_gradients(learning.stepper, self.max_grad_norm)
+        return measured
+
+    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The named losses of a mini-batch, values worth keeping, and statistics."""
+        losses, inter_vars, stats = super().compute_losses(minibatch)
+        if self.dagger_loss_coef != 0:
+            labels = minibatch.action_labels
+            mean = self.actor_critic.action_mean[: labels.shape[0]]
+            losses["dagger_loss"] = torch.linalg.vector_norm(mean - labels, dim=-1).mean()
+        if self.mimic_loss_coef != 0:
+            with torch.no_grad():
+                distance = torch.linalg.vector_norm(minibatch.ref_obs - minibatch.ref_motion, dim=-1)
+            losses["mimic_loss"] = distance.mean()
+        if self.discriminator_loss_coef != 0:
+            with self._full_precision():
+                self._add_discriminator_losses(minibatch, losses, stats)
+        return losses, inter_vars, stats
+
+    def _full_precision(self) -> AbstractContextManager[Any]:
+        """The discriminator's scores and slopes are small differences: they are computed as the weights are kept."""
+        if self.mixed_precision is None:
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, enabled=False)
+
+    def _add_discriminator_losses(self, minibatch: Any, losses: dict[str, Tensor], stats: dict[str, Tensor]) -> None:
+        """Least squares towards +1 for the reference and -1 for the policy, and the gradient penalty."""
+        discriminator = self._discriminator
+        mask = minibatch.ref_mask if self._masks_resets else None
+        expert, policy = discriminator(minibatch.ref_motion), discriminator(minibatch.ref_obs)
+        policy_error = masked_mean((policy + 1.0).square(), mask)
+        if self._has_replay:
+            past_error = (discriminator(minibatch.past_ref_obs) + 1.0).square().mean()
+            policy_error = 0.5 * (policy_error + past_error)
+        losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
+        losses["discriminator_policy_loss"] = 0.5 * policy_error
+        penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
+        losses["discriminator_grad_len_loss"] = penalty
+        if self.discriminator_logit_loss_coef != 0:
+            losses["discriminator_logit_loss"] = discriminator.amp_linear.weight.square().sum()
+        with torch.no_grad():
+            stats["amp_policy_pred"] = masked_mean(policy, mask)
+            stats["amp_expert_pred"] = expert.mean()
+            stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask)
+            stats["amp_expert_accuracy"] = (expert > 0).float().mean()
+            weight = torch.as_tensor(discriminator.discriminator_grad_pen, device=penalty.device).clamp(min=1e-12)
+            stats["amp_gradient_norm"] = (penalty / weight).sqrt()
+
+
+class APPO(APPOAlgoMixin, PPO):
+    """PPO with an adversarial motion prior."""
+
+
+class ATPPO(APPOAlgoMixin, TPPO):
+    """PPO with an adversarial motion prior and a teacher."""
+
+    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Store recorded steps of all robots, with the motion features that `infos` must carry for them."""
+        if (infos.get("observations") or {}).get("ref_obs") is None or infos.get("ref_motion") is None:
+            raise ValueError(
+                "ATPPO learns from recorded steps only if infos carries their motion features: "
+                "infos['observations']['ref_obs'] and infos['ref_motion']; without them use TPPO"
+            )
+        super().collect_transition_from_dataset(transition, infos)

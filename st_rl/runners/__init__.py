@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from st_rl.runners.amp_policy_runner import AmpPolicyRunner
 from st_rl.runners.dagger_saver import DaggerSaver
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.on_policy_runner import OnPolicyRunner
@@ -10,6 +11,7 @@ from st_rl.runners.two_stage_runner import TwoStageRunner
 from st_rl.utils.config import unknown_name_message
 
 __all__ = [
+    "AmpPolicyRunner",
     "DaggerSaver",
     "DemonstrationSaver",
     "OnPolicyRunner",

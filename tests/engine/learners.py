@@ -56,8 +56,6 @@ QUICK_POLICIES: dict[str, tuple[str, ...]] = {
     "EstimatorTPPO": ("StateAc",),
     "APPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
     "ATPPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
-    "APPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
-    "ATPPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
 }
 # Every schedule moves within the few updates of the test.
 TEACHER = {

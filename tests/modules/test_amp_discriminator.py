@@ -1,0 +1,200 @@
+"""The discriminator: its scores, its gradient penalty, its reward; and the policies that carry one."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.modules import AmpActorCritic, AmpActorCriticRecurrent, AMPDiscriminator, AmpMixin, build_actor_critic
+from tests.fakes import ClientEnv
+from tests.modules.graph_safety import NoHostSync
+
+WIDTH = 6
+CONFIG = {"input_dim": WIDTH, "style_reward_coef": 0.7, "hidden_dims": [9, 5], "discriminator_grad_pen": 3.0}
+
+
+def make(**changes) -> AMPDiscriminator:
+    torch.manual_seed(3)
+    return AMPDiscriminator(**{**CONFIG, **changes}).double()
+
+
+def scores_by_hand(discriminator: AMPDiscriminator, x: np.ndarray) -> np.ndarray:
+    """The network in NumPy, one transition after another."""
+    state = {name: value.detach().numpy() for name, value in discriminator.state_dict().items()}
+    layers = sorted({int(name.split(".")[1]) for name in state if name.startswith("trunk")})
+    scores = []
+    for row in x:
+        hidden = row
+        for layer in layers:
+            hidden = np.maximum(state[f"trunk.{layer}.weight"] @ hidden + state[f"trunk.{layer}.bias"], 0.0)
+        scores.append(float(state["amp_linear.weight"][0] @ hidden + state["amp_linear.bias"][0]))
+    return np.array(scores)
+
+
+def inputs(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class TestScores:
+    def test_are_those_of_a_perceptron_with_relu(self):
+        discriminator, x = make(), inputs(11)
+        assert discriminator(x).shape == (11, 1)
+        np.testing.assert_allclose(discriminator(x).detach().numpy()[:, 0], scores_by_hand(discriminator, x.numpy()))
+
+    def test_work_on_the_last_axis(self):
+        discriminator, x = make(), inputs(4, 3)
+        torch.testing.assert_close(discriminator(x).reshape(12, 1), discriminator(x.reshape(12, WIDTH)))
+
+    def test_state_keys_are_those_of_published_checkpoints(self):
+        assert list(make().state_dict()) == [
+            "trunk.0.weight",
+            "trunk.0.bias",
+            "trunk.2.weight",
+            "trunk.2.bias",
+            "amp_linear.weight",
+            "amp_linear.bias",
+        ]
+
+    def test_arguments_are_attributes_with_the_documented_defaults(self):
+        discriminator = AMPDiscriminator(42, 0.5, (16, 8), amp_obs_dim={})
+        assert (discriminator.input_dim, discriminator.style_reward_coef) == (42, 0.5)
+        assert discriminator.hidden_dims == (16, 8)
+        assert (discriminator.task_reward_lerp, discriminator.discriminator_grad_pen) == (0.0, 5)
+        assert discriminator.additive_reward is False
+
+    def test_a_misspelt_setting_is_named_with_the_right_one(self, caplog):
+        AMPDiscriminator(**CONFIG, task_reward_lrp=0.3)
+        assert "did you mean 'task_reward_lerp'?" in caplog.text
+
+
+class TestGradientPenalty:
+    @pytest.mark.parametrize("hidden_dims", [[], [8], [9, 5], [7, 7, 7]])
+    @pytest.mark.parametrize("shape", [(10,), (5, 2)])
+    def test_agrees_with_finite_differences(self, hidden_dims, shape):
+        discriminator, x, step = make(hidden_dims=hidden_dims), inputs(*shape), 1e-6
+        rows = x.reshape(-1, WIDTH).numpy()
+        lengths = []
+        for row in rows:
+            gradient = [
+                (scores_by_hand(discriminator, np.stack([row + offset, row - offset])) @ [1.0, -1.0]) / (2 * step)
+                for offset in step * np.eye(WIDTH)
+            ]
+            lengths.append(np.sum(np.square(gradient)))
+        assert float(discriminator.compute_grad_pen(x)) == pytest.approx(3.0 * np.mean(lengths), rel=1e-6)
+
+    @pytest.mark.parametrize("hidden_dims", [[], [8], [9, 5]])
+    def test_trains_the_weights_as_the_gradient_of_the_gradient_does(self, hidden_dims):
+        discriminator, x = make(hidden_dims=hidden_dims), inputs(10)
+        discriminator.compute_grad_pen(x).backward()
+        ours = {name: p.grad for name, p in discriminator.named_parameters()}
+        twin = copy.deepcopy(discriminator)
+        twin.zero_grad()
+        leaf = x.clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(twin(leaf).sum(), leaf, create_graph=True)
+        (3.0 * slope.norm(dim=-1).square().mean()).backward()
+        for name, parameter in twin.named_parameters():
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            got = ours[name]
+            torch.testing.assert_close(torch.zeros_like(parameter) if got is None else got, expected)
+
+    def test_needs_no_gradient_mode_and_leaves_its_input_alone(self):
+        discriminator, x = make(), inputs(4)
+        before = x.clone()
+        with torch.no_grad():
+            penalty = discriminator.compute_grad_pen(x)
+        assert penalty.requires_grad
+        assert torch.equal(x, before)
+        assert not x.requires_grad
+        wanted = inputs(4).requires_grad_(True)
+        discriminator.compute_grad_pen(wanted).backward()
+        assert wanted.grad is None
+        assert wanted.requires_grad
+
+    def test_traces_into_one_graph_and_never_waits(self):
+        discriminator, x = make(), inputs(8)
+        traced = torch.compile(discriminator.compute_grad_pen, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(traced(x), discriminator.compute_grad_pen(x))
+        with NoHostSync():
+            discriminator.compute_grad_pen(x).backward()
+
+
+class TestStyleReward:
+    @pytest.mark.parametrize("lerp", [0.0, 0.3, 1.0])
+    def test_is_the_formula(self, lerp):
+        discriminator, x = make(task_reward_lerp=lerp), 3.0 * inputs(40)
+        task = torch.linspace(-1.0, 1.0, 40, dtype=torch.float64)
+        style, returned_task, reward = discriminator.predict_style_reward(x, task)
+        score = scores_by_hand(discriminator, x.numpy())
+        by_hand = 0.7 * np.array([max(0.0, 1.0 - 0.25 * (d - 1.0) ** 2) for d in score])
+        np.testing.assert_allclose(style.numpy(), by_hand)
+        assert torch.equal(returned_task, task)
+        np.testing.assert_allclose(reward.numpy(), (1.0 - lerp) * by_hand + lerp * task.numpy())
+        assert reward.shape == (40,)
+        assert not reward.requires_grad
+
+    def test_is_never_negative_and_largest_for_the_reference(self):
+        discriminator = make(hidden_dims=[], input_dim=1)
+        with torch.no_grad():
+            discriminator.amp_linear.weight.fill_(1.0)
+            discriminator.amp_linear.bias.zero_()
+        scores = torch.tensor([[-5.0], [-1.0], [0.0], [1.0], [3.0], [9.0]], dtype=torch.float64)
+        style, _, _ = discriminator.predict_style_reward(scores, torch.zeros(6, dtype=torch.float64))
+        assert style.tolist() == pytest.approx([0.0, 0.0, 0.7 * 0.75, 0.7, 0.0, 0.0])
+
+    def test_by_default_is_style_alone(self):
+        discriminator, x = make(), inputs(5)
+        style, _, reward = discriminator.predict_style_reward(x, torch.full((5,), 100.0, dtype=torch.float64))
+        assert torch.equal(reward, style)
+
+    def test_added_to_the_task_if_asked(self):
+        discriminator, x = make(additive_reward=True, task_reward_lerp=0.3), inputs(5)
+        task = torch.arange(5.0, dtype=torch.float64)
+        style, _, reward = discriminator.predict_style_reward(x, task)
+        np.testing.assert_allclose(reward.numpy(), style.numpy() + np.arange(5.0))
+
+    @pytest.mark.parametrize("mode", [True, False])
+    def test_restores_the_mode_and_keeps_the_axis_of_one_robot(self, mode):
+        discriminator = make().train(mode)
+        style, _, reward = discriminator.predict_style_reward(inputs(1), torch.zeros(1, dtype=torch.float64))
+        assert style.shape == reward.shape == (1,)
+        assert discriminator.training is mode
+        assert all(module.training is mode for module in discriminator.modules())
+
+
+class TestPolicies:
+    @pytest.mark.parametrize("cls", [AmpActorCritic, AmpActorCriticRecurrent])
+    def test_carry_a_discriminator_and_act_as_their_base(self, cls):
+        config = copy.deepcopy(CONFIG)
+        torch.manual_seed(0)
+        policy = cls(4, 5, 2, amp_discriminator=config, actor_hidden_dims=[8], critic_hidden_dims=[8])
+        assert config == CONFIG
+        torch.manual_seed(0)
+        plain = cls.__mro__[2](4, 5, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
+        assert isinstance(policy, AmpMixin)
+        assert isinstance(policy.discriminator, AMPDiscriminator)
+        names = [name for name in policy.state_dict() if not name.startswith("discriminator.")]
+        assert names == list(plain.state_dict())
+        assert "discriminator.trunk.2.weight" in policy.state_dict()
+        obs = torch.randn(3, 4)
+        torch.testing.assert_close(policy.act_inference(obs), plain.act_inference(obs))
+
+    @pytest.mark.parametrize("config", [None, {}, {"input_dim": 4}, {**CONFIG, "hidden_dims": None}])
+    def test_without_settings_the_error_names_them(self, config):
+        with pytest.raises(ValueError, match=r"'amp_discriminator' in the policy configuration.*hidden_dims.* missing"):
+            AmpActorCritic(4, 4, 2, amp_discriminator=config)
+
+    def test_take_a_configuration_object(self):
+        class Config:
+            def to_dict(self):
+                return {**CONFIG, "amp_obs_dim": {}}
+
+        assert AmpActorCritic(4, 4, 2, amp_discriminator=Config()).discriminator.input_dim == WIDTH
+        with pytest.raises(ValueError, match="is a dictionary of settings, got list"):
+            AmpActorCritic(4, 4, 2, amp_discriminator=[1, 2])
+
+    @pytest.mark.parametrize("name", ["AmpActorCritic", "AmpActorCriticRecurrent"])
+    def test_are_built_by_name(self, name):
+        policy = build_actor_critic(ClientEnv(), name, {"amp_discriminator": CONFIG, "rnn_hidden_size": 8})
+        assert type(policy).__name__ == name
+        assert policy.is_recurrent is (name == "AmpActorCriticRecurrent")
