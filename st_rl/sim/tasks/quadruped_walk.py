@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.tasks import rewards as terms
+from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.joint_control import Columns, JointControl
 from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, QuadrupedWalkCfg, random_ranges, scale_row
 from st_rl.sim.tasks.randomization import NUM_PROPERTIES, randomize
@@ -82,7 +83,7 @@ class QuadrupedWalk(Task):
         seen, hidden = self._columns()
         self._column_names = (*seen, *hidden)
         self._obs_scale = torch.tensor(scale_row(cfg, {**seen, **hidden}), device=self.device)
-        self.start(seen, hidden, random_ranges(cfg, seen, robot.num_joints))
+        self.start(seen, hidden, self._random_ranges(seen))
 
     def _columns(self) -> tuple[dict[str, int], dict[str, int]]:
         """Names and widths of what the actor sees, and of what only the critic sees."""
@@ -93,6 +94,10 @@ class QuadrupedWalk(Task):
         hidden = {"base_height": 1, "foot_contact": feet, "foot_height": feet, "properties": 4}
         in_actor = self.cfg.observe_linear_velocity
         return ({**lin_vel, **seen}, hidden) if in_actor else (seen, {**lin_vel, **hidden})
+
+    def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
+        """Ranges of the random numbers that a step needs, for an actor that sees these columns."""
+        return random_ranges(self.cfg, seen, self.robot.num_joints)
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         """Start a new episode of every robot; arguments are accepted for older callers and unused."""
