@@ -123,6 +123,11 @@ class APPOAlgoMixin(_Algorithm):
             settings["ref_mask_shape"] = 1 if self._masks_resets else None
         super().init_storage(*args, **settings)
 
+    @property
+    def learned_infos(self) -> tuple[str, ...]:
+        """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
+        return (*super().learned_infos, "ref_obs", "ref_motion")
+
     def _policy_parameters(self) -> Iterable[nn.Parameter]:
         """What the optimiser of the policy trains: without the discriminator, if that has one of its own."""
         if self._shares_optimizer:

@@ -176,6 +176,11 @@ class PPO(SavedAlgorithm):
             **kwargs,
         )
 
+    @property
+    def learned_infos(self) -> tuple[str, ...]:
+        """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
+        return () if self.rnd is None else ("rnd_state",)
+
     def _policy_parameters(self) -> Iterable[nn.Parameter]:
         """What the optimiser of the policy trains."""
         return self.actor_critic.parameters()

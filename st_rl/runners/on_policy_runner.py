@@ -273,9 +273,9 @@ class OnPolicyRunner(SavedTraining):
         engine.announce()
         self.alg.engine = engine
         self._rollout = lambda settings: self._roll_out()
+        if hasattr(self.env, "compile_with"):
+            self.env.compile_with(engine.compiled)
         if getattr(self.env, "is_graph_safe", False):
-            if hasattr(self.env, "compile_with"):
-                self.env.compile_with(engine.fused)
             host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
             self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
 
@@ -325,13 +325,16 @@ class OnPolicyRunner(SavedTraining):
         return obs, critic_obs
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The infos with clean states for the novelty reward; the environment's own object where nothing changes."""
-        if self.alg.rnd is None:
-            return infos
-        groups = infos["observations"]
-        rnd_state = groups["rnd_state"]
-        clean = self._guard.clean("rnd_state", rnd_state.to(self.device), self._rollout_position)
-        return infos if clean is rnd_state else {**infos, "observations": {**groups, "rnd_state": clean}}
+        """The infos with clean numbers where something is learned from them; the environment's own object if they are."""
+        for name in self.alg.learned_infos:
+            groups = infos.get("observations") or {}
+            value = groups.get(name, infos.get(name))
+            if value is None:
+                continue  # the algorithm says what is missing
+            clean = self._guard.clean(name, value.to(self.device), self._rollout_position)
+            if clean is not value:
+                infos = {**infos, **({"observations": {**groups, name: clean}} if name in groups else {name: clean})}
+        return infos
 
     def _report_bad_numbers(self, iteration: int, in_update: Mapping[str, int] = MappingProxyType({})) -> None:
         num_rows = self.num_steps_per_env * self.env.num_envs

@@ -22,7 +22,7 @@ from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, sav
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 
-OPTIMIZER_KEYS = ("optimizer_state_dict", "lr_scheduler_state_dict")
+OPTIMIZER_KEYS = ("optimizer_state_dict", "lr_scheduler_state_dict", "discriminator_optimizer_state_dict")
 
 
 class SavedTraining:
