@@ -1,10 +1,10 @@
 """The peer's side of a whole training on a GPU: mjlab with rsl_rl, Unitree Go1 on flat ground, in its environment.
 
-Trains as `mjlab`'s own script does, without its logger and without checkpoints. Prints one JSON object.
+Trains as `mjlab`'s own script does, without its logger and without checkpoints.
 """
 
 import argparse
-import json
+import itertools
 import os
 import statistics
 import sys
@@ -12,13 +12,14 @@ import time
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.machinery import ModuleSpec
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+from machine import describe_machine, write_results
 
+FOLDER = Path(__file__).resolve().parent
 TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--robots", type=int, default=4096)
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--wait-for", type=Path, help="once warm, wait until this file exists")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "mjlab_gpu.json", help="where results go")
     options = parser.parse_args()
     with redirect_stdout(sys.stderr):
         runner = make_runner(options.robots)
@@ -74,28 +76,41 @@ def main() -> None:
             Path(f"{options.wait_for}.ready.{os.getpid()}").touch()
         while options.wait_for is not None and not options.wait_for.exists():
             time.sleep(0.2)
-        # First without clocks inside: waiting for the device between its parts would slow it down.
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        runner.learn(num_learning_iterations=options.iterations)
-        torch.cuda.synchronize()
-        seconds = (time.perf_counter() - start) / options.iterations
-        steps, updates = [], []
+        # First without waiting for the device between the parts, which would slow it down: an iteration is the time
+        # from the end of one update to the end of the next.
+        ends, steps, updates = [], [], []
+        update = runner.alg.update
+
+        def noted_update() -> Any:
+            outcome = update()
+            torch.cuda.synchronize()
+            ends.append(time.perf_counter())
+            return outcome
+
+        runner.alg.update = noted_update
+        runner.learn(num_learning_iterations=options.iterations + 1)
+        seconds = statistics.median(end - start for start, end in itertools.pairwise(ends))
+        runner.alg.update = update
         watch(runner.env, "step", steps)
         watch(runner.alg, "update", updates)
         runner.learn(num_learning_iterations=3)
+    physics = runner.env.unwrapped.cfg
     samples = options.robots * runner.cfg["num_steps_per_env"]
     result = {
+        "benchmark": "mjlab_gpu",
+        **describe_machine(),
         "task": TASK,
         "robots": options.robots,
+        "substeps": physics.decimation,
+        "timestep": physics.sim.mujoco.timestep,
         "iterations": options.iterations,
         "iteration_ms": 1e3 * seconds,
         "steps_per_second": samples / seconds,
         "environment_ms": 1e3 * sum(steps) / 3,
         "update_ms": 1e3 * statistics.median(updates),
-        "versions": {name: version(name) for name in ("mjlab", "rsl-rl-lib", "mujoco", "mujoco-warp")},
     }
-    print(json.dumps(result), flush=True)
+    write_results(options.output, result)
+    print(f"{result['steps_per_second']:,.0f} steps/s; written to {options.output}")
 
 
 if __name__ == "__main__":

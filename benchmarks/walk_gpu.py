@@ -1,15 +1,13 @@
-"""A whole training of quadruped-walk on a GPU, as `st-rl train` runs it: `python benchmarks/walk_gpu.py`.
+"""Whole trainings of quadruped-walk on a GPU, as `st-rl train` runs them: `python benchmarks/walk_gpu.py`.
 
-Logging, checkpoints, the judge of the best one and the guard against bad numbers are on. Prints one JSON object with
-the times of every part of an iteration, of physics alone, and what the policy can do in the end.
+Logging, checkpoints, the judge of the best one and the guard against bad numbers are on. Each number of robots is one
+row: first a training that nothing disturbs, then a few iterations with clocks around their parts, then physics and the
+task alone.
 """
 
 import argparse
-import dataclasses
-import json
-import os
+import gc
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,91 +17,52 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from device_limits import device_limits
+from machine import describe_machine, write_results
 
 from st_rl.cli.task_source import find_source
 from st_rl.cli.training import make_judge, seed_everything
 from st_rl.runners import OnPolicyRunner
-from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
 from st_rl.sim.tasks import make_task, with_overrides
 
+FOLDER = Path(__file__).resolve().parent
 STEADY = 8
 """Iterations at the beginning that load, compile and capture."""
 
 
-def process_seconds() -> float:
-    """Seconds since this process was started."""
-    return time.time() - os.stat("/proc/self").st_ctime
-
-
-def gpu_memory() -> float | None:
-    """GiB that this process takes on the GPU, with what Warp and CUDA need; None where nobody says."""
-    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    used = dict(line.split(", ") for line in lines if ", " in line)
-    megabytes = used.get(str(os.getpid()), "")
-    return int(megabytes) / 1024 if megabytes.isdigit() else None
-
-
-def wait_for(path: Path | None) -> None:
-    """Say that this process is ready, and wait for a file."""
-    if path is None:
-        return
-    Path(f"{path}.ready.{os.getpid()}").touch()
-    while not path.exists():
-        time.sleep(0.05)
-
-
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--robots", type=int, default=4096)
+    parser.add_argument("--robots", type=int, nargs="+", default=[4096])
     parser.add_argument("--timestep", type=float, default=0.01, help="seconds of a physics substep")
     parser.add_argument("--substeps", type=int, default=2, help="substeps of a step")
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--engine", default="graph", choices=("auto", "eager", "graph", "compile"))
+    parser.add_argument("--iterations", type=int, default=108, help="of which the first eight do not count")
+    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "graph", "compile"))
     parser.add_argument("--mixed-precision", choices=("bf16",))
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-interval", type=int, default=50)
-    parser.add_argument("--physics", action="store_true", help="measure physics alone too")
-    parser.add_argument(
-        "--judge", action="store_true", help="judge the policy in the end, on the CPU with fine physics"
-    )
-    parser.add_argument("--warm", type=int, help="iterations before the clock starts; 0 only loads the simulation")
-    parser.add_argument("--start-at", type=Path, help="once ready, wait until this file exists")
-    parser.add_argument("--judge-at", type=Path, help="before judging, wait until this file exists")
+    parser.add_argument("--no-parts", action="store_true", help="only the undisturbed training")
+    parser.add_argument("--limits", action="store_true", help="measure what the card can do at best, too")
     parser.add_argument("--profile", type=Path, help="where the kernels of one iteration are listed")
-    parser.add_argument("--folder", type=Path, help="run folder; a temporary one by default")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "walk_gpu.json", help="where results go")
     return parser.parse_args()
 
 
-def make_runner(options: argparse.Namespace) -> OnPolicyRunner:
+def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
     """The runner of a training with everything on."""
     torch.set_float32_matmul_precision("high")
     seed_everything(options.seed)
     source = find_source("quadruped-walk")
     physics = {"physics.timestep": options.timestep, "physics.substeps": options.substeps}
     task_config = with_overrides(source.default_config, physics)
-    env = make_task(source.name, options.robots, "cuda", options.seed, cfg=task_config)
+    env = make_task(source.name, robots, "cuda", options.seed, cfg=task_config)
     config = source.training
     config |= {"engine": options.engine, "save_interval": options.save_interval}
     config["policy"] |= {"actor_hidden_dims": options.hidden, "critic_hidden_dims": options.hidden}
     config["algorithm"]["mixed_precision"] = options.mixed_precision
-    folder = options.folder or Path(tempfile.mkdtemp())
-    runner = OnPolicyRunner(env, config, log_dir=folder, device="cuda")
+    runner = OnPolicyRunner(env, config, log_dir=tempfile.mkdtemp(), device="cuda")
     runner.evaluator = make_judge(source, task_config, "cuda")
     return runner
-
-
-def warm_up(runner: OnPolicyRunner, iterations: int | None) -> None:
-    """Load, and if asked for compile and capture, what the training will use; None leaves that to the training."""
-    if iterations is None:
-        return
-    if iterations:
-        runner.learn(iterations)
-        return
-    for _ in range(2):
-        runner.env.step(torch.zeros(runner.env.num_envs, runner.env.num_actions, device="cuda"))
-    runner.env.reset()
 
 
 class Clock:
@@ -112,15 +71,16 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
 
-    def watch(self, owner: Any, method: str, name: str) -> None:
-        """Put a clock around a method; what it left to the device counts, too."""
+    def watch(self, owner: Any, method: str, name: str, wait: bool = True) -> None:
+        """Put a clock around a method; if it waits, what was left to the device counts, too."""
         function = getattr(owner, method)
         times = self.seconds.setdefault(name, [])
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
             outcome = function(*args, **kwargs)
-            torch.cuda.synchronize()
+            if wait:
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
             return outcome
 
@@ -175,65 +135,92 @@ def profile(runner: OnPolicyRunner, path: Path) -> dict[str, int]:
     return counts
 
 
-def judge(runner: OnPolicyRunner, seed: int) -> dict[str, Any]:
-    """What the policy does on the CPU with fine physics, without noise."""
-    plan = EvaluationPlan(seed=20_001 + seed)
-    torch.set_num_threads(1)
-    runner.env.cfg.physics = dataclasses.replace(runner.env.cfg.physics, num_threads=2)
-    env = make_judged_task("quadruped-walk", runner.env.cfg, plan.robots, plan.seconds, plan.seed, True)
-    return evaluate_walk(env, runner.get_inference_policy("cpu"), plan)[0]
+def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
+    """Train undisturbed; only the iterations after the first few, which load, compile and capture, count."""
+    clock = Clock()
+    clock.watch(runner, "_iterate", "iteration", wait=False)
+    clock.watch(runner, "_save_snapshot", "snapshot", wait=False)
+    begin = time.perf_counter()
+    runner.learn(iterations, init_at_random_ep_len=True)
+    torch.cuda.synchronize()
+    whole = time.perf_counter() - begin
+    first = sum(clock.seconds["iteration"][:STEADY])
+    steps, counted = runner.env.num_envs * runner.num_steps_per_env, iterations - STEADY
+    typical = statistics.median(clock.seconds["iteration"][STEADY:])
+    return {
+        "iterations": counted,
+        "first_iterations_s": first,
+        "median_iteration_ms": 1e3 * typical,
+        "steps_per_second_median": steps / typical,
+        # Everything that a user waits for: snapshots, judging, and files that were still being written.
+        "steps_per_second": steps * counted / (whole - first),
+        "snapshot_ms": [1e3 * seconds for seconds in clock.seconds["snapshot"]],
+    }
+
+
+def timed_parts(runner: OnPolicyRunner, iterations: int = 12) -> dict[str, Any]:
+    """Medians of the parts of an iteration, each of which waits for the device, and of physics and the task alone."""
+    clock = Clock()
+    for owner, method, name in (
+        (runner, "_iterate", "iteration"),
+        (runner, "_collect", "collect"),
+        (runner.alg, "update", "update"),
+        (runner, "log", "log"),
+    ):
+        clock.watch(owner, method, name)
+    runner.learn(iterations)
+    medians = {name: 1e3 * statistics.median(times) for name, times in clock.seconds.items()}
+    physics, task = (seconds_of(runner.env, runner.num_steps_per_env) for seconds_of in (physics_seconds, task_seconds))
+    return {
+        **medians,
+        "physics": 1e3 * physics,
+        "task": 1e3 * (task - physics),
+        "acting_and_storing": medians["collect"] - 1e3 * task,
+    }
+
+
+def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
+    """One row."""
+    free_before = torch.cuda.mem_get_info()[0]
+    runner = make_runner(options, robots)
+    row: dict[str, Any] = {
+        "robots": robots,
+        "substeps": options.substeps,
+        "timestep": options.timestep,
+        "hidden": options.hidden,
+        "mixed_precision": options.mixed_precision,
+        **steady_training(runner, options.iterations),
+        "engine": runner.alg.engine.describe(),
+        # With what Warp, CUDA and the judge need.
+        "memory_gib": (free_before - torch.cuda.mem_get_info()[0]) / 2**30,
+    }
+    if not options.no_parts:
+        row["parts_ms"] = timed_parts(runner)
+        row["physics_share"] = row["parts_ms"]["physics"] / row["median_iteration_ms"]
+    if options.profile is not None:
+        row["kernels"] = profile(runner, options.profile)
+    runner.close()
+    return row
 
 
 def main() -> None:
     options = parse_options()
-    with redirect_stdout(sys.stderr):
-        runner = make_runner(options)
-        torch.cuda.synchronize()
-        ready = process_seconds()
-        clock = Clock()
-        for owner, method, name in (
-            (runner, "_iterate", "iteration"),
-            (runner, "_collect", "collect"),
-            (runner.alg, "update", "update"),
-            (runner, "log", "log"),
-            (runner, "_save_snapshot", "save and judge"),
-        ):
-            clock.watch(owner, method, name)
-        warm_up(runner, options.warm)
-        for times in clock.seconds.values():
-            times.clear()
-        wait_for(options.start_at)
-        started = process_seconds()
-        runner.learn(options.iterations, init_at_random_ep_len=True)
-        trained = process_seconds()
-        steps, seconds = options.robots * runner.num_steps_per_env, clock.seconds
-        steady = {name: times[STEADY:] or times[-1:] for name, times in seconds.items() if name != "save and judge"}
-        result: dict[str, Any] = {
-            "options": {k: v for k, v in vars(options).items() if not isinstance(v, Path)},
-            "engine": runner.alg.engine.describe(),
-            "seconds_until_training": ready,
-            "seconds_of_training": trained - started,
-            "seconds_of_first_iterations": sum(seconds["iteration"][:STEADY]),
-            "median_ms": {name: 1e3 * statistics.median(times) for name, times in steady.items()},
-            "save_and_judge_ms": [1e3 * t for t in seconds["save and judge"]],
-            "samples": len(steady["iteration"]),
-            # Checkpoints and judging included, but not loading, compiling and capturing.
-            "steps_per_second": steps * len(steady["iteration"]) / sum(steady["iteration"]),
-            "steps_per_second_median": steps / statistics.median(steady["iteration"]),
-            "memory_gib": gpu_memory(),
-            "memory_of_torch_gib": torch.cuda.max_memory_reserved() / 2**30,
-        }
-        if options.profile is not None:
-            result["kernels"] = profile(runner, options.profile)
-        if options.physics:
-            result["physics_ms"] = 1e3 * physics_seconds(runner.env, runner.num_steps_per_env)
-            result["task_ms"] = 1e3 * task_seconds(runner.env, runner.num_steps_per_env)
-            result["physics_share"] = result["physics_ms"] / result["median_ms"]["iteration"]
-        if options.judge:
-            print(json.dumps(result), file=sys.stderr, flush=True)
-            wait_for(options.judge_at)
-            result["figures"] = judge(runner, options.seed)
-    print(json.dumps(result), flush=True)
+    results: dict[str, Any] = {"benchmark": "walk_gpu", **describe_machine(), "rows": []}
+    if options.limits:
+        results["limits"] = device_limits()
+    print(f"{'robots':>7} {'steps/s':>10} {'median':>10} {'iteration':>10} {'physics':>8} {'memory':>9}")
+    for robots in options.robots:
+        with redirect_stdout(sys.stderr):
+            row = measure(options, robots)
+        gc.collect()
+        torch.cuda.empty_cache()
+        results["rows"].append(row)
+        write_results(options.output, results)
+        rates = f"{row['steps_per_second']:>10,.0f} {row['steps_per_second_median']:>10,.0f}"
+        share = f"{row['physics_share']:.0%}" if "physics_share" in row else ""
+        times = f"{row['median_iteration_ms']:>7.1f} ms {share:>8} {row['memory_gib']:>5.1f} GiB"
+        print(f"{robots:>7} {rates} {times}", flush=True)
+    print(f"written to {options.output}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ ALLOWED_LINES = {
     # The learning rate is a tensor on a GPU; `value = float(value)` is the branch for everything else.
     ("optimizer.py", "value = float(value)"),
     # On a GPU the fused optimisers are told on the device; this is the branch for everything else.
-    ("optimizer.py", "elif bool(is_good):"),
+    ("optimizer.py", "if bool(is_good):"),
 }
 
 
