@@ -60,9 +60,9 @@ TABLE: dict[str, str] = {
     ),
     "st_rl.runners.on_policy_runner": "OnPolicyRunner",
     "st_rl.runners.amp_policy_runner": "AmpPolicyRunner",
-    "st_rl.runners.two_stage_runner@7": "TwoStageRunner",
-    "st_rl.runners.demonstration@7": "DemonstrationSaver",
-    "st_rl.runners.dagger_saver@7": "DaggerSaver",
+    "st_rl.runners.two_stage_runner": "TwoStageRunner",
+    "st_rl.runners.demonstration": "DemonstrationSaver",
+    "st_rl.runners.dagger_saver": "DaggerSaver",
     "st_rl.storage": (
         "RolloutStorage QueueRolloutStorage ActionLabelRollout SarsaRolloutStorage AmpRolloutStorage ReplayBuffer"
     ),
@@ -71,10 +71,10 @@ TABLE: dict[str, str] = {
     ),
     "st_rl.storage.replay_buffer": "ReplayBuffer",
     "st_rl.storage.reply_buffer": "ReplayBuffer",
-    "st_rl.storage.rollout_files.base@7": "RolloutFileBase",
-    "st_rl.storage.rollout_files.rollout_dataset@7": "RolloutDataset",
+    "st_rl.storage.rollout_files.base": "RolloutFileBase",
+    "st_rl.storage.rollout_files.rollout_dataset": "RolloutDataset",
     "st_rl.datasets.motion_loader@6": "AMPLoader",
-    "st_rl.datasets.dagger_saver@7": "DaggerSaver",
+    "st_rl.datasets.dagger_saver": "DaggerSaver",
     "st_rl.utils": "split_and_pad_trajectories unpad_trajectories store_code_state",
     "st_rl.utils.utils": (
         "split_and_pad_trajectories unpad_trajectories store_code_state get_obs_slice get_subobs_size "
