@@ -21,7 +21,7 @@ class Gait:
 
     offsets: tuple[float, float, float, float]
     """Phase of each foot, in strides."""
-    period_s: float = 0.36
+    period_s: float = 0.32
     """Seconds of a stride."""
     stance_share: float = 0.55
     """Share of a stride that a foot spends on the ground."""
@@ -35,7 +35,7 @@ class Gait:
 
 GAITS = {
     "trot": Gait((0.0, 0.5, 0.5, 0.0)),
-    "pace": Gait((0.0, 0.5, 0.0, 0.5), stance_share=0.6, track=0.8),
+    "pace": Gait((0.0, 0.5, 0.0, 0.5), stance_share=0.6, track=0.65),
     "bound": Gait((0.0, 0.0, 0.5, 0.5), stance_share=0.6),
 }
 """Gaits by name: diagonal, lateral and fore-aft pairs of feet move together."""

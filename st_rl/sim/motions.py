@@ -1,6 +1,7 @@
 """Motions on robots of the simulation: geometry for made gaits, feet and bodies of a clip, a policy as a clip."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
 from st_rl.datasets.leg_kinematics import QuadrupedGeometry
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.rendering import FrameRenderer
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
+from st_rl.sim.video import open_video
 
+_VIDEO_FPS = 25.0
 _LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
@@ -148,3 +152,24 @@ def record_policy(
         root_ang_vel=turning,
     )
     return with_bodies(robot, clip)
+
+
+def draw_clip(
+    robot: Robot, clip: MotionClip, path: Path, repeats: int = 1, width: int = 640, height: int = 360
+) -> None:
+    """Write the clip as an mp4 in real time, `repeats` times; each time the robot goes on from where it has got to."""
+    mujoco, base = require_mujoco(), robot.require_locomotion("motion")
+    every = max(1, round(clip.fps / _VIDEO_FPS))
+    qpos, _ = model_rows(robot, clip)
+    way = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]
+    data = mujoco.MjData(robot.model)
+    with (
+        FrameRenderer(robot.model, width, height) as renderer,
+        open_video(path, width, height, clip.fps / every) as video,
+    ):
+        for repeat in range(repeats):
+            for row in qpos[:-1:every]:
+                data.qpos[:] = row
+                data.qpos[base.qpos : base.qpos + 2] += repeat * way
+                mujoco.mj_forward(robot.model, data)
+                video.add(renderer.draw(data))

@@ -1,0 +1,43 @@
+"""What the actions of `st-rl motion` share: options that say how a file is read, and the clips of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class ReadingOptions:
+    """How motion files are read."""
+
+    robot: str = "quadruped"
+    """The robot that moves: the path of an MJCF file, or the name of a built-in robot."""
+    joint_names: tuple[str, ...] | None = None
+    """Joints in the order of the file, for formats that do not name them; those of the robot when None."""
+    fps: float | None = None
+    """Frames a second, for files that do not say."""
+
+
+def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
+    """The clips of files, folders or names; a file without names has the robot's joints, if it has as many."""
+    from st_rl.datasets.formats import read_motion
+    from st_rl.datasets.library import motion_paths
+
+    paths: list[Path] = [path for name in motions for path in motion_paths(name)]
+    clips = []
+    for path in paths:
+        names = options.joint_names
+        if names is None:
+            unnamed = read_motion(path, fps=options.fps)
+            names = _robot_joints(options.robot, len(unnamed[0].joint_names))
+        clips += read_motion(path, joint_names=names, fps=options.fps)
+    return clips
+
+
+def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:
+    """The joints of a robot, where it has so many."""
+    from st_rl.sim.robots import Robot, robot_path
+
+    names = Robot.from_mjcf(robot_path(robot)).joint_names
+    return names if len(names) == count else None

@@ -1,0 +1,87 @@
+"""The motions that robots should move like, on their device."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from st_rl.datasets import quaternions
+from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.library import load_clips
+from st_rl.datasets.motion_table import MotionTable
+from st_rl.datasets.processing import reorder_joints, resample
+from st_rl.sim.motions import model_rows
+from st_rl.sim.robots import Robot
+from st_rl.utils.config import unknown_name_message
+
+STYLE_FIELDS: dict[str, Callable[[MotionClip], np.ndarray]] = {
+    "joint_pos": lambda clip: clip.joint_pos,
+    "joint_vel": lambda clip: clip.joint_vel,
+    "base_height": lambda clip: clip.root_pos[:, 2:],
+    "projected_gravity": lambda clip: quaternions.rotate_inverse(clip.root_rot, np.array([0.0, 0.0, -1.0])),
+    "base_lin_vel": lambda clip: quaternions.rotate_inverse(clip.root_rot, clip.root_lin_vel),
+    "base_ang_vel": lambda clip: quaternions.rotate_inverse(clip.root_rot, clip.root_ang_vel),
+}
+"""What a style can be made of, `(F, width)` of a clip; walking tasks have attributes of the same names."""
+
+
+class MotionReference:
+    """Clips resampled to the period of control: transitions of style, and states to start from.
+
+    Reading it waits for nothing, so that it may happen inside a captured step.
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        motions: Sequence[str],
+        fields: Sequence[str],
+        step_dt: float,
+        device: torch.device | str,
+    ) -> None:
+        """Load motions, as `motion_paths` names them, for a robot; joints are put into its order by their names."""
+        for name in fields:
+            if name not in STYLE_FIELDS:
+                raise ValueError(unknown_name_message("style field", name, STYLE_FIELDS))
+        if not fields:
+            raise ValueError(f"a style needs fields: choose among {', '.join(STYLE_FIELDS)}")
+        loaded = load_clips(motions, robot.joint_names)
+        self.clips = [resample(reorder_joints(clip, robot.joint_names), 1.0 / step_dt) for clip in loaded]
+        """The clips, with the joints of the robot and one frame for each step."""
+        for clip in self.clips:
+            if clip.num_frames < 3:
+                raise MotionError(clip.where, "the clip", f"is only {clip.duration:.3g} s long", "use a longer one")
+        styles = [np.concatenate([STYLE_FIELDS[name](clip) for name in fields], axis=1) for clip in self.clips]
+        self.width = styles[0].shape[1]
+        """Numbers of a style."""
+        weights, durations = [clip.weight for clip in self.clips], [step_dt] * len(self.clips)
+        pairs = [torch.from_numpy(np.concatenate([style[:-1], style[1:]], axis=1)) for style in styles]
+        self._transitions = MotionTable(pairs, durations, weights, device)
+        base = robot.require_locomotion("motion")
+        self._split = [robot.model.nq, robot.model.nv]
+        states = []
+        for clip in self.clips:
+            qpos, qvel = model_rows(robot, clip)
+            # Wherever a clip has got to, robots start at home.
+            qpos[:, base.qpos : base.qpos + 2] = robot.default_qpos[base.qpos : base.qpos + 2]
+            states.append(torch.from_numpy(np.concatenate([qpos, qvel], axis=1))[:-1])
+        rotation = range(base.qpos + 3, base.qpos + 7)
+        self._states = MotionTable(states, durations, weights, device, [rotation])
+
+    def draw(self, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Clips `(N,)`, by weight, and times `(N,)` in them for uniform random numbers `(N, 2)` in [0, 1)."""
+        clip = self._transitions.draw_clips(uniform[:, 0])
+        return clip, (uniform[:, 1] * self._transitions.lengths[clip]).to(uniform.dtype)
+
+    def is_over(self, clip: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        """`(N,)` bool: no whole step is left of the clip at that time."""
+        return time > self._transitions.lengths[clip]
+
+    def transition(self, clip: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        """`(N, 2 D)` style at a time and one step later."""
+        return self._transitions.at(clip, time)
+
+    def state(self, clip: torch.Tensor, time: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions `(N, nq)` and velocities `(N, nv)` of the robot's model at a time."""
+        qpos, qvel = self._states.at(clip, time).split(self._split, dim=1)
+        return qpos, qvel
