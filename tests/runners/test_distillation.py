@@ -1,0 +1,112 @@
+"""A student learns from a teacher that sees more, and a distillation that is saved and continued is the same."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from st_rl.runners import OnPolicyRunner
+from st_rl.utils.files import load_checkpoint
+from tests.fakes import BLIND_REWARD
+from tests.runners.distillations import STUDENTS, TEACHER, echo_env, make_distillation, save_perfect_teacher
+from tests.runners.training import differences
+
+REPOSITORY = Path(__file__).parents[2]
+MEMORY = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 32}
+
+
+def student_reward(runner):
+    """Mean reward per step of the deterministic student on unseen targets."""
+    unseen = echo_env(num_envs=64, seed=99, termination_prob=0.0)
+    act = runner.get_inference_policy()
+    rewards = []
+    with torch.inference_mode():
+        obs, _ = unseen.reset()
+        for _ in range(40):
+            obs, reward, dones, _ = unseen.step(act(obs))
+            act.reset(dones)
+            rewards.append(reward.mean())
+    return torch.stack(rewards).mean().item()
+
+
+def make_student(tmp_path, policy, **algorithm):
+    torch.manual_seed(0)
+    path = save_perfect_teacher(tmp_path / "teacher.pt")
+    config = {
+        "num_steps_per_env": 16,
+        "policy": {"actor_hidden_dims": [32], "critic_hidden_dims": [32], "init_noise_std": 0.5, **policy},
+        "algorithm": {
+            "class_name": "TPPO", "num_learning_epochs": 4, "num_mini_batches": 4, "learning_rate": 3e-3, "gamma": 0.9,
+            "lam": 0.9, "teacher_policy": {**TEACHER, "teacher_ac_path": path}, **algorithm,
+        },
+    }  # fmt: skip
+    return OnPolicyRunner(echo_env(num_envs=32, stagger=True), config)
+
+
+@pytest.mark.parametrize("algorithm", [
+    {"using_ppo": False, "teacher_act_prob": "exp", "update_times_scale": 4},
+    {"using_ppo": False, "teacher_act_prob": 0.0, "distill_target": "kl"},
+    {"teacher_act_prob": "exp", "update_times_scale": 4, "distillation_loss_coef": 3.0},
+], ids=["dagger", "kl", "ppo"])  # fmt: skip
+def test_a_student_with_a_memory_learns_what_only_its_teacher_sees(tmp_path, algorithm):
+    runner = make_student(tmp_path, MEMORY, **algorithm)
+    assert student_reward(runner) < BLIND_REWARD + 0.05
+    runner.learn(10)
+    assert student_reward(runner) > 0.9
+
+
+def test_without_a_memory_it_cannot_be_learned(tmp_path):
+    runner = make_student(tmp_path, {"class_name": "ActorCritic"}, using_ppo=False)
+    runner.learn(10)
+    assert student_reward(runner) < (19 * BLIND_REWARD + 1.0) / 20 + 0.03
+
+
+# ---- resuming ----------------------------------------------------------------------------------------------------
+
+
+def checkpoint(path):
+    """All of a checkpoint that is not a stopwatch."""
+    loaded = load_checkpoint(path)
+    loaded["runner_state_dict"].pop("tot_time")
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    """Folder `whole` with 6 iterations, `parts` with 3 and, from a new process, 3 more, for every kind of student."""
+    folder = tmp_path_factory.mktemp("distillation")
+    save_perfect_teacher(folder / "teacher.pt")
+    for name in STUDENTS:
+        for part, iterations in (("whole", 6), ("parts", 3)):
+            runner = make_distillation(name, folder / part / name, seed=1)
+            runner.learn(iterations)
+            runner.close()
+    command = [sys.executable, "-m", "tests.runners.distillations", str(folder / "parts")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
+    whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
+    assert differences(whole, parts) == []
+    start = checkpoint(trainings / "parts" / name / "model_3.pt")
+    assert differences(start["model_state_dict"], whole["model_state_dict"])
+    state = whole["runner_state_dict"]
+    assert state["use_teacher_act_mask"].dtype == torch.bool
+    assert bool(state["teacher_memory"]) == (name == "old_teacher")
+    assert (state["storage"] is not None) == name.startswith("rolling")
+    if name.startswith("rolling"):
+        assert state["storage"]["num_steps"] == {"rolling_lstm": 12, "rolling_mlp": 10}[name]
+        assert bool(state["storage"]["hidden_states"]) == (name == "rolling_lstm")
+
+
+def test_a_student_file_is_read_without_the_teachers_weights_in_it(trainings):
+    saved = checkpoint(trainings / "whole" / "gru" / "model_6.pt")
+    teacher = load_checkpoint(trainings / "teacher.pt")
+    assert not any(key.startswith("teacher") for key in saved["model_state_dict"])
+    # The frozen scale of the stream that fed the teacher is part of what the student's critic learned on.
+    assert differences(saved["critic_obs_norm_state_dict"], teacher["obs_norm_state_dict"]) == []
