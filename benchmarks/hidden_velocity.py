@@ -1,0 +1,398 @@
+"""Can a policy estimate what it cannot observe, and does it walk as well?
+
+Run it as `python benchmarks/hidden_velocity.py EXPERIMENT`:
+
+    velocity     StateAcRecurrent under EstimatorPPO, which never sees the velocity of the base but estimates it, beside
+                 a plain recurrent policy of equal size that does not see it either
+    adaptor      PrivilegeStateAcRecurrent, which also infers friction, mass, motor strength and latency of its robot
+    misaligned   EncoderStateAcRecurrent goes on with an added component and all components in another order
+
+Every policy is judged without noise of its own on robots and commands that it never met. Writes one JSON object.
+"""
+
+import argparse
+import copy
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import describe_machine, write_results
+from torch import Tensor
+
+from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.env import VecEnv
+from st_rl.modules import policy_classes
+from st_rl.modules.misaligned import load_misaligned_normalizer
+from st_rl.runners import OnPolicyRunner
+from st_rl.sim.evaluation import EvaluationPlan, command_grid, evaluate_walk, make_judged_task, plan_ranges
+from st_rl.sim.tasks import TASKS, make_task, with_overrides
+from st_rl.utils.segments import get_obs_slice, get_subobs_size, segment_slices
+
+TASK = "quadruped-walk"
+RESULTS = Path(__file__).parent / "results"
+HELD_OUT_SEED = 20_001
+HIDDEN = "base_lin_vel"
+PROPERTIES = ("friction", "base mass", "motor strength", "latency")
+# Differences between robots that are large enough to matter to a policy.
+WIDE = {
+    "randomization.friction": (0.3, 1.25),
+    "randomization.base_mass": (0.8, 1.5),
+    "randomization.motor_strength": (0.7, 1.2),
+    "control.latency_s": (0.0, 0.02),
+}
+TRACKING = ("falls", "forward_error", "sideways_error", "turning_error", "forward_error_now", "sideways_error_now")
+ESTIMATOR = {"estimator_target_components": [HIDDEN], "replace_state_prob": 1.0}
+
+
+@dataclass
+class Settings:
+    """What the command line says."""
+
+    device: str
+    robots: int
+    iterations: int
+    memory: int
+    hidden: list[int]
+    seconds: float
+    judged: int
+
+    def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
+        """The configuration of a policy with a memory."""
+        heads = {"actor_hidden_dims": self.hidden, "critic_hidden_dims": self.hidden}
+        memory = {"rnn_type": "gru", "rnn_hidden_size": self.memory}
+        return {"class_name": class_name, "init_noise_std": 0.5, "activation": "elu", **heads, **memory, **settings}
+
+    def task_config(self, **overrides: Any) -> Any:
+        """The configuration of the task."""
+        return with_overrides(TASKS[TASK].cfg(), overrides)
+
+
+class Rearranged(VecEnv):
+    """A task whose components come in another order, with some that only the critic sees shown to the actor too."""
+
+    def __init__(self, task: Any, added: list[str]):
+        self.task = task
+        segments, critic_segments = task.obs_segments, task.critic_obs_segments
+        self.obs_segments = {name: critic_segments[name] for name in [*added, *reversed(list(segments))]}
+        self.critic_obs_segments = {name: critic_segments[name] for name in reversed(list(critic_segments))}
+        self.num_obs = get_subobs_size(self.obs_segments, self.obs_segments)
+        self.num_privileged_obs = task.num_privileged_obs
+        self._columns = self._indices(task.obs_segments, list(reversed(list(segments))))
+        self._added = self._indices(critic_segments, added)
+        self._critic_columns = self._indices(critic_segments, list(self.critic_obs_segments))
+
+    def _indices(self, segments: Any, names: list[str]) -> Tensor:
+        places = segment_slices(segments)
+        columns = [column for name in names for column in range(places[name].start, places[name].stop)]
+        return torch.tensor(columns, device=self.task.device)
+
+    def _groups(self, groups: dict[str, Tensor]) -> dict[str, Tensor]:
+        obs, critic = groups["policy"], groups["critic"]
+        seen = torch.cat([critic[:, self._added], obs[:, self._columns]], dim=1)
+        return {"policy": seen, "critic": critic[:, self._critic_columns]}
+
+    def get_observations(self) -> tuple[Tensor, dict[str, Any]]:
+        """The newest observation, rearranged."""
+        groups = self._groups(self.task.get_observations()[1]["observations"])
+        return groups["policy"], {"observations": groups}
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Start a new episode of every robot."""
+        self.task.reset()
+        return self.get_observations()
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+        """A step of the task, its observations rearranged."""
+        _, rewards, dones, infos = self.task.step(actions)
+        groups, final = self._groups(infos["observations"]), self._groups(infos["final_observations"])
+        return groups["policy"], rewards, dones, {**infos, "observations": groups, "final_observations": final}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+
+class JudgedPolicy:
+    """A copy of a trained policy that acts on raw observations in which the named component is blank."""
+
+    def __init__(self, runner: OnPolicyRunner, env: Any, blank: str | None = None):
+        self.network = copy.deepcopy(runner.alg.actor_critic).eval()
+        self.network.forget()
+        self.normalizer = copy.deepcopy(runner.alg.obs_normalizer).eval()
+        self.critic_normalizer = copy.deepcopy(runner.alg.critic_obs_normalizer).eval()
+        self.visible = torch.ones(env.num_obs, device=env.device)
+        if blank is not None and blank in env.obs_segments:
+            self.visible[get_obs_slice(env.obs_segments, blank)[0]] = 0.0
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Mean actions `(N, A)` for raw observations `(N, O)`."""
+        return self.network.act_inference(self.normalizer(obs * self.visible))
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Forget the memory of finished robots, or of all."""
+        self.network.reset(dones)
+
+    def in_units(self, estimate: Tensor, columns: slice) -> Tensor:
+        """An estimate of the critic's columns in the units of the task."""
+        mean, std = self.critic_normalizer.mean[columns], self.critic_normalizer.std[columns]
+        return estimate * (std + self.critic_normalizer.eps) + mean
+
+
+def make_runner(settings: Settings, env: Any, policy: dict[str, Any], algorithm: str, seed: int) -> OnPolicyRunner:
+    """A runner with the task's own training configuration and another policy."""
+    seed_everything(seed)
+    config = TASKS[TASK].training_config()
+    config["policy"] = policy
+    config["algorithm"]["class_name"] = algorithm
+    return OnPolicyRunner(env, config, log_dir=None, device=settings.device)
+
+
+def train(settings: Settings, cfg: Any, policy: dict[str, Any], algorithm: str, seed: int) -> tuple[Any, float]:
+    """A training from the start; the runner and its seconds."""
+    seed_everything(seed)
+    env = make_task(TASK, settings.robots, settings.device, seed, cfg=cfg)
+    runner = make_runner(settings, env, policy, algorithm, seed)
+    began = time.perf_counter()
+    runner.learn(settings.iterations, init_at_random_ep_len=True)
+    return runner, time.perf_counter() - began
+
+
+def held_out_task(settings: Settings, cfg: Any) -> Any:
+    """New robots, disturbed as in training but for pushes."""
+    cfg = copy.deepcopy(cfg)
+    cfg.push.max_speed = 0.0
+    cfg.episode_length_s = settings.seconds + 1.0
+    seed_everything(HELD_OUT_SEED)
+    return make_task(TASK, settings.judged, settings.device, HELD_OUT_SEED, cfg=cfg)
+
+
+@torch.inference_mode()
+def watch(
+    settings: Settings, env: Any, policy: JudgedPolicy, read: dict[str, Callable[[], Tensor]]
+) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
+    """Walk once under a grid of commands.
+
+    Returns the reward per second of a robot and, for every name of `read`, estimates and truth `(S, E)` of all steps
+    after the first second in which the robot had not fallen.
+    """
+    env.reset()
+    env.hold_commands(command_grid(plan_ranges(EvaluationPlan(), env.cfg.commands), env.num_envs).to(env.device))
+    obs, extras = env.get_observations()
+    critic_obs = extras["observations"]["critic"]
+    upright = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+    reward, kept = 0.0, {name: ([], []) for name in read}
+    places = segment_slices(policy.network.critic_obs_segments)
+    for step in range(round(settings.seconds / env.step_dt)):
+        actions = policy(obs)
+        if step * env.step_dt >= 1.0:
+            for name, estimate in read.items():
+                kept[name][0].append(policy.in_units(estimate(), places[name])[upright].cpu())
+                kept[name][1].append(critic_obs[:, places[name]][upright].cpu())
+        obs, rewards, dones, infos = env.step(actions)
+        critic_obs = infos["observations"]["critic"]
+        policy.reset(dones)
+        upright &= ~dones
+        reward += float(rewards.mean())
+    return reward / settings.seconds, {name: (torch.cat(pair[0]), torch.cat(pair[1])) for name, pair in kept.items()}
+
+
+def r_squared(estimate: Tensor, truth: Tensor) -> list[float]:
+    """Share of the variance of `truth (S, E)` that `estimate (S, E)` explains, for every column."""
+    estimate, truth = estimate.double(), truth.double()
+    unexplained = (estimate - truth).square().mean(dim=0)
+    return (1.0 - unexplained / truth.var(dim=0, correction=0)).tolist()
+
+
+def robot_r_squared(estimate: Tensor, truth: Tensor, num_robots: int) -> list[float]:
+    """The same for what is constant for a robot, with the mean estimate of every robot that never fell."""
+    if len(estimate) % num_robots:
+        return []
+    return r_squared(*(t.view(-1, num_robots, t.shape[-1]).mean(dim=0) for t in (estimate, truth)))
+
+
+def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
+    """How well an undisturbed robot follows commands, with fine physics."""
+    plan = EvaluationPlan(robots=settings.judged, seconds=settings.seconds, push_speed=0.0)
+    env = make_judged_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
+    figures, _ = evaluate_walk(env, JudgedPolicy(runner, env, blank), plan)
+    return {name: figures[name] for name in TRACKING}
+
+
+def num_parameters(policy: dict[str, Any], env: Any) -> int:
+    """Numbers that a policy of this configuration learns."""
+    arguments = {key: value for key, value in policy.items() if key != "class_name"}
+    segments = {"obs_segments": env.obs_segments, "critic_obs_segments": env.critic_obs_segments}
+    network = policy_classes()[policy["class_name"]](
+        env.num_obs, env.num_privileged_obs, env.num_actions, **segments, **arguments
+    )
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def plain_of_equal_size(settings: Settings, wanted: int, env: Any) -> dict[str, Any]:
+    """A plain recurrent policy with at least so many parameters."""
+    for size in itertools.count(settings.memory, 4):
+        policy = settings.policy("ActorCriticRecurrent", rnn_hidden_size=size)
+        if num_parameters(policy, env) >= wanted:
+            return policy
+    raise AssertionError("unreachable")
+
+
+def velocity(settings: Settings, seed: int) -> dict[str, Any]:
+    """The estimator beside a plain policy of equal size; neither sees the velocity of the base."""
+    seen, hidden = (settings.task_config(observe_linear_velocity=value) for value in (True, False))
+    policy = settings.policy("StateAcRecurrent", **ESTIMATOR)
+    runner, seconds = train(settings, seen, policy, "EstimatorPPO", seed)
+    size = num_parameters(policy, runner.env)
+    env = held_out_task(settings, seen)
+    judged = JudgedPolicy(runner, env, blank=HIDDEN)
+    reward, values = watch(settings, env, judged, {HIDDEN: lambda: judged.network.get_estimated_state()})
+    explained = r_squared(*values[HIDDEN])
+    result: dict[str, Any] = {
+        "estimator": {
+            "parameters": size,
+            "training_seconds": seconds,
+            "reward_per_second": reward,
+            "r2": dict(zip(("forward", "sideways", "upward"), explained)),
+            "r2_of_the_plane": sum(explained[:2]) / 2,
+            "error_m_s": (values[HIDDEN][0] - values[HIDDEN][1]).abs().mean(dim=0).tolist(),
+            "tracking": tracking(settings, runner, seen, HIDDEN),
+        }
+    }
+    del runner
+    env = make_task(TASK, 1, "cpu", 0, cfg=hidden)
+    plain = plain_of_equal_size(settings, size, env)
+    runner, seconds = train(settings, hidden, plain, "PPO", seed)
+    env = held_out_task(settings, hidden)
+    reward, _ = watch(settings, env, JudgedPolicy(runner, env), {})
+    result["plain"] = {
+        "parameters": num_parameters(plain, env),
+        "training_seconds": seconds,
+        "reward_per_second": reward,
+        "tracking": tracking(settings, runner, hidden, None),
+    }
+    return result
+
+
+def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
+    """What an adaptor knows of the properties of robots that it never met."""
+    cfg = settings.task_config(**WIDE)
+    policy = settings.policy(
+        "PrivilegeStateAcRecurrent",
+        **ESTIMATOR,
+        adaptor_obs_components=["base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "commands", "actions"],
+        adaptor_target_components=["properties"],
+    )
+    runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
+    env = held_out_task(settings, cfg)
+    judged = JudgedPolicy(runner, env, blank=HIDDEN)
+    read = {
+        "properties": lambda: judged.network.get_adapted_state(),
+        HIDDEN: lambda: judged.network.get_estimated_state(),
+    }
+    reward, values = watch(settings, env, judged, read)
+    correlation = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(*(t.T for t in values["properties"]))]
+    return {
+        "training_seconds": seconds,
+        "reward_per_second": reward,
+        "r2": dict(zip(PROPERTIES, r_squared(*values["properties"]))),
+        "r2_of_a_walk": dict(zip(PROPERTIES, robot_r_squared(*values["properties"], settings.judged))),
+        "correlation": dict(zip(PROPERTIES, correlation)),
+        "r2_velocity": dict(zip(("forward", "sideways", "upward"), r_squared(*values[HIDDEN]))),
+    }
+
+
+def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
+    """Reward of a policy, of its continuation with other observations, and of a new one with these."""
+    cfg = settings.task_config()
+    encoder = {
+        "encoder_component_names": ["joint_vel"],
+        "encoder_kwargs": {"hidden_sizes": [64]},
+        "encoder_output_size": 16,
+    }
+    policy = settings.policy("EncoderStateAcRecurrent", **ESTIMATOR, **encoder)
+    old, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
+
+    def reward_of(runner: OnPolicyRunner, env: Any) -> float:
+        return watch(settings, env, JudgedPolicy(runner, env, HIDDEN), {})[0]
+
+    held_out = held_out_task(settings, cfg)
+    result: dict[str, Any] = {"training_seconds": seconds, "old": reward_of(old, held_out)}
+    rearranged = Rearranged(held_out, ["foot_contact"])
+    seed_everything(seed)
+    for name, takes_over in (("continued", True), ("new", False)):
+        env = Rearranged(make_task(TASK, settings.robots, settings.device, seed + 1, cfg=cfg), ["foot_contact"])
+        runner = make_runner(settings, env, policy, "EstimatorPPO", seed + 1)
+        if takes_over:
+            copied, skipped = take_over(old, runner)
+            result |= {"copied": len(copied), "skipped": skipped}
+        result[f"{name}_at_start"] = reward_of(runner, rearranged)
+        runner.learn(max(1, settings.iterations // 5), init_at_random_ep_len=True)
+        result[f"{name}_after_a_fifth"] = reward_of(runner, rearranged)
+    return result
+
+
+def take_over(old: OnPolicyRunner, runner: OnPolicyRunner) -> tuple[list[str], list[str]]:
+    """Load networks and normalisers of a training with other observations."""
+    before, now = old.env, runner.env
+    for normalizer, segments in (("obs_normalizer", "obs_segments"), ("critic_obs_normalizer", "critic_obs_segments")):
+        load_misaligned_normalizer(
+            getattr(runner.alg, normalizer),
+            getattr(old.alg, normalizer),
+            getattr(now, segments),
+            getattr(before, segments),
+        )
+    return runner.alg.actor_critic.load_misaligned_state_dict(
+        old.alg.actor_critic, before.obs_segments, before.critic_obs_segments
+    )
+
+
+EXPERIMENTS = {"velocity": velocity, "adaptor": adaptor, "misaligned": misaligned}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
+    parser.add_argument("--iterations", type=int, help="600 on a CPU, 150 on a GPU")
+    parser.add_argument("--memory", type=int, default=64, help="width of each memory")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
+    parser.add_argument("--judged", type=int, default=256, help="robots that are judged")
+    parser.add_argument("--out", type=Path, help="where the results go; benchmarks/results by default")
+    options = parser.parse_args()
+    on_gpu = options.device.startswith("cuda")
+    settings = Settings(
+        options.device,
+        options.robots or (4096 if on_gpu else 256),
+        options.iterations or (150 if on_gpu else 600),
+        options.memory,
+        options.hidden,
+        options.seconds,
+        options.judged,
+    )
+    use_tensor_cores(options.device)
+    if not on_gpu:
+        torch.set_num_threads(1)
+    results: dict[str, Any] = {
+        "benchmark": options.experiment,
+        **describe_machine(),
+        "settings": vars(settings),
+        "seeds": {},
+    }
+    path = options.out or RESULTS / f"hidden_{options.experiment}.json"
+    for seed in options.seeds:
+        with redirect_stdout(sys.stderr):
+            results["seeds"][str(seed)] = EXPERIMENTS[options.experiment](settings, seed)
+        write_results(path, results)
+        print(seed, results["seeds"][str(seed)], flush=True)
+
+
+if __name__ == "__main__":
+    main()
