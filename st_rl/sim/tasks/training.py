@@ -42,3 +42,15 @@ def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **a
 
 QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
+
+QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
+QUADRUPED_PARKOUR_TRAINING["policy"] |= {
+    # A camera before a memory: what a hind foot steps on was seen half a second ago.
+    "class_name": "EncoderActorCriticRecurrent",
+    "rnn_type": "gru",
+    "rnn_hidden_size": 128,
+    "encoder_component_names": ["forward_depth"],
+    "encoder_class_name": "Conv2dHeadModel",
+    "encoder_kwargs": {"channels": [16, 32], "kernel_sizes": [4, 3], "strides": [2, 1], "hidden_sizes": [64]},
+    "encoder_output_size": 32,
+}
