@@ -96,7 +96,7 @@ class TestLayout:
     def test_frame_ranges(self):
         assert layout.frame_range("traj_100_200.pickle") == (100, 200)
         assert layout.frame_range("/somewhere/traj_000064_000128.npz") == (64, 128)
-        with pytest.raises(ValueError, match="notes.txt"):
+        with pytest.raises(ValueError, match=r"notes\.txt"):
             layout.frame_range("notes.txt")
 
     def test_only_complete_files_of_frames_count_and_they_come_in_order(self, tmp_path):

@@ -106,4 +106,10 @@ def _read_pickle(path: StrPath) -> Any:
         return _ArrayUnpickler(io.BytesIO(data)).load()
     except Exception:
         # Older protocols and other writers need more than the fast reader knows: the careful one decides.
-        return load_plain_pickle(path)
+        try:
+            return load_plain_pickle(io.BytesIO(data))
+        except PlainPickleError as error:
+            reason = error.__cause__
+        if isinstance(reason, PlainPickleError):
+            raise FrameFileError(f"refused, because {reason}; only arrays and plain containers are admitted") from None
+        raise FrameFileError(f"not a whole pickle of arrays ({type(reason).__name__}: {reason})") from None

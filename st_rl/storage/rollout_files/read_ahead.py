@@ -2,7 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Expected(NamedTuple):
+    """A call whose result will be asked for, and its result to come; None where no thread works ahead."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: Future[Any] | None
 
 
 class ReadAhead:
@@ -10,30 +18,28 @@ class ReadAhead:
 
     def __init__(self, enabled: bool = True) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="st_rl dataset") if enabled else None
-        self._expected: dict[str, Future[Any]] = {}
-
-    def expect(self, key: str, function: Callable[..., Any], *args: Any) -> None:
-        """Say that `take(key)` will be called: the function is called meanwhile."""
-        if self._executor is not None and key not in self._expected:
-            self._expected[key] = self._executor.submit(function, *args)
+        self._expected: dict[str, Expected] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._expected
 
-    def take(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of what was expected, waited for if need be; of a call now, if nothing was."""
-        future = self._expected.pop(key, None)
-        return function(*args) if future is None or future.cancel() else future.result()
+    def expect(self, key: str, function: Callable[..., Any], *args: Any) -> None:
+        """Say that the result of a call will be taken under this name; what is expected already stays as it is."""
+        if key not in self._expected:
+            future = None if self._executor is None else self._executor.submit(function, *args)
+            self._expected[key] = Expected(function, args, future)
 
-    def forget(self) -> None:
-        """Drop all that was expected."""
-        for future in self._expected.values():
-            future.cancel()
-        self._expected.clear()
+    def take(self, key: str) -> Any:
+        """The result of what was expected; of a call here and now, if the thread has not begun with it."""
+        function, args, future = self._expected.pop(key)
+        return function(*args) if future is None or future.cancel() else future.result()
 
     def close(self) -> None:
         """Drop all that was expected, and end the thread."""
-        self.forget()
+        for expected in self._expected.values():
+            if expected.future is not None:
+                expected.future.cancel()
+        self._expected.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None

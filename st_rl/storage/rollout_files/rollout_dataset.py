@@ -131,6 +131,8 @@ class RolloutDataset(TrajectoryPool):
         self._file_starts = np.zeros(count, dtype=np.int64)
         self._file_stops = np.zeros(count, dtype=np.int64)
         self._start_frames = np.full(count, -1, dtype=np.int64)
+        # Who has played the last frame there was.
+        self._is_exhausted = np.zeros(count, dtype=np.bool_)
         self._store = FrameStore(count, self.device)
         self._ahead: ReadAhead | None = None
 
@@ -173,7 +175,8 @@ class RolloutDataset(TrajectoryPool):
         num_damaged = 0
         while True:
             folder = self._next_trajectory()
-            opened = self._reader.take(folder, self._open, folder, self._draw_start())
+            self._expect(folder)
+            opened = self._reader.take(folder)
             self._expect_next()
             self._report_damage(opened.damaged)
             if not opened.file_names:
@@ -193,6 +196,7 @@ class RolloutDataset(TrajectoryPool):
         self.traj_file_idxs[env] = opened.file_index
         self.traj_cursors[env] = opened.frame
         self._start_frames[env] = opened.frame if self.mark_first_frame_done else -1
+        self._is_exhausted[env] = False
         self._use(env, opened.frames)
 
     @property
@@ -207,10 +211,12 @@ class RolloutDataset(TrajectoryPool):
         # Only the end of the window is new, or all of it.
         new = list(itertools.takewhile(lambda folder: folder not in self._reader, reversed(window)))
         for folder in reversed(new):
-            self._reader.expect(folder, self._open, folder, self._draw_start())
+            self._expect(folder)
 
-    def _draw_start(self) -> int:
-        return int(np.random.randint(*self.starting_frame_range))
+    def _expect(self, folder: str) -> None:
+        """Draw where to start in a trajectory, and let it be opened there."""
+        if folder not in self._reader:
+            self._reader.expect(folder, self._open, folder, int(np.random.randint(*self.starting_frame_range)))
 
     def _open(self, folder: str, start: int) -> OpenedTrajectory:
         """Read the file of a trajectory that holds the start frame, or the first whole one after it."""
@@ -253,7 +259,8 @@ class RolloutDataset(TrajectoryPool):
         """Read the file that an environment has come to; False for one that cannot be read."""
         path = self._path(env, self.traj_file_idxs[env])
         try:
-            frames = self._reader.take(path, self._load, path)
+            self._reader.expect(path, self._load, path)
+            frames = self._reader.take(path)
         except FrameFileError as error:
             self._report_damage([(path, str(error))])
             return False
@@ -352,9 +359,14 @@ class RolloutDataset(TrajectoryPool):
         return Transition(*map(empty, (*names, "observations", "privileged_observations")))
 
     def fill_transition(self, buffer: Any, env_ids: Sequence[int] | Tensor | None = None) -> None:
-        """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`."""
+        """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`.
+
+        StopIteration when there is no next one for one of them. What follows the very last frame is that frame again.
+        """
         self.look_after_collectors()
         envs = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
+        if self._is_exhausted[envs].any():
+            raise StopIteration
         frames = self._gather(envs, _FIELDS)
         is_start = torch.from_numpy(self.traj_cursors[envs] == self._start_frames[envs]).to(self.device)
         is_cut = torch.from_numpy(self._advance(envs)).to(self.device)
@@ -389,6 +401,10 @@ class RolloutDataset(TrajectoryPool):
         for place in np.flatnonzero(self.traj_cursors[envs] >= self._file_stops[envs]):
             env = int(envs[place])
             expected = self.traj_cursors[env]
-            # A file that had to be skipped leaves a gap, over which an episode does not go on.
-            is_cut[place] = self._maintain_handler(env) or self.traj_cursors[env] != expected
+            try:
+                # A file that had to be skipped leaves a gap, over which an episode does not go on.
+                is_cut[place] = self._maintain_handler(env) or self.traj_cursors[env] != expected
+            except StopIteration:
+                self.traj_cursors[env] -= 1
+                is_cut[place] = self._is_exhausted[env] = True
         return is_cut
