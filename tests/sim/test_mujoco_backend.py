@@ -164,6 +164,7 @@ def test_an_engine_warning_without_divergence_is_said_once(backend, caplog, monk
     full = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
     for _ in range(2):
         backend.batch.warning[0, full, 1] = 1
+        backend.step(1)
         assert not backend.check_diverged().any()
     assert len(caplog.records) == 1
 

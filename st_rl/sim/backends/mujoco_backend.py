@@ -16,8 +16,8 @@ from st_rl.utils.log import logger
 class MujocoBackend(Backend):
     """Steps robots with `mujoco.batch.Batch`, which is bitwise equal to `mj_step` for each of them.
 
-    MuJoCo's state is float64 and lives in rows that torch shares; it is converted to float32 once for each step, when
-    it is first read.
+    MuJoCo's state is float64 and lives in rows that torch shares; each step converts what a task reads to float32.
+    Everything but a step is plain torch, so that what a task does between two steps can be compiled.
     """
 
     def __init__(self, model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cpu") -> None:
@@ -32,7 +32,7 @@ class MujocoBackend(Backend):
         self._forces = self.batch.bind("qfrc_actuator")
         self.batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
         self._state = torch.from_numpy(self.batch.state)
-        self._fresh_row = self.batch.state[0].copy()
+        self._fresh_row = self._state[0].clone()
         self._columns = {name: _columns(self.batch, name) for name in ("qpos", "qvel", "ctrl")}
         # qpos and qvel lie side by side in a row, so one copy converts both.
         self._motion = slice(self._columns["qpos"].start, self._columns["qvel"].stop)
@@ -40,10 +40,9 @@ class MujocoBackend(Backend):
         self._qpos32, self._qvel32 = self._motion32.split([model.nq, model.nv], dim=1)
         self._sensors32 = torch.zeros(num_envs, model.nsensordata)
         self._forces32 = torch.zeros(num_envs, model.nv)
-        self._motion_is_stale = self._sensors_are_stale = self._forces_are_stale = False
         self._engine_log = getattr(mujoco, "MjLogConfig", None)
         self._simulation_error = mujoco.batch.SimulationError
-        self._failed = np.zeros(num_envs, dtype=bool)
+        self._unstable = torch.zeros(num_envs, dtype=torch.bool)
         self._fields: dict[str, torch.Tensor] = {}
         self._constants_follow = False
         self._reported: set[int] = set()
@@ -51,29 +50,21 @@ class MujocoBackend(Backend):
     @property
     def qpos(self) -> torch.Tensor:
         """`(N, nq)` positions."""
-        self._refresh_motion()
         return self._qpos32
 
     @property
     def qvel(self) -> torch.Tensor:
         """`(N, nv)` velocities."""
-        self._refresh_motion()
         return self._qvel32
 
     @property
     def sensordata(self) -> torch.Tensor:
         """`(N, nsensordata)` sensor readings."""
-        if self._sensors_are_stale:
-            np.copyto(self._sensors32.numpy(), self._sensors)
-            self._sensors_are_stale = False
         return self._sensors32
 
     @property
     def joint_force(self) -> torch.Tensor:
         """`(N, nv)` generalised force of the actuators."""
-        if self._forces_are_stale:
-            np.copyto(self._forces32.numpy(), self._forces)
-            self._forces_are_stale = False
         return self._forces32
 
     def set_control(self, control: torch.Tensor) -> None:
@@ -87,31 +78,32 @@ class MujocoBackend(Backend):
                 self.batch.step(nstep=num_substeps)
         except self._simulation_error as error:
             # The robots named kept the state they had; the others were stepped.
-            self._failed[error.ids] = True
+            self._unstable.numpy()[error.ids] = True
             logger.warning(str(error))
-        self._motion_is_stale = self._sensors_are_stale = self._forces_are_stale = True
+        np.copyto(self._motion32.numpy(), self.batch.state[:, self._motion])
+        np.copyto(self._sensors32.numpy(), self._sensors)
+        np.copyto(self._forces32.numpy(), self._forces)
+        if self.batch.warning.any():
+            self._unstable.numpy()[:] |= self.batch.warning[:, _FIRST_UNSTABLE:, 1].any(axis=1)
+            self._report_other_warnings()
+            self.batch.warning[:] = 0
 
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
-        """Write fresh rows for the robots of `mask` `(N,)`; on the CPU an index list costs no sync."""
-        rows = np.flatnonzero(mask.numpy())
-        if len(rows) == 0:
-            return
-        state = self.batch.state
-        state[rows] = self._fresh_row
-        state[rows, self._columns["qpos"]] = qpos.numpy()[rows]
-        state[rows, self._columns["qvel"]] = qvel.numpy()[rows]
-        self._refresh_motion()
-        self._motion32.numpy()[rows] = state[rows, self._motion]
-        self.sensordata.numpy()[rows] = 0.0
-        self.joint_force.numpy()[rows] = 0.0
+        """Write fresh rows for the robots of `mask` `(N,)`; a masked write, so others keep every bit."""
+        column = mask[:, None]
+        self._state.copy_(torch.where(column, self._fresh_row, self._state))
+        motion = self._state[:, self._motion]
+        motion.copy_(torch.where(column, torch.cat([qpos, qvel], dim=1), motion))
+        self._motion32.copy_(motion)
+        self._sensors32.masked_fill_(column, 0.0)
+        self._forces32.masked_fill_(column, 0.0)
 
     def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
         """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`."""
-        start, stop = column, column + delta.shape[1]
-        velocity = self.batch.state[:, self._columns["qvel"]][:, start:stop]
-        np.add(velocity, delta.numpy(), out=velocity, where=mask.numpy()[:, None])
-        if not self._motion_is_stale:
-            np.copyto(self._qvel32.numpy()[:, start:stop], velocity)
+        start = self._columns["qvel"].start + column
+        velocity = self._state[:, start : start + delta.shape[1]]
+        velocity.add_(torch.where(mask[:, None], delta, 0.0))
+        self._qvel32[:, column : column + delta.shape[1]].copy_(velocity)
 
     def expand(self, field: str) -> torch.Tensor:
         """Give a field of the model a value per robot and return it live, `(N, ...)` float64."""
@@ -130,15 +122,9 @@ class MujocoBackend(Backend):
         MuJoCo resets a simulation that blows up to its default pose and reports success, so the numbers alone would
         not tell.
         """
-        self._refresh_motion()
         # One sum instead of a test for each number: it is finite only if all of them are.
-        diverged = self._motion32.sum(dim=1).isfinite().logical_not_()
-        if self.batch.warning.any() or self._failed.any():
-            unstable = self.batch.warning[:, _FIRST_UNSTABLE:, 1].any(axis=1) | self._failed
-            diverged |= torch.from_numpy(unstable)
-            self._report_other_warnings()
-            self.batch.warning[:] = 0
-            self._failed[:] = False
+        diverged = self._motion32.sum(dim=1).isfinite().logical_not_() | self._unstable
+        self._unstable.fill_(False)
         return diverged
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,19 +148,12 @@ class MujocoBackend(Backend):
         self._motion32.copy_(self._state[:, self._motion])
         self._sensors32.copy_(state["sensordata"])
         self._forces32.copy_(state["joint_force"])
-        self._motion_is_stale = self._sensors_are_stale = self._forces_are_stale = False
         for name, value in state["fields"].items():
             self.expand(name).copy_(value)
         if state["constants_follow"]:
             self.refresh_constants()
         self.batch.warning[:] = 0
-        self._failed[:] = False
-
-    def _refresh_motion(self) -> None:
-        """Convert positions and velocities unless that has been done since the last step."""
-        if self._motion_is_stale:
-            np.copyto(self._motion32.numpy(), self.batch.state[:, self._motion])
-            self._motion_is_stale = False
+        self._unstable.fill_(False)
 
     def _report_other_warnings(self) -> None:
         """Log warnings that do not mean divergence, such as a full contact buffer, once for each kind."""
