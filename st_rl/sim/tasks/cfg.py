@@ -59,6 +59,8 @@ class TaskCfg:
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     only_positive_rewards: bool = False
     """Whether the sum of the terms is cut off below at zero, so that falling early never pays."""
+    privileged_actor: bool = False
+    """Whether the actor sees all that the critic sees, without noise: a teacher for `st-rl distill`."""
 
     def for_evaluation(self, fine: bool = True) -> "TaskCfg":
         """A copy to judge a policy with: nothing disturbed or randomised, and fine physics unless told otherwise."""

@@ -96,6 +96,10 @@ class Task(VecEnv):
             random: Names of the random numbers that one step of a robot needs, with the range of each. Those called
                 `noise` are added to the leading columns of the actor's observation.
         """
+        if self.cfg.privileged_actor:
+            # In the order of the critic: what this actor sees is what the critic of a student sees.
+            segments, privileged = {**segments, **privileged}, {}
+            random = {name: ranges for name, ranges in random.items() if name != "noise"}
         self.obs_segments = dict(segments)
         self.critic_obs_segments = {**segments, **privileged} if privileged else self.obs_segments
         self.privileged_obs_segments = self.critic_obs_segments

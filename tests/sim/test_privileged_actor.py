@@ -1,0 +1,32 @@
+"""A teacher sees what only the critic of its student sees."""
+
+import pytest
+import torch
+
+from st_rl.sim.tasks import TASKS, make_task
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_privileged_actor_sees_what_the_critic_of_the_student_sees(name):
+    student, teacher = (
+        make_task(name, 4, seed=1, **{"physics.num_threads": 1, "privileged_actor": value}) for value in (False, True)
+    )
+    assert list(teacher.obs_segments.items()) == list(student.critic_obs_segments.items())
+    assert teacher.num_privileged_obs is None
+    assert teacher.get_privileged_observations() is None
+    assert teacher.num_obs == (student.num_privileged_obs or student.num_obs)
+    assert "noise" not in teacher.random
+    # In the same state both tell the same.
+    teacher.backend.load_state_dict(student.backend.state_dict())
+    for buffer in ("commands", "phase", "properties"):
+        if buffer in student.buffers:
+            teacher.buffers[buffer].copy_(student.buffers[buffer])
+    clean = []
+    for task in (student, teacher):
+        task._read_state()
+        task._judge()
+        clean.append(task._observe())
+    torch.testing.assert_close(*clean)
+    obs, _, _, infos = teacher.step(torch.zeros(4, teacher.num_actions))
+    assert set(infos["observations"]) & {"policy", "critic"} == {"policy"}
+    assert torch.equal(obs, teacher._observe())
