@@ -1,6 +1,7 @@
 """Adversarial PPO: a discriminator judges how much a robot moves like a reference, which the robot learns to do."""
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from st_rl.algorithms.tppo import GET_PROB_FUNC, TPPO, Schedule
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage
+from st_rl.storage.fields import resolve_shape
 from st_rl.storage.rollout_storage import AmpRolloutStorage
 from st_rl.utils.config import own_settings_from
 from st_rl.utils.log import logger
@@ -116,12 +118,16 @@ class APPOAlgoMixin(_Algorithm):
 
     def init_storage(self, *args: Any, **kwargs: Any) -> None:
         """Allocate a rollout storage with the motion features of every step."""
-        settings: dict[str, Any] = {"amp_obs_shape": (self.amp_obs_dim,), **kwargs}
+        given = resolve_shape(kwargs.pop("amp_obs_shape", None) or None)
+        if given is not None and math.prod(given) != self.amp_obs_dim:
+            raise ValueError(
+                f"storage.amp_obs_shape is {given} but the discriminator takes {self.amp_obs_dim} numbers; leave it out"
+            )
         if self._has_replay or self._masks_resets:
             self.storage_class = AmpHistoryStorage
-            settings["past_ref_obs_shape"] = settings["amp_obs_shape"] if self._has_replay else None
-            settings["ref_mask_shape"] = 1 if self._masks_resets else None
-        super().init_storage(*args, **settings)
+            kwargs["past_ref_obs_shape"] = (self.amp_obs_dim,) if self._has_replay else None
+            kwargs["ref_mask_shape"] = 1 if self._masks_resets else None
+        super().init_storage(*args, amp_obs_shape=(self.amp_obs_dim,), **kwargs)
 
     @property
     def learned_infos(self) -> tuple[str, ...]:
@@ -153,6 +159,11 @@ class APPOAlgoMixin(_Algorithm):
         for key in ("ref_obs_norm_state_dict", "ref_motion_norm_state_dict"):
             if key in self._normalizers() and not state_dict.get(key):
                 logger.warning(f"the checkpoint has no '{key}': the statistics of the motion features stay as they are")
+        if self.share_amp_normalizer and state_dict.get("ref_motion_norm_state_dict"):
+            logger.warning(
+                "the checkpoint was trained with a normaliser for the reference alone, which is ignored; set "
+                "share_amp_normalizer=False to go on as it was"
+            )
         self._discriminator_learning.check(state_dict)
         super().load_state_dict(state_dict)
         self._discriminator_learning.load_state_dict(state_dict)
@@ -191,8 +202,10 @@ class APPOAlgoMixin(_Algorithm):
             transition.ref_mask = ~finished
         if infos.get("log") is None:
             infos["log"] = {}  # pyright: ignore[reportIndexIssue]
-        infos["log"]["Episode_Reward/style_reward"] = judged["mean_style"]
-        infos["log"]["Episode_Reward/task_reward"] = judged["mean_task"]
+        # An environment that delivers `episode` has only that one shown.
+        for shown in (infos["log"], infos.get("episode") or {}):
+            shown["Episode_Reward/style_reward"] = judged["mean_style"]
+            shown["Episode_Reward/task_reward"] = judged["mean_task"]
         super().process_env_step(judged["reward"], dones, infos, next_obs, next_critic_obs)
 
     def _motion_features(self, infos: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -278,7 +291,7 @@ class APPOAlgoMixin(_Algorithm):
         losses, inter_vars, stats = super().compute_losses(minibatch)
         if self.dagger_loss_coef != 0:
             labels = minibatch.action_labels
-            mean = self.actor_critic.action_mean[: labels.shape[0]]
+            mean = self.actor_critic.bounded(self.actor_critic.action_mean[: labels.shape[0]])
             losses["dagger_loss"] = torch.linalg.vector_norm(mean - labels, dim=-1).mean()
         if self.mimic_loss_coef != 0:
             with torch.no_grad():

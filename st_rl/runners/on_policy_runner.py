@@ -325,7 +325,7 @@ class OnPolicyRunner(SavedTraining):
         return obs, critic_obs
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The infos with clean numbers where something is learned from them; the environment's own object if they are."""
+        """The infos with clean numbers where something is learned from them; the environment's own object if so."""
         for name in self.alg.learned_infos:
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))

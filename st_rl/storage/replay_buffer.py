@@ -59,8 +59,9 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """The valid rows and the place of the next one, for a checkpoint."""
-        rows = slice(0, self.num_samples)
-        return {"states": self.states[rows], "next_states": self.next_states[rows], "step": self.step}
+        # Copies: a view would take the empty rows along into the file.
+        states, next_states = (ring[: self.num_samples].clone() for ring in (self.states, self.next_states))
+        return {"states": states, "next_states": next_states, "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave; a ring of another size keeps the newest rows."""

@@ -81,7 +81,7 @@ class TestGradientPenalty:
                 for offset in step * np.eye(WIDTH)
             ]
             lengths.append(np.sum(np.square(gradient)))
-        assert float(discriminator.compute_grad_pen(x)) == pytest.approx(3.0 * np.mean(lengths), rel=1e-6)
+        assert discriminator.compute_grad_pen(x).item() == pytest.approx(3.0 * np.mean(lengths), rel=1e-6)
 
     @pytest.mark.parametrize("hidden_dims", [[], [8], [9, 5]])
     def test_trains_the_weights_as_the_gradient_of_the_gradient_does(self, hidden_dims):
