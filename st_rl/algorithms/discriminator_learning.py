@@ -17,6 +17,7 @@ from st_rl.utils.log import logger
 
 SCHEDULED_WEIGHTS = ("style_reward_coef", "task_reward_lerp", "discriminator_grad_pen", "discriminator_loss_coef")
 SATURATED_ACCURACY = 0.99
+LEAST_VALUES = {"update_interval": 1, "replay_size": 0, "replay_iterations": 1, "saturation_patience": 1}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class DiscriminatorOptions:
         unused = {key: given.pop(key) for key in list(given) if key not in known}
         report_unused_keys(unused, "discriminator_cfg", known, strict)
         options = DiscriminatorOptions(**given)
-        for name, least in (("update_interval", 1), ("replay_size", 0), ("replay_iterations", 1)):
+        for name, least in LEAST_VALUES.items():
             if getattr(options, name) < least:
                 raise ValueError(f"discriminator_cfg.{name} is {getattr(options, name)}; it must be at least {least}")
         for name, points in options.schedules.items():
