@@ -2,6 +2,8 @@
 
 Both libraries train through their own runner on the same prepared data, without a simulation, in plain eager code and
 with the same number of threads. They take turns, so that whatever else the machine does slows down both alike.
+With `--tuned` each runs as fast as it can: this library compiled and with the threads that it chooses for updates, as
+in a long training, and rsl_rl with one thread or all of them, whichever takes it less time.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +144,7 @@ def print_row(row: dict[str, Any]) -> None:
     print("  ".join(cells), flush=True)
 
 
-def print_header(threads: int, names: list[str]) -> None:
+def print_header(threads: str, names: list[str]) -> None:
     both = " / ".join(names)
     print(f"\n{threads} thread(s); medians in ms, {both}; share of the measured matrix rate")
     if len(names) == 2:
@@ -151,17 +154,38 @@ def print_header(threads: int, names: list[str]) -> None:
     print("  ".join([f"{'robots x steps, policy':<35}", *titles]))
 
 
+def tuned_sides(workload: Workload, peer_python: str | None) -> dict[str, Side]:
+    """Both libraries, each with the settings that make it fastest."""
+    sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1)}
+    # Before anything else runs, because it measures which threads suit it.
+    sides["st_rl"].ask(workload=workload.to_json())
+    if peer_python is None:
+        return sides
+    peers: dict[float, Side] = {}
+    for threads in sorted({1, os.cpu_count() or 1}):
+        peer = Side(peer_python, "worker_rsl_rl.py", threads)
+        peer.ask(workload=workload.to_json())
+        times = summarize(peer.ask(iterations=5))
+        peers[times["total"]["min_ms"]] = peer
+    sides["rsl_rl"] = peers.pop(min(peers))
+    for slower in peers.values():
+        slower.close()
+    return sides
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peer = FOLDER.parent / ".venv-peers" / "bin" / "python"
     parser.add_argument("--peer-python", default=str(peer), help="interpreter of the environment that holds rsl_rl")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="numbers of torch threads to compare with")
+    parser.add_argument("--tuned", action="store_true", help="each library as fast as it can be")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the samples of one row")
     parser.add_argument("--rounds", type=int, default=7, help="least number of samples of a row")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
     parser.add_argument("--robots", type=int, nargs="+", default=[256, 1024], help="numbers of robots")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_cpu.json", help="where results go")
+    parser.add_argument("--output", type=Path, help="where results go; results/ppo_cpu.json or ppo_cpu_tuned.json")
     options = parser.parse_args()
+    output = options.output or FOLDER / "results" / f"ppo_cpu{'_tuned' if options.tuned else ''}.json"
 
     pythons = {"st_rl": (sys.executable, "worker_st_rl.py")}
     if Path(options.peer_python).exists():
@@ -169,20 +193,24 @@ def main() -> None:
     else:
         print(f"{options.peer_python} is not there: this library alone. benchmarks/README.md says how to make it.")
     rows = []
-    for threads in options.threads:
-        print_header(threads, list(pythons))
+    for threads in [0] if options.tuned else options.threads:
+        print_header("the fastest number of" if options.tuned else str(threads), list(pythons))
         for workload in WORKLOADS:
             if options.only not in workload.policy or workload.robots not in options.robots:
                 continue
             # New processes for every row: no row inherits the memory or the warmth of another.
-            sides = {name: Side(python, worker, threads) for name, (python, worker) in pythons.items()}
-            row = {"threads": threads, **compare(workload, sides, options.seconds, options.rounds)}
+            if options.tuned:
+                workload = replace(workload, engine="compile", update_threads="auto")
+                sides = tuned_sides(workload, options.peer_python if "rsl_rl" in pythons else None)
+            else:
+                sides = {name: Side(python, worker, threads) for name, (python, worker) in pythons.items()}
+            row = {"threads": threads or "fastest", **compare(workload, sides, options.seconds, options.rounds)}
             for side in sides.values():
                 side.close()
             rows.append(row)
             print_row(row)
-    write_results(options.output, {"benchmark": "ppo_cpu", **describe_machine(), "rows": rows})
-    print(f"\nwritten to {options.output}")
+    write_results(output, {"benchmark": "ppo_cpu", **describe_machine(), "rows": rows})
+    print(f"\nwritten to {output}")
 
 
 if __name__ == "__main__":
