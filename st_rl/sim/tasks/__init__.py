@@ -7,12 +7,18 @@ import torch
 
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
 from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
+from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp, QuadrupedAmpCfg
 from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkour
 from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.quadruped_walk_cfg import QuadrupedWalkCfg
 from st_rl.sim.tasks.task import Task
-from st_rl.sim.tasks.training import BALANCE_TRAINING, QUADRUPED_PARKOUR_TRAINING, QUADRUPED_WALK_TRAINING
+from st_rl.sim.tasks.training import (
+    BALANCE_TRAINING,
+    QUADRUPED_AMP_TRAINING,
+    QUADRUPED_PARKOUR_TRAINING,
+    QUADRUPED_WALK_TRAINING,
+)
 from st_rl.utils.config import unknown_name_message
 
 __all__ = ["TASKS", "Task", "TaskCfg", "TaskEntry", "find_task", "make_task", "with_overrides"]
@@ -32,6 +38,7 @@ class TaskEntry(NamedTuple):
 
 TASKS: dict[str, TaskEntry] = {
     "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
+    "quadruped-amp": TaskEntry(QuadrupedAmp, QuadrupedAmpCfg, QUADRUPED_AMP_TRAINING),
     "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),
     "quadruped-walk": TaskEntry(QuadrupedWalk, QuadrupedWalkCfg, QUADRUPED_WALK_TRAINING),
 }

@@ -40,8 +40,26 @@ def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **a
     }
 
 
+def amp_config(
+    name: str, max_iterations: int, hidden_dims: tuple[int, ...], style_width: int, **algorithm: Any
+) -> dict[str, Any]:
+    """A configuration for motion priors; `style_width` is the number of values of a style (the task's `D`)."""
+    config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
+    config["runner_class_name"] = "AmpPolicyRunner"
+    config["policy"]["class_name"] = "AmpActorCritic"
+    config["policy"]["amp_discriminator"] = {
+        "input_dim": 2 * style_width,
+        "hidden_dims": [128, 64],
+        "style_reward_coef": 0.1,
+        "task_reward_lerp": 0.5,
+        "discriminator_grad_pen": 5.0,
+    }
+    return config
+
+
 QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
+QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
 
 QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
 QUADRUPED_PARKOUR_TRAINING["policy"] |= {
