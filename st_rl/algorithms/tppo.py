@@ -351,7 +351,8 @@ class TPPO(PPO):
             policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         labels = minibatch.action_labels
         # Mirrored samples, which follow the real ones, have no labels.
-        mean, std = policy.action_mean[: labels.shape[0]], policy.action_std[: labels.shape[0]]
+        mean = policy.bounded(policy.action_mean[: labels.shape[0]])
+        std = policy.action_std[: labels.shape[0]]
         distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
         losses["distillation_loss"] = distance.mean()
         if self.distill_target in BOUNDED_TARGETS:

@@ -14,6 +14,7 @@ from st_rl.modules.actor_critic_recurrent import (
 )
 from st_rl.modules.all_mixer import EncoderStateAc, EncoderStateAcRecurrent
 from st_rl.modules.amp_discriminator import AmpActorCritic, AmpActorCriticRecurrent, AMPDiscriminator, AmpMixin
+from st_rl.modules.composition import compose_policy
 from st_rl.modules.conv2d import Conv2dHeadModel, Conv2dModel
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.encoder_actor_critic import (
@@ -92,7 +93,11 @@ def policy_classes() -> dict[str, type[ActorCritic]]:
 
 
 def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
-    """Make a policy from a configuration, with what it leaves out taken from the environment."""
+    """Make a policy from a configuration, with what it leaves out taken from the environment.
+
+    `mixins`, a list of names, puts them in front of the class: `{"class_name": "ActorCriticRecurrent", "mixins":
+    ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`.
+    """
     classes = policy_classes()
     if policy_class_name not in classes:
         raise ValueError(unknown_name_message("policy class", policy_class_name, classes))
@@ -110,4 +115,5 @@ def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str
     num_actor_obs = cfg.pop("num_actor_obs", None) or env.num_obs
     num_critic_obs = cfg.pop("num_critic_obs", None) or getattr(env, "num_privileged_obs", None) or env.num_obs
     num_actions = cfg.pop("num_actions", None) or env.num_actions
-    return classes[policy_class_name](num_actor_obs, num_critic_obs, num_actions, **cfg)
+    policy_class = compose_policy(classes[policy_class_name], cfg.pop("mixins", ()), globals())
+    return policy_class(num_actor_obs, num_critic_obs, num_actions, **cfg)

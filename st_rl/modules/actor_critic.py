@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from st_rl.modules.gaussian import DiagonalGaussian
+from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
 from st_rl.modules.memory import Memory
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -81,6 +81,7 @@ class ActorCritic(nn.Module):
     """
 
     is_recurrent = False
+    action_bound: Tensor | None
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -99,6 +100,9 @@ class ActorCritic(nn.Module):
         obs_segments: Mapping[str, Any] | None = None,
         critic_obs_segments: Mapping[str, Any] | None = None,
         privileged_obs_segments: Mapping[str, Any] | None = None,
+        min_noise_std: float | None = None,
+        max_noise_std: float | None = None,
+        action_bound: float | Sequence[float] | None = None,
         **kwargs: Any,
     ):
         super().__init__()
@@ -114,6 +118,11 @@ class ActorCritic(nn.Module):
         self.actor = build_head(self.num_actor_obs, actor_hidden_dims, self.num_actions, activation, mu_activation)
         self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, activation)
         self.std = nn.Parameter(float(init_noise_std) * torch.ones(self.num_actions))
+        self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
+        self.clip_std()
+        # Not in the state dict: it is a setting, and policies without it have no such key.
+        bound = None if action_bound is None else _positive_bound(action_bound, self.num_actions)
+        self.register_buffer("action_bound", bound, persistent=False)
         # The distribution of the last act; there is none before the first one.
         self.distribution: Normal | None = None
 
@@ -141,7 +150,10 @@ class ActorCritic(nn.Module):
     def update_distribution(self, observations: Tensor) -> None:
         """Set the action distribution for inputs of the actor head."""
         mean = run_head(self.actor, observations)
-        self.distribution = DiagonalGaussian(mean, self.std)
+        bound = self.action_bound
+        self.distribution = (
+            DiagonalGaussian(mean, self.std) if bound is None else SquashedGaussian(mean, self.std, bound)
+        )
 
     def act(
         self,
@@ -159,11 +171,15 @@ class ActorCritic(nn.Module):
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         mean = self.action_mean.detach()
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
-        return mean + self.action_std.detach() * torch.randn_like(mean)
+        return self.bounded(mean + self.action_std.detach() * torch.randn_like(mean))
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """The mean action `(..., A)`; the distribution stays as it was."""
-        return self.actor(self.actor_input(observations, inference=True))
+        return self.bounded(self.actor(self.actor_input(observations, inference=True)))
+
+    def bounded(self, actions: Tensor) -> Tensor:
+        """Actions `(..., A)` that a bounded policy squashes into its bounds; others leave them as they are."""
+        return actions if self.action_bound is None else self.action_bound * torch.tanh(actions)
 
     def evaluate(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
@@ -198,12 +214,12 @@ class ActorCritic(nn.Module):
 
     @property
     def action_mean(self) -> Tensor:
-        """Mean of the last distribution, `(..., A)`."""
+        """Mean of the last distribution, `(..., A)`; of the Gaussian before squashing where actions are bounded."""
         return self._distribution.mean
 
     @property
     def action_std(self) -> Tensor:
-        """Standard deviation of the last distribution, `(..., A)`."""
+        """Standard deviation of the last distribution, `(..., A)`, before it is squashed as well."""
         return self._distribution.stddev
 
     @property
@@ -213,9 +229,10 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
-        """Clamp the standard deviation in place."""
-        if min is not None or max is not None:
-            self.std.clamp_(min=min, max=max)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        """Clamp the standard deviation in place, to these limits and to those of the policy."""
+        for low, high in ((min, max), (self.min_noise_std, self.max_noise_std)):
+            if low is not None or high is not None:
+                self.std.clamp_(min=low, max=high)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy gets: all but the last distribution, whose tensors may hang on a graph that cannot be copied."""
@@ -289,6 +306,14 @@ def _resolve_sizes(
             f"got num_actor_obs={num_actor_obs}, num_critic_obs={num_critic_obs}, num_actions={num_actions}"
         )
     return int(num_actor_obs), int(num_critic_obs), int(num_actions)
+
+
+def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
+    """The largest action `(A,)`, given once for all or for each; ValueError when it is not positive."""
+    limits = torch.as_tensor(bound, dtype=torch.float32).expand(num_actions).clone()
+    if not bool((limits > 0).all()):
+        raise ValueError(f"action_bound={bound} must be positive: actions lie between minus and plus the bound")
+    return limits
 
 
 class Actor(nn.Module):

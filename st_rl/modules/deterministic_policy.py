@@ -20,4 +20,8 @@ class DeterministicPolicyMixin(_Policy):
     def act(self, *args: Any, **kwargs: Any) -> Tensor:
         """Update the distribution as the parent does and return its mean `(..., A)`."""
         actions = super().act(*args, **kwargs)
-        return actions if kwargs.get("inference") else self.action_mean
+        if kwargs.get("inference"):
+            return actions
+        # Any parent with an action_mean will do; ours may bound it.
+        bounded = getattr(super(), "bounded", None)
+        return self.action_mean if bounded is None else bounded(self.action_mean)

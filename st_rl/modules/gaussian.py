@@ -3,9 +3,15 @@
 import math
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+# Nodes and weights that integrate a function over the standard normal distribution.
+_RULE = tuple(zip(*(array.tolist() for array in np.polynomial.hermite_e.hermegauss(12))))
+# The largest share of its bound that an action is taken for, so that what was squashed stays finite.
+LARGEST_SHARE = 1.0 - 1e-6
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -31,3 +37,26 @@ class DiagonalGaussian(Normal):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Normal:
         """A plain `Normal` of a larger shape."""
         return Normal(self.loc, self.scale, validate_args=False).expand(batch_shape, _instance)
+
+
+class SquashedGaussian(DiagonalGaussian):
+    """Actions `bound * tanh(u)` of a Gaussian `u`, within `bound (A,)`; `mean` and `stddev` are those of `u`."""
+
+    def __init__(self, mean: Tensor, std: Tensor, bound: Tensor):
+        super().__init__(mean, std)
+        self._bound = bound
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of every bounded action, `(..., A)`."""
+        before = torch.atanh((value / self._bound).clamp(-LARGEST_SHARE, LARGEST_SHARE))
+        return super().log_prob(before) - self._log_slope(before)
+
+    def entropy(self) -> Tensor:
+        """Entropy of every bounded action, `(..., A)`: of `u`, and by quadrature the mean logarithm of the slope."""
+        spread = math.sqrt(2.0 * math.pi)
+        slopes = [weight / spread * self._log_slope(self.loc + node * self._shared_std) for node, weight in _RULE]
+        return super().entropy() + torch.stack(slopes).sum(dim=0)
+
+    def _log_slope(self, before: Tensor) -> Tensor:
+        """Logarithm of the slope of `bound * tanh` at `before (..., A)`, exact where the slope itself would vanish."""
+        return self._bound.log() + 2.0 * (math.log(2.0) - before - torch.nn.functional.softplus(-2.0 * before))

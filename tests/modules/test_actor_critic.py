@@ -278,8 +278,8 @@ def test_a_policy_in_use_can_be_copied_and_pickled():
 
 def test_a_subclass_overrides_one_hook_and_all_methods_follow():
     class Doubled(ActorCritic):
-        def actor_input(self, observations, masks=None, hidden_states=None):
-            return super().actor_input(2 * observations, masks=masks, hidden_states=hidden_states)
+        def actor_input(self, observations, **kwargs):
+            return super().actor_input(2 * observations, **kwargs)
 
     torch.manual_seed(0)
     doubled = Doubled(OBS, OBS, A, [8], [8])

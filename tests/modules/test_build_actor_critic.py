@@ -133,3 +133,50 @@ def test_the_environments_segments_are_not_changed():
     policy = build_actor_critic(env, "ActorCritic", SMALL)
     policy.act(torch.zeros(2, 6))
     assert segments == OrderedDict(a=2, b=(4,))
+
+
+MIXED_ENV = make_env(obs_segments={"pose": 4, "velocity": 2}, critic_obs_segments={"pose": 4, "velocity": 2, "mass": 3})
+MIXED = {**SMALL, "rnn_hidden_size": 4, "encoder_component_names": ["pose"], "encoder_kwargs": {"hidden_sizes": [4]}}
+
+
+class TestMixins:
+    def build(self, base: str, *mixins: str, **settings):
+        return build_actor_critic(MIXED_ENV, base, {**MIXED, "mixins": list(mixins), **settings})
+
+    def test_make_the_declared_class_in_any_order_of_names(self):
+        settings = {"estimator_target_components": ["velocity"]}
+        policy = self.build("ActorCriticRecurrent", "EncoderActorCriticMixin", "EstimatorMixin", **settings)
+        declared = st_rl.modules.EncoderStateAcRecurrent
+        assert type(policy).__mro__[1:] == declared.__mro__[1:]
+        assert set(policy.state_dict()) == set(
+            build_actor_critic(MIXED_ENV, "EncoderStateAcRecurrent", {**MIXED, **settings}).state_dict()
+        )
+
+    def test_make_what_no_class_declares(self):
+        policy = self.build(
+            "ActorCriticRecurrent",
+            "DeterministicPolicyMixin",
+            "PrivilegeEstimatorMixin",
+            "EstimatorMixin",
+            "EncoderActorCriticMixin",
+            estimator_target_components=["velocity"],
+            adaptor_target_components=["mass"],
+        )
+        obs = torch.randn(5, 6)
+        torch.testing.assert_close(policy.act(obs), policy.action_mean)
+        assert policy.get_estimated_state().shape == (5, 2)
+        assert policy.get_adapted_state().shape == (5, 3)
+        assert type(policy) is type(copy.deepcopy(policy))
+
+    @pytest.mark.parametrize(
+        ("base", "mixins", "message"),
+        [
+            ("ActorCritic", ["EncodrActorCriticMixin"], "unknown policy mixin 'EncodrActorCriticMixin'; did you mean"),
+            ("ActorCritic", ["EstimatorMixin", "EstimatorMixin"], "name each once"),
+            ("ActorCritic", ["VisualActorCriticMixin", "EncoderActorCriticMixin"], "either the visual or the encoder"),
+            ("StateAc", ["EncoderActorCriticMixin"], "StateAc already has EstimatorMixin"),
+        ],
+    )
+    def test_that_do_not_go_together_are_refused(self, base, mixins, message):
+        with pytest.raises(ValueError, match=message):
+            self.build(base, *mixins)

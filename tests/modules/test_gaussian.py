@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal, kl_divergence
+from torch.distributions import AffineTransform, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from st_rl.modules.actor_critic import build_head
-from st_rl.modules.gaussian import DiagonalGaussian
+from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
 
 
 def _inputs(*shape: int):
@@ -60,3 +60,39 @@ def test_overwriting_activations_change_neither_results_nor_gradients_nor_inputs
     torch.testing.assert_close(head(inputs), plain(inputs), rtol=0.0, atol=0.0)
     torch.testing.assert_close(gradients[0], gradients[1])
     assert torch.equal(inputs, before)
+
+
+class TestSquashedGaussian:
+    def make(self, shape=(6, 3)):
+        mean, std, noise = _inputs(*shape)
+        bound = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
+        return mean, std, bound, bound * torch.tanh(mean.detach() + std.detach() * noise)
+
+    def test_density_is_that_of_the_transformed_normal(self):
+        mean, std, bound, actions = self.make()
+        transforms = [TanhTransform(), AffineTransform(0.0, bound)]
+        expected = TransformedDistribution(Normal(mean, std.expand_as(mean)), transforms).log_prob(actions)
+        torch.testing.assert_close(SquashedGaussian(mean, std, bound).log_prob(actions), expected, rtol=1e-6, atol=1e-6)
+
+    def test_density_integrates_to_one(self):
+        mean, std = torch.tensor([0.7], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
+        bound = torch.tensor([2.0], dtype=torch.float64)
+        grid = torch.linspace(-2.0, 2.0, 200_001, dtype=torch.float64)[1:-1]
+        density = SquashedGaussian(mean, std, bound).log_prob(grid[:, None]).exp().squeeze(-1)
+        assert float(torch.trapezoid(density, grid)) == pytest.approx(1.0, abs=1e-4)
+
+    def test_entropy_is_the_mean_of_minus_the_log_density(self):
+        mean, std, bound, _ = self.make((2, 3))
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(200_000, 2, 3, generator=generator, dtype=torch.float64)
+        distribution = SquashedGaussian(mean.detach(), std.detach(), bound)
+        drawn = -distribution.log_prob(bound * torch.tanh(mean.detach() + std.detach() * noise)).mean(dim=0)
+        torch.testing.assert_close(distribution.entropy(), drawn, rtol=0, atol=0.02)
+
+    def test_stays_finite_at_the_bound(self):
+        mean, std, bound = torch.zeros(1, 2), torch.ones(2), torch.ones(2)
+        mean.requires_grad_()
+        log_prob = SquashedGaussian(mean, std, bound).log_prob(torch.tensor([[1.0, -1.0]]))
+        log_prob.sum().backward()
+        assert bool(torch.isfinite(log_prob).all())
+        assert bool(torch.isfinite(mean.grad).all())

@@ -1,0 +1,98 @@
+"""Bounded actions, and limits of the standard deviation."""
+
+import pytest
+import torch
+
+from st_rl.algorithms import PPO
+from st_rl.modules import ActorCritic, ActorCriticRecurrent, DeterministicPolicyMixin
+from st_rl.runners import OnPolicyRunner
+from tests.fakes import EchoEnv
+
+SMALL = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
+
+
+@pytest.mark.parametrize("policy_class", [ActorCritic, ActorCriticRecurrent])
+def test_no_action_leaves_its_bounds(policy_class):
+    torch.manual_seed(0)
+    bound = torch.tensor([0.5, 2.0])
+    policy = policy_class(4, 4, 2, action_bound=bound.tolist(), init_noise_std=3.0, **SMALL)
+    obs = 5.0 * torch.randn(200, 4)
+    actions = policy.act(obs)
+    assert bool((actions.abs() <= bound).all())
+    assert bool((actions.abs() > 0.9 * bound).any()), "the whole range is in reach"
+    policy.forget()
+    raw = policy.actor(policy.actor_input(obs))
+    policy.forget()
+    torch.testing.assert_close(policy.act_inference(obs), bound * torch.tanh(raw))
+    assert "action_bound" not in policy.state_dict()
+
+
+def test_a_deterministic_policy_is_bounded_too():
+    class Deterministic(DeterministicPolicyMixin, ActorCritic):
+        """Without noise."""
+
+    policy = Deterministic(4, 4, 2, action_bound=0.3, **SMALL)
+    actions = policy.act(10.0 * torch.randn(20, 4))
+    assert torch.equal(actions, policy.bounded(policy.action_mean))
+    assert bool((actions.abs() <= 0.3).all())
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, [1.0, 0.0]])
+def test_a_bound_that_leaves_no_room_is_refused(bound):
+    with pytest.raises(ValueError, match="must be positive"):
+        ActorCritic(4, 4, 2, action_bound=bound, **SMALL)
+
+
+def test_the_ratio_of_an_unchanged_bounded_policy_is_one():
+    torch.manual_seed(0)
+    policy = ActorCritic(4, 4, 2, action_bound=1.0, init_noise_std=2.0, **SMALL)
+    learner = PPO(policy, num_mini_batches=1)
+    learner.init_storage(16, 5, [4], [None], [2])
+    for _ in range(5):
+        learner.act(*(torch.randn(16, 4),) * 2)
+        learner.process_env_step(torch.randn(16), torch.zeros(16), {})
+    learner.compute_returns(torch.randn(16, 4))
+    (minibatch,) = learner.storage.mini_batch_generator(1, 1)
+    _, inter_vars, _ = learner.compute_losses(minibatch)
+    torch.testing.assert_close(inter_vars["ratio"], torch.ones(80), rtol=1e-4, atol=1e-4)
+
+
+def test_a_bounded_policy_learns():
+    torch.manual_seed(0)
+    env = EchoEnv(num_envs=64)
+    config = {
+        "num_steps_per_env": 8,
+        "policy": {"class_name": "ActorCritic", "action_bound": 1.0, "init_noise_std": 0.5, **SMALL},
+        "algorithm": {"num_learning_epochs": 4, "num_mini_batches": 2, "learning_rate": 1e-2, "entropy_coef": 1e-3},
+    }
+    runner = OnPolicyRunner(env, config)
+    runner.learn(60)
+    with torch.inference_mode():
+        error = (runner.get_inference_policy()(env.obs) - env.target).square().mean()
+    assert float(error) < 0.02, "better than a sixth of the blind error of 1/3"
+
+
+def test_the_standard_deviation_keeps_its_floor_and_its_ceiling():
+    policy = ActorCritic(4, 4, 2, init_noise_std=5.0, min_noise_std=0.1, max_noise_std=0.8, **SMALL)
+    assert policy.std.tolist() == pytest.approx([0.8, 0.8])
+    policy.std.data = torch.tensor([0.01, 3.0])
+    policy.clip_std(min=1e-15)
+    assert policy.std.tolist() == pytest.approx([0.1, 0.8])
+    policy.std.data = torch.tensor([0.01, 0.7])
+    policy.clip_std(min=torch.tensor([0.2, 0.3]), max=0.5)
+    assert policy.std.tolist() == pytest.approx([0.2, 0.5]), "the tighter limit holds"
+
+
+def test_training_holds_the_limits():
+    torch.manual_seed(0)
+    runner = OnPolicyRunner(
+        EchoEnv(num_envs=16),
+        {
+            "num_steps_per_env": 4,
+            "policy": {"max_noise_std": 0.5, "min_noise_std": 0.49, **SMALL},
+            "algorithm": {"learning_rate": 0.1, "entropy_coef": 1.0},
+        },
+    )
+    runner.learn(3)
+    std = runner.alg.actor_critic.std
+    assert bool(((std >= 0.49) & (std <= 0.5)).all())
