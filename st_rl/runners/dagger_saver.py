@@ -97,7 +97,7 @@ class DaggerSaver(DemonstrationSaver):
         policy_cfg = config["policy"]
         name = config.get("runner", {}).get("policy_class_name") or policy_cfg["class_name"]
         self.training_policy = build_actor_critic(self.env, name, policy_cfg).to(self._device).eval()
-        self.training_policy_iteration = 0
+        self.training_policy_iteration = self.policy_iteration = 0
         self._loaded = None
 
     def load_latest_training_policy(self) -> None:
