@@ -1,0 +1,101 @@
+"""A discriminator teaches a motion: a point that is told nothing learns to run in circles like its reference."""
+
+import math
+
+import pytest
+import torch
+
+from st_rl.env import VecEnv
+from st_rl.runners import build_runner
+
+TURN = 0.4
+"""Angle that the reference turns in a step."""
+
+
+class CircleEnv(VecEnv):
+    """Points in a plane, moved by their actions; the reference runs round the unit circle. The task rewards nothing."""
+
+    def __init__(self, num_envs: int = 64, seed: int = 0):
+        self.num_envs, self.num_obs, self.num_actions, self.num_privileged_obs = num_envs, 2, 2, None
+        self.device, self.max_episode_length = "cpu", 40
+        self.generator = torch.Generator().manual_seed(seed)
+        self.episode_length_buf = torch.arange(num_envs) % self.max_episode_length
+        self.position = self._anywhere()
+        self.trail = self.position[:, None].repeat(1, 2, 1)
+
+    def _anywhere(self) -> torch.Tensor:
+        return 3.0 * torch.rand(self.num_envs, 2, generator=self.generator) - 1.5
+
+    def _reference(self) -> torch.Tensor:
+        """Transitions `(N, 4)` of the reference, anywhere on its circle."""
+        angle = 2.0 * math.pi * torch.rand(self.num_envs, 1, generator=self.generator)
+        return torch.cat([angle.cos(), angle.sin(), (angle + TURN).cos(), (angle + TURN).sin()], dim=1)
+
+    def get_observations(self):
+        return self.position, {"observations": {"ref_obs": self.trail}}
+
+    def reset(self):
+        return self.get_observations()
+
+    def step(self, actions):
+        before = self.position
+        after = before + 0.5 * actions.clamp(-2.0, 2.0)
+        length = self.episode_length_buf + 1
+        dones = length >= self.max_episode_length
+        self.episode_length_buf = torch.where(dones, 0, length)
+        self.position = torch.where(dones[:, None], self._anywhere(), after)
+        self.trail = torch.stack([before, self.position], dim=1)
+        infos = {"observations": {"ref_obs": self.trail}, "ref_motion": self._reference(), "time_outs": dones}
+        return self.position, torch.zeros(self.num_envs), dones, infos
+
+
+def distance_from_reference(policy) -> float:
+    """How far a step of the deterministic policy ends from where the reference would go, plus how far it is off."""
+    env = CircleEnv(256, seed=9)
+    errors = []
+    with torch.inference_mode():
+        obs, _ = env.get_observations()
+        for step in range(30):
+            radius = obs.norm(dim=1, keepdim=True)
+            c, s = math.cos(TURN), math.sin(TURN)
+            turned = torch.stack([c * obs[:, 0] - s * obs[:, 1], s * obs[:, 0] + c * obs[:, 1]], dim=1)
+            ideal = turned / radius.clamp(min=1e-3)
+            env.episode_length_buf = torch.zeros_like(env.episode_length_buf)
+            obs, _, _, _ = env.step(policy(obs))
+            if step >= 10:  # once it has had the time to come to the circle
+                errors.append((obs - ideal).norm(dim=1).mean())
+    return float(torch.stack(errors).mean())
+
+
+@pytest.mark.parametrize("discriminator_cfg", [None, {"learning_rate": 1e-3, "replay_size": 5000, "mask_resets": True}])
+def test_style_alone_teaches_the_reference(discriminator_cfg):
+    torch.manual_seed(0)
+    config = {
+        "num_steps_per_env": 24,
+        "policy": {
+            "class_name": "AmpActorCritic",
+            "actor_hidden_dims": [32, 32],
+            "critic_hidden_dims": [32, 32],
+            "init_noise_std": 0.5,
+            "amp_discriminator": {
+                "input_dim": 4,
+                "style_reward_coef": 1.0,
+                "hidden_dims": [64, 32],
+                "discriminator_grad_pen": 1.0,
+            },
+        },
+        "algorithm": {
+            "class_name": "APPO",
+            "num_learning_epochs": 4,
+            "num_mini_batches": 4,
+            "learning_rate": 2e-3,
+            "gamma": 0.9,
+            "discriminator_cfg": discriminator_cfg,
+        },
+    }
+    runner = build_runner("AmpPolicyRunner", CircleEnv(), config, log_dir=None)
+    before = distance_from_reference(runner.get_inference_policy())
+    runner.learn(80)
+    after = distance_from_reference(runner.get_inference_policy())
+    assert before > 0.8
+    assert after < 0.25 * before, (before, after)
