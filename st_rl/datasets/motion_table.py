@@ -58,13 +58,19 @@ class MotionTable:
         # The last frame has none after it; there the share of the next is zero, so any row will do.
         rows = torch.stack([before, (before + 1).clamp_(max=len(self.frames) - 1)], dim=1)
         blend = (place - low).to(self.frames.dtype)
-        shares = torch.stack([1.0 - blend, blend], dim=1)
-        # A bag is a weighted sum of rows of a table: the blend in one pass over memory.
-        blended = embedding_bag(rows, self.frames, mode="sum", per_sample_weights=shares)
+        blended = self._blend(rows, blend)
         for columns in self._quaternions:
             ends = self.frames.index_select(1, columns)[rows]
             blended.index_copy_(1, columns, slerp_quaternions(ends[:, 0], ends[:, 1], blend[:, None]))
         return blended
+
+    def _blend(self, rows: Tensor, blend: Tensor) -> Tensor:
+        """`(n, W)` from the first to the second of two rows `(n, 2)` each, linearly at `blend (n,)`."""
+        if self.frames.is_cuda:
+            return torch.lerp(self.frames[rows[:, 0]], self.frames[rows[:, 1]], blend[:, None])
+        # A bag is a weighted sum of rows of a table: on a CPU the blend in one pass over memory.
+        shares = torch.stack([1.0 - blend, blend], dim=1)
+        return embedding_bag(rows, self.frames, mode="sum", per_sample_weights=shares)
 
 
 def slerp_quaternions(start: Tensor, end: Tensor, blend: Tensor) -> Tensor:

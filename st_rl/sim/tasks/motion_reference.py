@@ -51,6 +51,8 @@ class MotionReference:
         for clip in self.clips:
             if clip.num_frames < 3:
                 raise MotionError(clip.where, "the clip", f"is only {clip.duration:.3g} s long", "use a longer one")
+        self.widths = {name: STYLE_FIELDS[name](self.clips[0]).shape[1] for name in fields}
+        """Numbers of each field."""
         styles = [np.concatenate([STYLE_FIELDS[name](clip) for name in fields], axis=1) for clip in self.clips]
         self.width = styles[0].shape[1]
         """Numbers of a style."""

@@ -1,9 +1,8 @@
 """The task `quadruped-amp`: walk as commanded, in the style of reference motions."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -11,6 +10,7 @@ from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.motion_reference import MotionReference
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, CommandsCfg, GaitCfg, PushCfg, QuadrupedWalkCfg
+from st_rl.utils.config import unknown_name_message
 
 # What to do, and nothing about how: no gait, no pose, no height, no feet.
 TASK_REWARDS = {"track_linear_velocity": 2.0, "track_turning": 0.8, "alive": 0.3, "action_rate": -0.005}
@@ -22,6 +22,9 @@ class StyleCfg:
 
     fields: tuple[str, ...] = ("joint_pos", "joint_vel", "base_height")
     """Quantities of which a style is made, in this order (`STYLE_FIELDS` of `motion_reference`)."""
+    noise: dict[str, float] = field(default_factory=lambda: {"joint_pos": 0.03, "joint_vel": 1.0, "base_height": 0.005})
+    """Largest deviation added to fields of robot and reference alike, uniform: what is smaller is no matter of style.
+    Without any, a discriminator can tell a robot by the jitter of its exploration alone."""
     start_share: float = 0.8
     """Share of episodes that start from a state of the reference; the others start near the default pose."""
 
@@ -49,9 +52,8 @@ class QuadrupedAmpCfg(QuadrupedWalkCfg):
 
     def for_evaluation(self, fine: bool = True) -> "QuadrupedAmpCfg":
         """A copy without noise, pushes, latency and randomisation, from the default pose; fine physics by default."""
-        cfg = copy.deepcopy(super().for_evaluation(fine))
-        assert isinstance(cfg, QuadrupedAmpCfg)
-        cfg.style.start_share = 0.0
+        cfg = cast("QuadrupedAmpCfg", super().for_evaluation(fine))
+        cfg.style.start_share, cfg.style.noise = 0.0, {}
         return cfg
 
 
@@ -100,8 +102,16 @@ class QuadrupedAmp(QuadrupedWalk):
         """`(N, 2 D)` style of the references before and after it."""
 
     def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
-        """Three numbers more: a clip, a time in it, and whether to start there."""
-        return {**super()._random_ranges(seen), "reference": [(0.0, 1.0)] * 3}
+        """Three numbers more: a clip, a time in it, and whether to start there; and the noise of styles."""
+        ranges = {**super()._random_ranges(seen), "reference": [(0.0, 1.0)] * 3}
+        noise = self.cfg.style.noise
+        for name in noise:
+            if name not in self.reference.widths:
+                raise ValueError(unknown_name_message("style field in style.noise", name, self.reference.widths))
+        if any(noise.values()):
+            row = [noise.get(name, 0.0) for name, width in self.reference.widths.items() for _ in range(width)]
+            ranges["style_noise"] = [(-value, value) for value in row] * 4
+        return ranges
 
     def _style(self) -> torch.Tensor:
         """`(N, D)` how the robots are now."""
@@ -113,6 +123,10 @@ class QuadrupedAmp(QuadrupedWalk):
         self.style_transition[:, 0].copy_(self._style_before)
         self.style_transition[:, 1].copy_(self._style())
         self.reference_transition.copy_(self.reference.transition(self.clip, self.clip_time))
+        if "style_noise" in self.random:
+            own, other = self.random["style_noise"].chunk(2, dim=1)
+            self.style_transition.add_(own.view_as(self.style_transition))
+            self.reference_transition.add_(other)
 
     def _start_episodes(self, mask: torch.Tensor) -> None:
         """Let the references go on, reset the robots of `mask`, and remember how all are now."""

@@ -1,0 +1,335 @@
+"""Does a robot move like its reference? Trains quadruped-amp with APPO beside plain PPO and measures both.
+
+    python benchmarks/amp_style.py --device cuda --iterations 300 --jobs 3            # MuJoCo Warp, 4,096 robots
+    python benchmarks/amp_style.py --device cpu --minutes 9.5                         # MuJoCo, at most 10 minutes a run
+    python benchmarks/amp_style.py --device cuda --iterations 900 --seeds 1 --gaits trot --only appo --name no_collapse
+
+Plain PPO has the same task and the same reward and never sees a reference. Judged without noise, with fine physics,
+from the default pose, at the speeds of the clips: error of the mean speed, distance to the reference over a gait cycle
+in joint space at the phase where it is least, and phases of the contacts. The discriminator is not asked.
+Writes benchmarks/results/amp_style.json (or --out), and keeps the runs under --folder.
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.machine import describe_machine, write_results
+from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.datasets.gaits import GAITS
+from st_rl.runners import build_runner
+from st_rl.sim.evaluation import make_judged_task
+from st_rl.sim.gait_distance import (
+    POINTS,
+    contact_offsets,
+    gait_cycles,
+    joint_distance,
+    offset_error,
+    stride_frequency,
+)
+from st_rl.sim.tasks import find_task, make_task, with_overrides
+from st_rl.sim.tasks.training import ppo_config
+
+RESULTS = Path(__file__).parent / "results"
+SPEEDS = (0.3, 0.5, 0.7, 0.9)
+ROBOTS_EACH = 4
+SETTLE_S, WALK_S = 2.0, 8.0
+
+
+def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
+    """The task: the same for both, but that plain PPO does not start from the reference."""
+    overrides: dict[str, Any] = {"motions": (gait,), **options.env}
+    if algorithm == "ppo":
+        overrides["style.start_share"] = 0.0
+    return with_overrides(find_task("quadruped-amp").cfg(), overrides)
+
+
+def training_config(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
+    """How to train: what the task suggests, and for plain PPO the same without a discriminator."""
+    config = find_task("quadruped-amp").training_config()
+    hidden = tuple(config["policy"]["actor_hidden_dims"])
+    if algorithm == "ppo":
+        config = ppo_config("quadruped-amp", config["max_iterations"], hidden)
+    config |= {"save_interval": 1_000_000, "keep_best": False, "engine": options.engine}
+    for name, value in options.set.items() if algorithm == "appo" else ():
+        *path, last = name.split(".")
+        part = config
+        for key in path:
+            part = part.setdefault(key, {})
+        part[last] = value
+    return config
+
+
+@torch.inference_mode()
+def walk(task: Any, policy: Any, commands: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the robots do under their commands, `(T, N, ...)` each, after they have settled."""
+    task.reset()
+    task.hold_commands(commands)
+    policy.reset(None)
+    rows: dict[str, list[torch.Tensor]] = {"joint_pos": [], "contact": [], "velocity": [], "fell": []}
+    fell = torch.zeros(task.num_envs, dtype=torch.bool)
+    obs = task.get_observations()[0]
+    for _ in range(round((SETTLE_S + WALK_S) / task.step_dt)):
+        obs, _, dones, _ = task.step(policy(obs))
+        policy.reset(dones)
+        fell |= dones
+        for name, value in (
+            ("joint_pos", task.joint_pos),
+            ("contact", task.foot_contact),
+            ("velocity", task.base_lin_vel[:, 0]),
+            ("fell", fell),
+        ):
+            rows[name].append(value.clone())
+    settled = round(SETTLE_S / task.step_dt)
+    return {name: torch.stack(values)[settled:] for name, values in rows.items()}
+
+
+def reference_cycle(task: Any, gait: str, speed: float) -> torch.Tensor:
+    """One stride `(P, J)` of the clip of a gait at a speed."""
+    clip = next(clip for clip in task.reference.clips if clip.name == f"{gait}_{speed:g}")
+    joint_pos = torch.from_numpy(clip.joint_pos)
+    return gait_cycles(joint_pos, 1.0 / GAITS[gait].period_s, 1.0 / clip.fps, POINTS)[0].float()
+
+
+def judge(task: Any, policy: Any, gait: str) -> dict[str, Any]:
+    """The figures of a policy beside the reference of a gait."""
+    speeds = [speed for speed in SPEEDS for _ in range(ROBOTS_EACH)]
+    commands = torch.tensor([[speed, 0.0, 0.0] for speed in speeds])
+    seen = walk(task, policy, commands)
+    standing = ~seen["fell"][-1]
+    mean_speed = seen["velocity"].mean(dim=0)
+    frequency = stride_frequency(seen["joint_pos"], task.step_dt)
+    offsets = contact_offsets(seen["contact"], frequency, task.step_dt)
+    distances = torch.cat(
+        [
+            joint_distance(seen["joint_pos"][:, rows], reference_cycle(task, gait, speed), task.step_dt)
+            for speed, rows in ((speed, [i for i, s in enumerate(speeds) if s == speed]) for speed in SPEEDS)
+        ]
+    )
+    expected = torch.tensor(GAITS[gait].offsets) - GAITS[gait].offsets[0]
+    errors = offset_error(offsets, expected.double())
+    return {
+        "falls": int((~standing).sum()),
+        "speed_error": float((mean_speed - commands[:, 0]).abs().mean()),
+        "speed_error_now": float((seen["velocity"] - commands[:, 0]).abs().mean()),
+        "joint_distance": float(distances.mean()),
+        "joint_distance_by_speed": {f"{s:g}": float(d.mean()) for s, d in zip(SPEEDS, distances.split(ROBOTS_EACH))},
+        "stride_hz": float(frequency.median()),
+        "contact_offsets": [round(float(x), 3) for x in _circular_mean(offsets)],
+        "expected_offsets": expected.tolist(),
+        "offset_error": float(errors[:, 1:].max(dim=1).values.median()),
+        "stance_share": float(seen["contact"].float().mean()),
+    }
+
+
+def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
+    angle = 2.0 * torch.pi * offsets
+    return torch.remainder(torch.atan2(angle.sin().mean(dim=0), angle.cos().mean(dim=0)) / (2.0 * torch.pi), 1.0)
+
+
+def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
+    """One run, and its figures beside every reference that it is compared with."""
+    gait, algorithm, seed = options.one[0], options.one[1], int(options.one[2])
+    torch.set_num_threads(1)
+    use_tensor_cores(options.device)
+    seed_everything(seed)
+    config = task_config(gait, algorithm, options)
+    env = make_task("quadruped-amp", options.robots, options.device, seed, cfg=config)
+    folder = options.folder / f"{gait}_{algorithm}_{seed}"
+    training = training_config(algorithm, options)
+    runner = build_runner(training.get("runner_class_name", "OnPolicyRunner"), env, training, folder, options.device)
+    timer = threading.Timer(60.0 * options.minutes, runner.request_stop)
+    timer.daemon = True
+    start = time.perf_counter()
+    timer.start()
+    runner.learn(options.iterations, init_at_random_ep_len=True)
+    seconds = time.perf_counter() - start
+    timer.cancel()
+    runner.close()
+    policy = runner.get_inference_policy("cpu")
+    config.physics = type(config.physics)(num_threads=options.judge_threads)
+    result: dict[str, Any] = {
+        "gait": gait,
+        "algorithm": algorithm,
+        "seed": seed,
+        "iterations": runner.current_learning_iteration,
+        "steps": runner.tot_timesteps,
+        "seconds": seconds,
+    }
+    result["curves"] = read_curves(folder / "progress.csv")
+    for compared in [gait] if algorithm == "appo" else options.gaits:
+        cfg = with_overrides(config, {"motions": (compared,)})
+        task = make_judged_task("quadruped-amp", cfg, len(SPEEDS) * ROBOTS_EACH, SETTLE_S + WALK_S, 20_001, fine=True)
+        result.setdefault("judged", {})[compared] = judge(task, policy, compared)
+    return result
+
+
+def read_curves(path: Path, points: int = 100) -> dict[str, list[float]]:
+    """What the log says about style and discriminator, at up to so many iterations."""
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [
+        name
+        for name in rows[-1]
+        if any(word in name for word in ("amp_", "style_reward", "task_reward", "forward_error", "noise_std", "length"))
+    ]
+    every = max(1, len(rows) // points)
+    return {name: [_number(row.get(name)) for row in rows[::every]] for name in names}
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return float("nan")
+
+
+def collapse_figures(result: dict[str, Any]) -> dict[str, Any]:
+    """Whether the discriminator stayed useful: its accuracy on the policy, and the style reward beside its best."""
+    curves = result["curves"]
+    accuracy = next((v for k, v in curves.items() if k.endswith("amp_policy_accuracy")), [])
+    style = next((v for k, v in curves.items() if k.endswith("style_reward")), [])
+    smooth = [statistics.fmean(style[max(0, i - 4) : i + 1]) for i in range(len(style))]
+    later = len(accuracy) // 10
+    return {
+        "largest_policy_accuracy": max(accuracy[later:], default=float("nan")),
+        "final_policy_accuracy": accuracy[-1] if accuracy else float("nan"),
+        "final_style_over_best": smooth[-1] / max(smooth) if smooth and max(smooth) > 0 else float("nan"),
+    }
+
+
+def summarise(results: list[dict[str, Any]], gaits: list[str]) -> dict[str, Any]:
+    """Means over seeds, gait by gait, and whether the promises hold."""
+    table: dict[str, Any] = {}
+    for gait in gaits:
+        row = {}
+        for algorithm in ("appo", "ppo"):
+            figures = [
+                r["judged"][gait] for r in results if r["algorithm"] == algorithm and gait in r.get("judged", {})
+            ]
+            if figures:
+                row[algorithm] = {
+                    key: statistics.fmean(f[key] for f in figures)
+                    for key in (
+                        "falls",
+                        "speed_error",
+                        "speed_error_now",
+                        "joint_distance",
+                        "offset_error",
+                        "stride_hz",
+                    )
+                }
+                row[algorithm]["offset_error_largest"] = max(f["offset_error"] for f in figures)
+        if len(row) == 2:
+            row["closer"] = 1.0 - row["appo"]["joint_distance"] / row["ppo"]["joint_distance"]
+            row["speed_error_difference"] = row["appo"]["speed_error"] - row["ppo"]["speed_error"]
+            row["holds"] = (
+                row["closer"] >= 0.5
+                and row["speed_error_difference"] <= 0.03
+                and row["appo"]["offset_error_largest"] <= 0.15
+            )
+        table[gait] = row
+    return table
+
+
+def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All runs as processes of their own, so many at once."""
+    runs = [(gait, "appo", seed) for gait in options.gaits for seed in options.seeds]
+    runs += [(options.gaits[0], "ppo", seed) for seed in options.seeds]
+    waiting = [run for run in runs if options.only is None or run[1] == options.only]
+    running: list[tuple[subprocess.Popen[bytes], Path]] = []
+    finished: list[dict[str, Any]] = []
+    options.folder.mkdir(parents=True, exist_ok=True)
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            run = [str(part) for part in waiting.pop(0)]
+            path = options.folder / f"{'_'.join(run)}.json"
+            command = [sys.executable, __file__, "--one", *run, "--write", str(path), *sys.argv[1:]]
+            log = open(path.with_suffix(".log"), "w")  # noqa: SIM115
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            running.append((subprocess.Popen(command, stdout=log, stderr=log, env=environment), path))
+        time.sleep(0.2)
+        for process, path in [pair for pair in running if pair[0].poll() is not None]:
+            running.remove((process, path))
+            if process.returncode:
+                print(f"{path.stem} failed:\n{path.with_suffix('.log').read_text()[-2000:]}", flush=True)
+                continue
+            finished.append(json.loads(path.read_text()))
+            _say(finished[-1])
+    return finished
+
+
+def _say(result: dict[str, Any]) -> None:
+    for gait, figures in result["judged"].items():
+        print(
+            f"{result['algorithm']:5} {result['gait']:6} seed {result['seed']} {result['seconds']:5.0f} s "
+            f"{result['steps'] / 1e6:6.1f} M steps | beside {gait:6}: falls {figures['falls']:2d} speed error "
+            f"{figures['speed_error']:.3f} joints {figures['joint_distance']:.3f} rad, {figures['stride_hz']:.2f} Hz, "
+            f"offsets {figures['contact_offsets']} (error {figures['offset_error']:.2f})",
+            flush=True,
+        )
+    if result["algorithm"] == "appo":
+        print("      " + ", ".join(f"{k} {v:.3f}" for k, v in result["collapse"].items()), flush=True)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
+    parser.add_argument("--gaits", nargs="+", default=list(GAITS), choices=list(GAITS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--iterations", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=9.5, help="of training, at most")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--engine", default="auto", choices=("auto", "eager", "compile", "graph"))
+    parser.add_argument("--only", choices=("appo", "ppo"))
+    parser.add_argument("--set", type=json.loads, default={}, help='settings of APPO: {"algorithm.desired_kl": 0.01}')
+    parser.add_argument("--env", type=json.loads, default={}, help='settings of the task: {"style.start_share": 1.0}')
+    parser.add_argument("--judge-threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
+    parser.add_argument("--name", default="amp_style")
+    parser.add_argument("--out", type=Path, help="results file; benchmarks/results/NAME.json by default")
+    parser.add_argument("--one", nargs=3, metavar=("GAIT", "ALGORITHM", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.env = {key: tuple(v) if isinstance(v, list) else v for key, v in options.env.items()}
+    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    if options.one:
+        result = train_and_judge(options)
+        if result["algorithm"] == "appo":
+            result["collapse"] = collapse_figures(result)
+        options.write.write_text(json.dumps(result))
+        return
+    results = run_all(options)
+    summary = summarise(results, options.gaits)
+    print(json.dumps(summary, indent=1))
+    named = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items() if k not in ("one", "write")}
+    content = {
+        "benchmark": options.name,
+        "options": named,
+        **describe_machine(),
+        "summary": summary,
+        "results": results,
+    }
+    write_results(options.out or RESULTS / f"{options.name}.json", content)
+
+
+if __name__ == "__main__":
+    main()
