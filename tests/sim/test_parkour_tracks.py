@@ -74,9 +74,9 @@ class TestTables:
         table = block_table(tracks, {"hurdle": 1, "gap": 2, "step_up": 3, "step_down": 3})
         assert table.shape == (9, 7, 6)
         assert np.all(table[0, :, 0] == 1000.0)
-        np.testing.assert_allclose(table[4, :3, 2:], [[3, 0.18, 0, 1], [3, 0.18, 0, 1], [3, 0.18, 0, -1]])
+        np.testing.assert_allclose(table[4, :3, 2:], [[3, 0.2, 0, 1], [3, 0.2, 0, 1], [3, 0.2, 0, -1]])
         assert np.all(table[4, 3:, 0] == 1000.0)
-        assert table[6, 0, 2:].tolist() == pytest.approx([2, 0.0, 0.15, 0])
+        assert table[6, 0, 2:].tolist() == pytest.approx([2, 0.0, 0.18, 0])
 
     @pytest.mark.parametrize(
         ("changes", "message"),

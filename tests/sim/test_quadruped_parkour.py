@@ -78,8 +78,8 @@ class TestObservation:
             expected[0], expected[1] = 2.0, 1.0
             if left:
                 block = left[0]
-                expected[0] = min(block.start - x, 2.0)
-                if expected[0] <= 0.8:
+                if block.start - x <= 0.8:
+                    expected[0] = block.start - x
                     expected[1:6] = np.eye(5)[ids[block.kind]]
                     expected[6:] = block.height, block.end - block.start, direction.get(block.kind, 0.0)
             np.testing.assert_allclose(segment(task, "engaging_block")[0].numpy(), expected, atol=1e-5)
@@ -131,7 +131,7 @@ class TestObservation:
         assert float(task.base_height) == pytest.approx(task.default_height, abs=1e-5)
         scan = task._parts()["terrain_scan"][0]
         offsets = torch.linspace(-0.4, 1.2, 17)
-        expected = torch.where(offsets >= 0.35, 0.08, 0.0) - task.backend.qpos[0, 2]
+        expected = torch.where(offsets >= 0.35, 0.10, 0.0) - task.backend.qpos[0, 2]
         torch.testing.assert_close(scan, expected, atol=1e-5, rtol=0)
 
     def test_feet_stand_at_height_zero_on_every_column(self):
@@ -145,7 +145,7 @@ class TestObservation:
         assert task.foot_contact.all()
         assert task.foot_height.abs().max() < 0.01
         heights = task.backend.qpos[:, 2].numpy() - task.base_height[:, 0].numpy()
-        np.testing.assert_allclose(heights, [0.0, 0.28, 0.56, 0.84], atol=1e-5)
+        np.testing.assert_allclose(heights, [0.0, 0.3, 0.6, 0.9], atol=1e-5)
 
 
 class TestCommands:

@@ -33,13 +33,13 @@ class TracksCfg:
     """Blocks of each track in their order, of the kinds step_up, step_down, hurdle and gap; none to walk only."""
     num_levels: int = 5
     """Levels of difficulty of each track."""
-    step_height: Range = (0.08, 0.28)
+    step_height: Range = (0.10, 0.30)
     """Height of a step up or down, m."""
-    hurdle_height: Range = (0.06, 0.22)
+    hurdle_height: Range = (0.08, 0.24)
     """Height of a hurdle, m."""
     hurdle_length: float = 0.08
     """Length of a hurdle along the track, m."""
-    gap_length: Range = (0.15, 0.45)
+    gap_length: Range = (0.18, 0.50)
     """Length of a gap along the track, m."""
     first_block: float = 1.4
     """Where the first block begins; robots start around 0, m."""

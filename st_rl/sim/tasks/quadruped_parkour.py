@@ -19,6 +19,8 @@ NUM_OBSTACLES = 5
 """Columns of the obstacle one-hot: to walk, and four more."""
 BLOCK_WIDTH = 1 + NUM_OBSTACLES + 3
 """Numbers of `engaging_block`: distance, one-hot, height, length, direction."""
+# Distance of the hips from the middle of the base, m.
+_HALF_LENGTH = 0.19
 # How far ahead of a foot the ground counts for the height of its swing, m.
 _SWING_AHEAD = 0.12
 
@@ -109,6 +111,8 @@ class QuadrupedParkour(QuadrupedWalk):
         self._has_cleared = self.keep("has_cleared", self._zeros(dtype=torch.bool))
         self._has_struggled = self.keep("has_struggled", self._zeros(dtype=torch.bool))
         self._position = self.backend.qpos[:, self._base.qpos : self._base.qpos + 3]
+        # The base stands between its front and its hind legs, which may be on different columns.
+        self._hip_offsets = torch.tensor([-_HALF_LENGTH, _HALF_LENGTH], device=device)
         self._scan_offsets = torch.linspace(*cfg.scan[:2], cfg.scan[2], device=device)
         self._rays = pixel_rays(cfg.camera).to(device)
         self._lens = torch.tensor(cfg.camera.position, dtype=torch.float32, device=device)
@@ -139,9 +143,10 @@ class QuadrupedParkour(QuadrupedWalk):
 
         readings = self.backend.sensordata.index_select(1, self._foot_place_columns)
         feet, foot_heights = readings.split(len(self.robot.feet), dim=1)
-        points = torch.cat([place, feet, feet + _SWING_AHEAD], dim=1)
-        under_base, under_feet, ahead = self._height_at(points, surface).split([1, *[feet.shape[1]] * 2], dim=1)
-        self.base_height = height - under_base
+        points = torch.cat([place + self._hip_offsets, feet, feet + _SWING_AHEAD], dim=1)
+        widths = [len(self._hip_offsets), *[feet.shape[1]] * 2]
+        under_hips, under_feet, ahead = self._height_at(points, surface).split(widths, dim=1)
+        self.base_height = height - under_hips.mean(dim=1, keepdim=True)
         # Without readings yet, after a reset, the height is that of walking: zero less the radius.
         is_read = (foot_heights != 0).float()
         self.foot_height = (foot_heights - torch.maximum(under_feet, ahead)) * is_read - self._foot_radius
@@ -202,12 +207,16 @@ class QuadrupedParkour(QuadrupedWalk):
         return parts
 
     def _engaging_block(self) -> torch.Tensor:
-        """`(N, 9)` distance in m, one-hot, height and length in m, direction of the block that the robot is at."""
+        """`(N, 9)` distance in m, one-hot, height and length in m, direction of the block that the robot is at.
+
+        Without one near, the distance is `far_m`, the one-hot says to walk, and the rest is zero.
+        """
         view = self.cfg.blocks
         index = self.num_cleared[:, None, None].expand(-1, 1, 6)
         start, _, kind, height, length, direction = self._blocks.gather(1, index).squeeze(1).split(1, dim=1)
-        distance = (start - self._position[:, :1]).clamp(max=view.far_m)
-        engaged = (distance <= view.engage_m).float()
+        distance = start - self._position[:, :1]
+        is_engaged = distance <= view.engage_m
+        distance, engaged = torch.where(is_engaged, distance, view.far_m), is_engaged.float()
         onehot = (torch.arange(NUM_OBSTACLES, device=self.device) == kind * engaged).float()
         return torch.cat([distance, onehot, height * engaged, length * engaged, direction * engaged], dim=1)
 

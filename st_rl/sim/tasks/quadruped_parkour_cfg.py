@@ -79,7 +79,7 @@ class BlockViewCfg:
     clear_m: float = 0.4
     """Distance of the base behind the end of a block from which on it is cleared, m."""
     far_m: float = 2.0
-    """Largest distance that is told, m."""
+    """Distance that is told while no block is engaged, m."""
 
 
 @dataclass
