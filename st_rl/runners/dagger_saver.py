@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from st_rl.algorithms.tppo import GET_PROB_FUNC
+from st_rl.env.utils import observe
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners.console import Console
 from st_rl.runners.demonstration import DemonstrationSaver
+from st_rl.runners.env_sizes import read_sizes
 from st_rl.runners.reporter import episode_scalars
+from st_rl.utils.config import without_nulls
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.heartbeat import Watch, heartbeats
 from st_rl.utils.log import logger
@@ -94,8 +97,11 @@ class DaggerSaver(DemonstrationSaver):
             config = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"no {path}: name the run folder of a student in training") from error
-        policy_cfg = config["policy"]
+        policy_cfg = without_nulls(config["policy"])
         name = config.get("runner", {}).get("policy_class_name") or policy_cfg["class_name"]
+        obs, critic_obs, _ = observe(self.env)
+        sizes = read_sizes(self.env, obs, critic_obs)
+        policy_cfg = {"num_actor_obs": sizes.num_obs, "num_critic_obs": sizes.num_critic_obs, **policy_cfg}
         self.training_policy = build_actor_critic(self.env, name, policy_cfg).to(self._device).eval()
         self.training_policy_iteration = self.policy_iteration = 0
         self._loaded = None

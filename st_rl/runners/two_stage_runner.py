@@ -130,6 +130,18 @@ class TwoStageRunner(OnPolicyRunner):
                 self._heartbeat.stop()
                 self._heartbeat = None
 
+    def load(
+        self, path: str | Path, load_optimizer: bool = True, map_location: Any = None, trust_pickle: bool = False
+    ) -> Any:
+        """Load a checkpoint and go on in the stage in which it was taken; returns its `infos`."""
+        infos = super().load(path, load_optimizer, map_location, trust_pickle)
+        # What such a checkpoint remembers of observations and memories comes from the data set.
+        completed = self.current_learning_iteration
+        self._was_pretraining = completed > 0 and (
+            self.pretrain_iterations < 0 or completed <= self.pretrain_iterations
+        )
+        return infos
+
     def _start_observing(self) -> None:
         if self.is_pretraining:
             self._learn_statistics()

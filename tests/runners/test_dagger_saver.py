@@ -1,0 +1,271 @@
+"""A student acts, a teacher labels, and the folder of the student's training leads the way."""
+
+import importlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.modules import ActorCritic, EmpiricalNormalization
+from st_rl.runners import DaggerSaver, OnPolicyRunner
+from st_rl.runners.dagger_saver import TRAINER
+from st_rl.utils.files import save_checkpoint
+from st_rl.utils.heartbeat import Heartbeat
+from tests.runners.test_demonstration import load
+from tests.runners.training import recurrent, small_config
+from tests.storage.recordings import EchoPolicy, RecordingEnv
+
+
+@pytest.fixture
+def student(tmp_path: Path) -> Path:
+    """The run folder of a student after two iterations, with normalised observations."""
+    return train(tmp_path / "student", empirical_normalization=True)
+
+
+def train(folder: Path, policy: Any = None, env: Any = None, **runner_cfg: Any) -> Path:
+    runner = OnPolicyRunner(env or RecordingEnv(), small_config(policy, **runner_cfg), log_dir=folder)
+    runner.learn(2)
+    runner.close()
+    return folder
+
+
+def make_saver(student: Path, folder: Path, env: Any = None, **kwargs: Any) -> DaggerSaver:
+    settings = {"rollout_storage_length": 5, "min_timesteps": 60, "min_episodes": 2, "teacher_act_prob": 0.0} | kwargs
+    env = RecordingEnv(num_envs=4, termination_prob=0.1) if env is None else env
+    policy = settings.pop("policy", None) or EchoPolicy()
+    return DaggerSaver(env, policy, folder, training_policy_logdir=student, **settings)
+
+
+def put_checkpoint(folder: Path, iteration: int, weights: float = 0.0, **more: Any) -> None:
+    """A checkpoint in which every weight is the same number."""
+    model = ActorCritic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
+    state = {name: torch.full_like(value, weights) for name, value in model.state_dict().items()}
+    save_checkpoint({"model_state_dict": state, "iter": iteration} | more, folder / f"model_{iteration}.pt")
+
+
+class TestActing:
+    @pytest.mark.parametrize("probability", [0.0, 1.0])
+    def test_who_acts_and_who_labels(self, student, tmp_path, probability):
+        saver = make_saver(student, tmp_path / "data", teacher_act_prob=probability)
+        saver.init_traj_handlers()
+        obs = saver.env.get_observations()[0].clone()
+        labels, _, dones, infos, _, _ = saver.get_transition()
+        executed = torch.from_numpy(saver.env.seen[0]["action"])
+        torch.testing.assert_close(labels, 0.5 * obs[:, :2])
+        assert saver.use_teacher_act_mask.tolist() == [probability == 1.0] * 4
+        assert torch.equal(executed, labels) == (probability == 1.0)
+        saver.add_transition(0, infos)
+        saver.policy_reset(dones)
+        saver.close()
+        content = load(tmp_path / "data" / "trajectory_0" / "traj_000000_000001.pickle")
+        np.testing.assert_array_equal(content["actions"][0], labels[0])
+
+    def test_the_student_sees_its_normalised_observation(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data", action_sample_std=1e-9)
+        saver.init_traj_handlers()
+        saver.load_latest_training_policy()
+        saved = torch.load(student / "model_2.pt", weights_only=True)
+        policy = ActorCritic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
+        policy.load_state_dict(saved["model_state_dict"])
+        normalizer = EmpiricalNormalization(4).eval()
+        normalizer.load_state_dict(saved["obs_norm_state_dict"])
+        obs = saver.env.get_observations()[0].clone()
+        saver.get_transition()
+        torch.testing.assert_close(
+            torch.from_numpy(saver.env.seen[0]["action"]), policy.act_inference(normalizer(obs)), atol=1e-5, rtol=1e-5
+        )
+        assert saver.training_policy_iteration == 2
+        saver.close()
+
+    def test_the_teacher_may_see_the_critics_observation(self, tmp_path):
+        env, teacher = RecordingEnv(num_envs=3, num_privileged_obs=7), EchoPolicy()
+        folder = train(tmp_path / "student", env=RecordingEnv(num_privileged_obs=7))
+        saver = make_saver(folder, tmp_path / "data", env, policy=teacher, use_critic_obs=True)
+        saver.collect_and_save()
+        np.testing.assert_array_equal(teacher.observations[0].numpy(), env.seen[0]["privileged_observation"])
+
+    def test_masks_follow_the_schedule_at_the_students_iteration(self, student, tmp_path):
+        asked = []
+        saver = make_saver(student, tmp_path / "data", teacher_act_prob=lambda it: asked.append(it) or 0.5)
+        saver.build_training_policy()
+        torch.manual_seed(0)
+        saver.load_latest_training_policy()
+        first = saver.use_teacher_act_mask
+        assert first.shape == (4,)
+        assert first.dtype == torch.bool
+        draws = []
+        for _ in range(300):
+            saver.load_latest_training_policy()
+            draws.append(saver.use_teacher_act_mask.float().mean())
+        assert set(asked) == {2}
+        assert abs(float(torch.stack(draws).mean()) - 0.5) < 0.06
+
+    def test_named_schedules(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data", teacher_act_prob="exp", update_times_scale=100)
+        assert saver.teacher_act_prob(50) == pytest.approx(0.99**50)
+        assert make_saver(student, tmp_path / "data", teacher_act_prob=0.3).teacher_act_prob(7) == 0.3
+
+    def test_noise_of_the_student(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data", action_sample_std=0.25)
+        own = make_saver(student, tmp_path / "data", action_sample_std=0.0)
+        for each in (saver, own):
+            each.build_training_policy()
+            each.load_latest_training_policy()
+        assert saver.training_policy.std.tolist() == [0.25, 0.25]
+        saved = torch.load(student / "model_2.pt", weights_only=True)["model_state_dict"]["std"]
+        assert torch.equal(own.training_policy.std, saved)
+
+    def test_a_deterministic_student_gets_noise_on_its_mean(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data", action_sample_std=0.5)
+        saver.build_training_policy()
+
+        class Deterministic:
+            def act(self, obs):
+                return torch.ones(len(obs), 2)
+
+        saver.training_policy = Deterministic()
+        saver.obs = torch.zeros(4000, 4)
+        actions = saver._student_actions()
+        assert abs(float(actions.mean()) - 1.0) < 0.05
+        assert abs(float(actions.std()) - 0.5) < 0.05
+
+    def test_both_forget_finished_episodes(self, tmp_path):
+        saver = make_saver(train(tmp_path / "student", recurrent("gru")), tmp_path / "data")
+        saver.init_traj_handlers()
+        saver.get_transition()
+        saver.policy_reset(torch.tensor([1, 0, 0, 0]))
+        hidden = saver.training_policy.get_hidden_states().actor
+        assert not hidden[:, 0].any()
+        assert hidden[:, 1:].abs().sum(dim=-1).all()
+        assert saver.policy.resets[-1].tolist() == [True, False, False, False]
+        saver.close()
+
+
+class TestFollowing:
+    def test_newer_checkpoints_are_taken_over_and_stamped(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data", rollout_storage_length=4, min_timesteps=1e9)
+        saver.init_traj_handlers()
+        for iteration in (2, 9, 1000000):
+            if iteration > 2:
+                put_checkpoint(student, iteration, iteration / 1e6)
+            saver.check_stop()
+            assert saver.training_policy_iteration == iteration
+            for step_i in range(4):
+                saver.collect_step(step_i)
+        saver.close()
+        content = [load(p)["policy_iterations"] for p in sorted((tmp_path / "data").rglob("traj_*"))]
+        assert set(np.concatenate(content).tolist()) == {2, 9, 1000000}
+
+    def test_the_log_counts_iterations_on_but_newer_checkpoints_still_count(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data")
+        saver.init_traj_handlers()
+        saver.check_stop()
+        for _ in range(10):
+            saver.print_log()
+        assert saver.training_policy_iteration == 12
+        put_checkpoint(student, 5, 0.25)
+        saver.check_stop()
+        assert saver.training_policy_iteration == 5
+        assert saver.training_policy.actor[0].weight[0, 0].item() == 0.25
+        saver.close()
+
+    def test_without_a_checkpoint_the_student_is_untrained_and_masks_are_drawn(self, student, tmp_path, caplog):
+        for path in student.glob("model_*.pt"):
+            path.unlink()
+        saver = make_saver(student, tmp_path / "data", teacher_act_prob="linear")
+        with caplog.at_level(logging.INFO, "st_rl"):
+            saver.collect_and_save()
+        assert "no checkpoint yet" in caplog.text
+        content = load(next((tmp_path / "data").rglob("traj_*")))
+        assert set(content["policy_iterations"].tolist()) == {0}
+
+    def test_a_half_written_checkpoint_is_tried_again(self, student, tmp_path, monkeypatch):
+        put_checkpoint(student, 7)
+        whole = (student / "model_7.pt").read_bytes()
+        (student / "model_7.pt").write_bytes(whole[: len(whole) // 2])
+        naps = []
+
+        def nap(seconds):
+            naps.append(seconds)
+            if len(naps) == 2:
+                (student / "model_7.pt").write_bytes(whole)
+
+        monkeypatch.setattr("st_rl.runners.dagger_saver.time.sleep", nap)
+        saver = make_saver(student, tmp_path / "data")
+        saver.load_latest_training_policy()
+        assert saver.training_policy_iteration == 7
+        assert len(naps) == 2
+
+    def test_a_checkpoint_that_stays_broken_leaves_the_student_as_it_is(self, student, tmp_path, monkeypatch, caplog):
+        saver = make_saver(student, tmp_path / "data")
+        saver.load_latest_training_policy()
+        (student / "model_8.pt").write_bytes(b"nothing")
+        monkeypatch.setattr("st_rl.runners.dagger_saver.time.sleep", lambda seconds: None)
+        with caplog.at_level(logging.WARNING, "st_rl"):
+            saver.load_latest_training_policy()
+        assert "the student stays at iteration 2" in caplog.text
+        assert saver.training_policy_iteration == 2
+
+    def test_says_when_the_trainer_comes_and_goes(self, student, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.0)
+        saver = make_saver(student, tmp_path / "data")
+        saver.init_traj_handlers()
+        with caplog.at_level(logging.INFO, "st_rl"):
+            heart = Heartbeat(student, TRAINER, "somewhere-1")
+            saver.get_transition()
+            heart.stop()
+            saver.get_transition()
+        saver.close()
+        assert "trainer somewhere-1" in caplog.text
+        assert "is at work" in caplog.text
+        assert "has finished" in caplog.text
+
+
+class TestSurface:
+    def test_a_teacher_is_needed(self, student, tmp_path):
+        for arguments in ({}, {"policy": None}):
+            with pytest.raises(TypeError, match="teacher"):
+                DaggerSaver(RecordingEnv(), save_dir=tmp_path, training_policy_logdir=student, **arguments)
+
+    def test_documented_import(self):
+        from st_rl.datasets.dagger_saver import DaggerSaver as documented
+
+        assert documented is DaggerSaver
+        module = importlib.import_module("st_rl.datasets.dagger_saver")
+        with pytest.raises(AttributeError, match="nothing"):
+            _ = module.nothing
+
+    def test_a_missing_student_is_named(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"config\.json"):
+            make_saver(tmp_path / "nobody", tmp_path / "data").init_traj_handlers()
+
+    def test_metadata_and_episode_infos(self, student, tmp_path, capsys):
+        folder = tmp_path / "collector_7_extra_words"
+        saver = make_saver(student, folder, log_to_tensorboard=True, action_sample_std=0.1)
+        saver.collect_and_save()
+        metadata = json.loads((folder / "metadata.json").read_text())
+        assert metadata["training_policy_logdir"] == str(student)
+        assert (metadata["update_times_scale"], metadata["action_sample_std"]) == (5000, 0.1)
+        assert list((student / "collector_collector_7").glob("events*"))
+        assert "Episode/echo_error" in capsys.readouterr().out
+        assert saver.rollout_episode_infos == []
+
+    def test_nothing_to_show_is_no_error(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data")
+        saver.print_log()
+        assert saver.training_policy_iteration == 1
+
+    def test_by_hand(self, student, tmp_path):
+        env = RecordingEnv(num_envs=4)
+        saver = make_saver(student, tmp_path / "data", env, teacher_act_prob="exp")
+        saver.init_traj_handlers()
+        for step_i in range(7):
+            *_, dones, infos, _, _ = saver.get_transition()
+            saver.add_transition(step_i, infos)
+            saver.policy_reset(dones)
+        saver.close()
+        assert saver.total_timesteps == 28

@@ -1,0 +1,241 @@
+"""Files first, robots after that."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from st_rl.runners import TwoStageRunner, build_runner
+from st_rl.runners.dagger_saver import TRAINER
+from st_rl.utils.heartbeat import heartbeats
+from tests.fakes import EchoEnv
+from tests.runners.training import progress, recurrent, small_config, weights
+from tests.storage.recordings import EchoPolicy, RecordingEnv, record
+
+
+class Perfect(EchoPolicy):
+    """Does what the echo task rewards most."""
+
+    def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs[:, : self.num_actions].clone()
+
+
+def demonstrations(folder: Path, **env: Any) -> Path:
+    """Trajectories of a perfect policy."""
+    record(folder, RecordingEnv(**({"num_envs": 4, "seed": 7} | env)), policy=Perfect(), min_timesteps=200)
+    return folder
+
+
+def make(folder: Path, env: Any = None, policy: Any = None, algorithm: Any = None, dataset: Any = None, **cfg: Any):
+    """A runner that learns from a folder for two iterations; the learner is TPPO without a trained teacher."""
+    log_dir = cfg.pop("log_dir", None)
+    settings = {"class_name": "TPPO", "teacher_policy": {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}}
+    dataset = {"data_dir": str(folder), "dataset_loops": 0, "wait_seconds": 0} | (dataset or {})
+    config = small_config(policy, settings | (algorithm or {}), pretrain_dataset=dataset)
+    config |= {"pretrain_iterations": 2, "log_interval": 1} | cfg
+    return TwoStageRunner(EchoEnv(num_envs=4) if env is None else env, config, log_dir=log_dir)
+
+
+def collected(runner: TwoStageRunner) -> list[Any]:
+    """Every transition that the algorithm is given from the data set."""
+    taken, collect = [], runner.alg.collect_transition_from_dataset
+
+    def spy(transition, infos):
+        taken.append((transition, infos))
+        collect(transition, infos)
+
+    runner.alg.collect_transition_from_dataset = spy
+    return taken
+
+
+class TestStages:
+    @pytest.mark.parametrize(("pretrain_iterations", "from_files", "from_env"), [(0, 0, 3), (2, 2, 1), (-1, 3, 0)])
+    def test_how_long_each_stage_lasts(self, tmp_path, pretrain_iterations, from_files, from_env):
+        runner = make(demonstrations(tmp_path), RecordingEnv(num_envs=4), pretrain_iterations=pretrain_iterations)
+        taken = collected(runner)
+        runner.learn(3)
+        assert len(taken) == 6 * from_files
+        assert len(runner.env.seen) == 6 * from_env
+
+    def test_what_a_step_returns(self, tmp_path):
+        runner = make(demonstrations(tmp_path, num_privileged_obs=7), EchoEnv(num_envs=4, num_privileged_obs=7))
+        taken = collected(runner)
+        obs = torch.zeros(4, 4)
+        next_obs, next_critic_obs, reward, done, infos = runner.rollout_step(obs, torch.zeros(4, 7))
+        transition, given = taken[0]
+        assert torch.equal(next_obs, transition.next_observation)
+        assert torch.equal(next_critic_obs, transition.next_privileged_observation)
+        assert reward is transition.reward
+        assert done is transition.done
+        assert infos is given
+        assert list(infos) == ["time_outs"]
+
+    def test_the_algorithm_stores_labels_and_dones_of_the_files(self, tmp_path):
+        runner = make(demonstrations(tmp_path))
+        taken = collected(runner)
+        for _ in range(6):
+            runner.rollout_step(torch.zeros(4, 4), torch.zeros(4, 4))
+        storage = runner.alg.storage
+        assert torch.equal(storage.action_labels, torch.stack([t.action for t, _ in taken]))
+        assert torch.equal(storage.actions, storage.action_labels)
+        assert torch.equal(storage.dones[..., 0].bool(), torch.stack([t.done for t, _ in taken]))
+
+    def test_the_end_of_the_data_ends_the_stage(self, tmp_path, caplog):
+        env = RecordingEnv(num_envs=4)
+        runner = make(demonstrations(tmp_path), env, pretrain_iterations=-1, dataset={"dataset_loops": 1})
+        taken = collected(runner)
+        with caplog.at_level(logging.INFO, "st_rl"):
+            runner.learn(12)
+        assert "exhausted" in caplog.text
+        assert 0 < len(taken) < 12 * 6
+        assert len(taken) + len(env.seen) == 12 * 6
+
+    def test_a_data_set_that_has_nothing_to_say_leaves_the_step_to_the_environment(self, tmp_path):
+        env = RecordingEnv(num_envs=4)
+        runner = make(demonstrations(tmp_path), env)
+        runner.rollout_dataset.get_transition_batch = lambda: (None, {})
+        seen = env.get_observations()[0].clone()
+        runner.rollout_step(torch.full((4, 4), 9.0), torch.full((4, 4), 9.0))
+        assert torch.equal(runner.alg.storage.observations[0], seen)
+        assert len(env.seen) == 1
+
+
+class TestHandOver:
+    @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+    def test_memories_and_observations_start_anew(self, tmp_path, rnn_type):
+        env = RecordingEnv(num_envs=4)
+        runner = make(demonstrations(tmp_path), env, recurrent(rnn_type), pretrain_iterations=1)
+        memories = []
+        act = runner.alg.act
+        runner.alg.act = lambda *args: memories.append(runner.alg.actor_critic.memory_state()) or act(*args)
+        shown = env.get_observations()[0].clone()
+        runner.learn(2)
+        assert memories[0] == {}, "the memory of the data set reached the environment"
+        assert memories[1] != {}
+        assert torch.equal(runner.alg.storage.observations[0], shown)
+
+    def test_an_episode_never_goes_on_from_a_file_into_the_environment(self, tmp_path):
+        runner = make(demonstrations(tmp_path), pretrain_iterations=-1, dataset={"dataset_loops": 1})
+        stream = [runner.rollout_dataset.get_transition_batch() for _ in range(2)]
+
+        def two_steps():
+            if not stream:
+                raise StopIteration
+            return stream.pop(0)
+
+        runner.rollout_dataset.get_transition_batch = two_steps
+        for _ in range(4):
+            runner.rollout_step(torch.zeros(4, 4), torch.zeros(4, 4))
+        dones = runner.alg.storage.dones[:4, :, 0].bool()
+        assert dones[1].all()
+        assert not dones[2:].any()
+
+    def test_observations_keep_their_scale(self, tmp_path, caplog):
+        class Large(RecordingEnv):
+            def _new_observation(self):
+                return 50.0 + 20.0 * super()._new_observation()
+
+        record(tmp_path, Large(num_envs=4, seed=3), policy=Perfect(), min_timesteps=400)
+        runner = make(tmp_path, Large(num_envs=4, seed=5), empirical_normalization=True)
+        with caplog.at_level(logging.INFO, "st_rl"):
+            runner.learn(2)
+            from_files = runner.alg.storage.observations.clone()
+            runner.learn(1)
+        assert "statistics of 4" in caplog.text
+        from_env = runner.alg.storage.observations
+        for observations in (from_files, from_env):
+            assert abs(float(observations.mean())) < 0.5
+            assert 0.7 < float(observations.std()) < 1.3
+
+    def test_recorded_frames_do_not_move_the_statistics(self, tmp_path):
+        runner = make(demonstrations(tmp_path), empirical_normalization=True, pretrain_iterations=-1)
+        runner.learn(1)
+        count = int(runner.alg.obs_normalizer.count)
+        runner.learn(2)
+        assert int(runner.alg.obs_normalizer.count) == count
+
+
+class TestResume:
+    def test_a_trainer_goes_on_in_the_stage_where_it_stopped(self, tmp_path):
+        folder = demonstrations(tmp_path / "data")
+        first = make(folder, log_dir=tmp_path / "run", pretrain_iterations=4, save_interval=1)
+        first.learn(3)
+        first.close()
+        second = make(folder, log_dir=tmp_path / "run", pretrain_iterations=4)
+        second.load(tmp_path / "run" / "model_3.pt")
+        taken = collected(second)
+        second.learn(2)
+        second.close()
+        assert len(taken) == 6
+        assert second.current_learning_iteration == 5
+
+    def test_a_trainer_killed_at_the_hand_over_still_hands_over(self, tmp_path):
+        folder = demonstrations(tmp_path / "data")
+        first = make(folder, log_dir=tmp_path / "run")
+        first.learn(2)
+        first.close()
+        env = RecordingEnv(num_envs=4)
+        second = make(folder, env)
+        second.load(tmp_path / "run" / "model_2.pt")
+        shown = env.get_observations()[0].clone()
+        second.learn(1)
+        assert torch.equal(second.alg.storage.observations[0], shown)
+
+    def test_two_short_trainings_are_one_long_one(self, tmp_path):
+        folder = demonstrations(tmp_path)
+        results = []
+        for parts in ((4,), (2, 2)):
+            torch.manual_seed(0)
+            runner = make(folder)
+            for part in parts:
+                runner.learn(part)
+            results.append(weights(runner))
+        assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+class TestSurface:
+    def test_learns_to_repeat_what_was_shown(self, tmp_path):
+        torch.manual_seed(0)
+        record(tmp_path, RecordingEnv(num_envs=16), policy=Perfect(), min_timesteps=3000)
+        algorithm = {"using_ppo": False, "learning_rate": 1e-2, "num_learning_epochs": 4}
+        runner = make(tmp_path, EchoEnv(num_envs=16), algorithm=algorithm, pretrain_iterations=-1)
+        runner.learn(60)
+        obs = EchoEnv(num_envs=256, seed=99).get_observations()[0]
+        error = (runner.get_inference_policy()(obs) - obs[:, :2]).square().mean()
+        assert float(error) < 0.01
+
+    def test_what_is_needed(self, tmp_path):
+        config = small_config(algorithm={"class_name": "TPPO"})
+        with pytest.raises(AssertionError, match="pretrain_dataset"):
+            TwoStageRunner(EchoEnv(), config)
+        config = small_config(pretrain_dataset={"data_dir": str(tmp_path)})
+        with pytest.raises(TypeError, match="PPO cannot learn from a data set"):
+            TwoStageRunner(EchoEnv(), config)
+
+    def test_defaults(self, tmp_path):
+        config = small_config(algorithm={"class_name": "TPPO"}, pretrain_dataset={"data_dir": str(tmp_path)})
+        runner = build_runner("TwoStageRunner", EchoEnv(num_envs=3), config)
+        assert isinstance(runner, TwoStageRunner)
+        assert (runner.pretrain_iterations, runner.log_interval) == (0, 50)
+        assert (runner.rollout_dataset.num_envs, runner.rollout_dataset.device) == (3, "cpu")
+        assert config["pretrain_dataset"] == {"data_dir": str(tmp_path)}
+
+    def test_what_the_log_shows(self, tmp_path):
+        runner = make(demonstrations(tmp_path / "data"), log_dir=tmp_path / "run", pretrain_iterations=-1)
+        batch = runner.rollout_dataset.get_transition_batch
+        runner.rollout_dataset.get_transition_batch = lambda: (batch()[0], {"time_outs": torch.zeros(4), "age": 3.0})
+        alive = []
+        log = runner.log
+        runner.log = lambda locs: alive.append(len(heartbeats(tmp_path / "run", TRAINER))) or log(locs)
+        runner.learn(2)
+        runner.close()
+        row = progress(tmp_path / "run")[-1]
+        assert float(row["Perf/dataset_age"]) == 3.0
+        assert "Perf/dataset_time_outs" not in row
+        assert float(row["Perf/dataset_trajectories"]) >= 4
+        assert float(row["Perf/dataset_transitions_per_second"]) > 0
+        assert float(row["Perf/dataset_waiting_share"]) < 1
+        assert alive == [1, 1]
+        assert heartbeats(tmp_path / "run", TRAINER) == []
