@@ -13,6 +13,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.modules.state_head import EstimatedComponents
+from st_rl.modules.visual_actor_critic import VisualActorCriticMixin
 from st_rl.utils.segments import Segments, segment_slices, segment_width
 
 
@@ -88,12 +89,16 @@ def component_axes(policy: Any, segments: Segments, critic_segments: Segments) -
 
 def _embedded_blocks(policy: Any, segments: Segments, critic: bool) -> dict[str, Block]:
     """What the actor or the critic sees of the segments, with latents in the place of their components."""
-    blocks = _raw_blocks(segments)
+    encoders: dict[str, Any] = {}
     if isinstance(policy, EncoderActorCriticMixin):
-        for name, encoder in policy.encoders_by_component(critic).items():
-            if name in blocks:
-                shapes = tuple(tuple(tensor.shape) for tensor in encoder.state_dict().values())
-                blocks[name] = Block(policy.encoder_output_size, shapes)
+        encoders |= policy.encoders_by_component(critic)
+    if isinstance(policy, VisualActorCriticMixin) and not critic:
+        encoders[policy.visual_component_name] = policy.visual_encoder
+    blocks = _raw_blocks(segments)
+    for name, encoder in encoders.items():
+        if name in blocks:
+            shapes = tuple(tuple(tensor.shape) for tensor in encoder.state_dict().values())
+            blocks[name] = Block(encoder.output_size, shapes)
     return blocks
 
 

