@@ -230,9 +230,12 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
         """Clamp the standard deviation in place, to these limits and to those of the policy."""
-        for low, high in ((min, max), (self.min_noise_std, self.max_noise_std)):
-            if low is not None or high is not None:
-                self.std.clamp_(min=low, max=high)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for low in (min, self.min_noise_std):
+            if low is not None:
+                self.std.clamp_(min=low)
+        for high in (max, self.max_noise_std):
+            if high is not None:
+                self.std.clamp_(max=high)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy gets: all but the last distribution, whose tensors may hang on a graph that cannot be copied."""
