@@ -55,8 +55,10 @@ def main(arguments: Sequence[str]) -> int:
         "command_line": f"st-rl export {shlex.join(arguments)}",
     }
     write_json(target.with_suffix(".json"), facts)
+    memory = ", and a memory that the controller carries" if report.state_names else ""
     print(
-        f"{target}: opset {report.opset}, input obs (batch, {env.num_obs}), output actions (batch, {env.num_actions}); "
+        f"{target}: opset {report.opset}, input obs (batch, {env.num_obs}), output actions (batch, {env.num_actions})"
+        f"{memory}; "
         f"differs from torch by at most {report.largest_difference:.1e} on {report.observations_compared} observations"
     )
     return 0

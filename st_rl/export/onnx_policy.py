@@ -1,4 +1,7 @@
-"""A feed-forward policy as one ONNX file: raw observations in, mean actions out."""
+"""A policy as one ONNX file: raw observations in, mean actions out.
+
+A policy with a memory also takes the state of that memory, zeros at the start, and returns the next one.
+"""
 
 import copy
 import json
@@ -14,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from st_rl.modules import Memory
 from st_rl.utils.files import atomic_write, to_json_values
 
 OPSET = 18
@@ -37,24 +41,54 @@ class ExportReport:
     """Largest absolute difference of an action between the file in onnxruntime and torch."""
     observations_compared: int
     """How many observations it was compared on."""
+    state_names: tuple[str, ...] = ()
+    """Parts of the memory, which the file takes and returns beside observations and actions."""
 
 
 class DeployedPolicy(nn.Module):
-    """A policy with its normaliser, frozen: raw observations `(N, O)` to mean actions `(N, A)`."""
+    """A policy with its normaliser, frozen: raw observations `(N, O)` to mean actions `(N, A)`.
+
+    `state_names` are the parts of its memory, `(L, N, H)` each: given after the observations, returned after the
+    actions. A feed-forward policy has none.
+    """
 
     def __init__(self, actor_critic: nn.Module, obs_normalizer: nn.Module):
         super().__init__()
-        if getattr(actor_critic, "is_recurrent", False):
-            raise ExportError(
-                f"{type(actor_critic).__name__} is recurrent: a plain file has no memory. Export a feed-forward policy"
-            )
         self.actor_critic: Any = copy.deepcopy(actor_critic)
         self.obs_normalizer = copy.deepcopy(obs_normalizer)
         self.to("cpu").eval().requires_grad_(False)
+        self.state_names: list[str] = []
+        self.start: tuple[Tensor, ...] = ()
+        self._memories: list[Memory] = []
+        if getattr(actor_critic, "is_recurrent", False):
+            self._find_memories()
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Mean actions `(N, A)` for raw observations `(N, O)`."""
-        return self.actor_critic.act_inference(self.obs_normalizer(obs))
+    def _find_memories(self) -> None:
+        """The memories that acting uses: those that have a state afterwards."""
+        policy = self.actor_critic
+        policy.forget()
+        policy.act_inference(torch.zeros(1, int(policy.num_actor_obs)))
+        memories = {name: module for name, module in policy.named_modules() if isinstance(module, Memory)}
+        used = {name: memory for name, memory in memories.items() if memory.state_leaves()}
+        self._memories = list(used.values())
+        for name, memory in used.items():
+            parts = ("hidden", "cell") if len(memory.state_leaves()) == 2 else ("hidden",)
+            self.state_names += [f"{name}_{part}" for part in parts]
+            self.start += tuple(torch.zeros_like(leaf) for leaf in memory.state_leaves())
+        policy.forget()
+
+    def forward(self, obs: Tensor, state: tuple[Tensor, ...] = ()) -> Any:
+        """Mean actions `(N, A)` for raw observations `(N, O)`; with a memory, followed by its next state."""
+        if not self._memories:
+            return self.actor_critic.act_inference(self.obs_normalizer(obs))
+        with self.actor_critic.memory_kept():
+            given = iter(state)
+            for memory in self._memories:
+                leaves = [next(given) for _ in range(2 if isinstance(memory.rnn, nn.LSTM) else 1)]
+                memory.load_state_leaves(leaves)
+            actions = self.actor_critic.act_inference(self.obs_normalizer(obs))
+            following = [leaf for memory in self._memories for leaf in memory.state_leaves()]
+        return (actions, *following)
 
 
 def export_onnx(
@@ -76,9 +110,13 @@ def export_onnx(
     if recorded is not None:
         observations.append(recorded.detach().to("cpu", torch.float32).reshape(-1, observations[0].shape[1]))
     samples = torch.cat(observations)
+    facts = dict(metadata or {})
+    if policy.state_names:
+        shapes = {name: [leaf.shape[0], "batch", leaf.shape[2]] for name, leaf in zip(policy.state_names, policy.start)}
+        facts["memory"] = {"start": "zeros", "inputs": shapes, "outputs": [f"next_{name}" for name in shapes]}
     with atomic_write(path) as temporary:
         _write_graph(policy, samples[:2], temporary)
-        _add_metadata(onnx, temporary, metadata or {})
+        _add_metadata(onnx, temporary, facts)
         difference = _largest_difference(runtime, temporary, policy, samples)
         # Not `difference > tolerance`: a comparison with NaN is false.
         if not difference <= tolerance:
@@ -86,7 +124,7 @@ def export_onnx(
                 f"the exported policy differs from torch by {difference:.2e} in an action, more than {tolerance:.0e}; "
                 "nothing was written"
             )
-    return ExportReport(path.name, OPSET, difference, len(samples))
+    return ExportReport(path.name, OPSET, difference, len(samples), tuple(policy.state_names))
 
 
 def _random_observations(policy: DeployedPolicy, count: int = 256) -> Tensor:
@@ -99,14 +137,20 @@ def _random_observations(policy: DeployedPolicy, count: int = 256) -> Tensor:
 
 def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path) -> None:
     """Trace the policy with any number of rows and write it in one file."""
+    batch = torch.export.Dim("batch")
+    arguments: tuple[Any, ...] = (example,)
+    shapes: dict[str, Any] = {"obs": {0: batch}}
+    if policy.state_names:
+        arguments = (example, tuple(leaf.repeat(1, len(example), 1) for leaf in policy.start))
+        shapes["state"] = tuple({1: batch} for _ in policy.start)
     with _quiet_exporter():
         torch.onnx.export(
             policy,
-            (example,),
+            arguments,
             str(path),
-            input_names=[INPUT_NAME],
-            output_names=[OUTPUT_NAME],
-            dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
+            input_names=[INPUT_NAME, *policy.state_names],
+            output_names=[OUTPUT_NAME, *(f"next_{name}" for name in policy.state_names)],
+            dynamic_shapes=shapes,
             opset_version=OPSET,
             dynamo=True,
             external_data=False,
@@ -144,14 +188,33 @@ def _add_metadata(onnx: Any, path: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def _largest_difference(runtime: Any, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
-    """Between the file in onnxruntime, in a batch and row by row, and torch."""
+    """Between the file in onnxruntime and torch: in a batch and row by row, or along sequences if there is a memory."""
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    if policy.state_names:
+        return _largest_difference_of_sequences(session, policy, samples)
     with torch.inference_mode():
         expected = policy(samples).numpy()
     array = samples.numpy()
     batch = session.run([OUTPUT_NAME], {INPUT_NAME: array})[0]
     rows = np.concatenate([session.run([OUTPUT_NAME], {INPUT_NAME: row[None]})[0] for row in array[:32]])
     return float(max(np.abs(batch - expected).max(), np.abs(rows - expected[:32]).max()))
+
+
+def _largest_difference_of_sequences(session: Any, policy: DeployedPolicy, samples: Tensor) -> float:
+    """Let file and torch each carry their own memory along the samples, in one sequence and in several at a time."""
+    differences = []
+    for width in (1, 8):
+        num_steps = len(samples) // width
+        state = tuple(leaf.repeat(1, width, 1) for leaf in policy.start)
+        fed = dict(zip(policy.state_names, (leaf.numpy() for leaf in state)))
+        for obs in samples[: num_steps * width].view(num_steps, width, -1):
+            with torch.inference_mode():
+                expected, *following = policy(obs, state)
+            state = tuple(following)
+            actions, *outputs = session.run(None, {INPUT_NAME: obs.numpy(), **fed})
+            fed = dict(zip(policy.state_names, outputs))
+            differences.append(np.abs(actions - expected.numpy()).max())
+    return float(np.max(differences))
 
 
 def _require_onnx() -> tuple[Any, Any]:

@@ -97,7 +97,31 @@ def test_actions_that_are_no_numbers_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_recurrent_policy_is_refused_in_words(tmp_path):
-    policy = ActorCriticRecurrent(7, 7, 3, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_hidden_size=8)
-    with pytest.raises(ExportError, match="recurrent"):
-        export_onnx(policy, torch.nn.Identity(), tmp_path / "policy.onnx")
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_type):
+    torch.manual_seed(1)
+    sizes = {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_hidden_size": 5, "rnn_num_layers": 2}
+    policy = ActorCriticRecurrent(7, 9, 3, rnn_type=rnn_type, **sizes)
+    before = policy.memory_state()
+    _, normalizer = make_policy()
+    export_onnx(policy, normalizer, tmp_path / "policy.onnx", recorded=torch.randn(30, 7))
+    assert policy.memory_state() == before == {}
+    session = runtime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+    assert names == ["obs", "memory_a_hidden", *(["memory_a_cell"] if rnn_type == "lstm" else [])]
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["memory"])
+    assert facts["inputs"] == {name: [2, "batch", 5] for name in names[1:]}
+    # One robot and three, along steps of which one ends an episode: zeros start anew.
+    for robots in (1, 3):
+        state = {name: np.zeros((2, robots, 5), dtype=np.float32) for name in names[1:]}
+        policy.forget()
+        for step in range(12):
+            obs = torch.randn(robots, 7)
+            expected = policy.act_inference(normalizer.eval()(obs)).detach().numpy()
+            actions, *following = session.run(["actions", *facts["outputs"]], {"obs": obs.numpy(), **state})
+            np.testing.assert_allclose(actions, expected, atol=1e-5)
+            state = dict(zip(state, following))
+            if step == 6:
+                policy.reset(torch.tensor([True] + [False] * (robots - 1)))
+                for leaf in state.values():
+                    leaf[:, 0] = 0.0
