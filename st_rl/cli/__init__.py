@@ -12,7 +12,7 @@ from types import ModuleType
 
 from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_name
 
-COMMANDS = ("train", "resume", "eval", "play", "report", "export", "motion", "bench", "tasks", "doctor")
+COMMANDS = ("train", "distill", "resume", "eval", "play", "report", "export", "motion", "bench", "tasks", "doctor")
 
 INTERRUPTED = 130
 # Error classes whose message was written for the user; any other class is named, because it is a surprise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from st_rl.cli.run_folder import CONFIG_FILE, RunFolder
+from st_rl.cli.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
 from st_rl.cli.task_source import TaskSource, find_source
 from st_rl.cli.train_config import TrainingConfig
 
@@ -36,6 +36,10 @@ class SavedRun:
         from st_rl.runners import build_runner
 
         config = self.training.to_dict()
+        teacher = self.run.file(TEACHER_FILE)
+        if teacher.is_file() and "teacher_policy" in config["algorithm"]:
+            # The folder may have been moved since.
+            config["algorithm"]["teacher_policy"]["teacher_ac_path"] = str(teacher)
         name = config.get("runner_class_name") or "OnPolicyRunner"
         return build_runner(name, env, config, log_dir=log_dir, device=device)
 

@@ -12,6 +12,7 @@ RUNS = Path("runs")
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.json"
 BEST_FILE = "best.pt"
+TEACHER_FILE = "teacher.pt"
 _SHOWN_RUNS = 8
 
 
