@@ -50,7 +50,7 @@ class CircleEnv(VecEnv):
 
 
 def distance_from_reference(policy) -> float:
-    """How far a step of the deterministic policy ends from where the reference would go, plus how far it is off."""
+    """How far the deterministic policy ends a step from where the reference would, without asking a discriminator."""
     env = CircleEnv(256, seed=9)
     errors = []
     with torch.inference_mode():
@@ -67,7 +67,10 @@ def distance_from_reference(policy) -> float:
     return float(torch.stack(errors).mean())
 
 
-@pytest.mark.parametrize("discriminator_cfg", [None, {"learning_rate": 1e-3, "replay_size": 5000, "mask_resets": True}])
+OPTIONS = {"learning_rate": 2e-3, "replay_size": 5000, "replay_iterations": 20, "mask_resets": True}
+
+
+@pytest.mark.parametrize("discriminator_cfg", [None, OPTIONS], ids=["plain", "options"])
 def test_style_alone_teaches_the_reference(discriminator_cfg):
     torch.manual_seed(0)
     config = {
@@ -81,7 +84,7 @@ def test_style_alone_teaches_the_reference(discriminator_cfg):
                 "input_dim": 4,
                 "style_reward_coef": 1.0,
                 "hidden_dims": [64, 32],
-                "discriminator_grad_pen": 1.0,
+                "discriminator_grad_pen": 0.03,
             },
         },
         "algorithm": {
@@ -95,7 +98,8 @@ def test_style_alone_teaches_the_reference(discriminator_cfg):
     }
     runner = build_runner("AmpPolicyRunner", CircleEnv(), config, log_dir=None)
     before = distance_from_reference(runner.get_inference_policy())
-    runner.learn(80)
+    runner.learn(60)
     after = distance_from_reference(runner.get_inference_policy())
+    # A step of the reference is 0.4 long: to stand on the circle or to run round it the wrong way is not enough.
     assert before > 0.8
-    assert after < 0.25 * before, (before, after)
+    assert after < 0.2
