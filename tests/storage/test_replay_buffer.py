@@ -70,3 +70,32 @@ def test_bad_input_is_named():
         buffer.insert(torch.zeros(3, 2), torch.zeros(3, 1))
     with pytest.raises(ValueError, match="buffer_size is 0"):
         ReplayBuffer(2, 0, "cpu")
+
+
+@pytest.mark.parametrize("inserted", [0, 3, 5, 8, 13])
+def test_a_saved_buffer_goes_on_as_it_was(inserted):
+    buffer, other = ReplayBuffer(1, 5, "cpu"), ReplayBuffer(1, 5, "cpu")
+    rows = torch.arange(1.0, inserted + 1)[:, None]
+    for row in rows:
+        buffer.insert(row[None], -row[None])
+    state = buffer.state_dict()
+    assert len(state["states"]) == min(inserted, 5)
+    other.insert(torch.full((4, 1), 99.0), torch.full((4, 1), 99.0))
+    other.load_state_dict(state)
+    assert (other.step, other.num_samples) == (buffer.step, buffer.num_samples)
+    for ring in (buffer, other):
+        ring.insert(torch.tensor([[50.0]]), torch.tensor([[-50.0]]))
+    assert torch.equal(other.states[: other.num_samples], buffer.states[: buffer.num_samples])
+    assert torch.equal(other.next_states[: other.num_samples], -other.states[: other.num_samples])
+
+
+@pytest.mark.parametrize("size", [3, 9])
+def test_a_buffer_of_another_size_keeps_the_newest(size):
+    buffer, other = ReplayBuffer(1, 5, "cpu"), ReplayBuffer(1, size, "cpu")
+    rows = torch.arange(1.0, 8.0)[:, None]
+    buffer.insert(rows, rows)
+    other.load_state_dict(buffer.state_dict())
+    assert sorted(other.states[: other.num_samples, 0].tolist()) == [3.0, 4.0, 5.0, 6.0, 7.0][-size:]
+    other.insert(torch.tensor([[8.0]]), torch.tensor([[8.0]]))
+    assert 7.0 in other.states
+    assert 8.0 in other.states

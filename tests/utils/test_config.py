@@ -7,6 +7,7 @@ import pytest
 from st_rl.utils.config import (
     accepted_keys,
     nearest_name,
+    own_settings_from,
     remember_keys,
     report_unused_keys,
     unknown_name_message,
@@ -93,3 +94,36 @@ def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(ca
 def test_nothing_unused_nothing_said(caplog):
     report_unused_keys({}, "PPO", {"gamma"}, strict=True)
     assert not caplog.records
+
+
+class TestOwnSettings:
+    class Inner:
+        def __init__(self, *args, part=None, **kwargs):
+            self.part, self.rest = part, kwargs
+
+    class Mixin(Inner):
+        @own_settings_from("part")
+        def __init__(self, *args, weight=1.0, width=None, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.weight, self.width = weight, width
+
+    def test_are_found_inside_and_taken_out_of_what_is_passed_on(self):
+        part = {"weight": 2.0, "width": 3, "rate": 4}
+        before = copy.deepcopy(part)
+        made = self.Mixin(part=part)
+        assert (made.weight, made.width, made.part) == (2.0, 3, {"rate": 4})
+        assert part == before
+
+    def test_given_directly_they_win_even_with_the_default_value(self):
+        made = self.Mixin(part={"weight": 2.0, "width": 3}, weight=1.0, width=None)
+        assert (made.weight, made.width, made.part) == (1.0, None, {})
+
+    def test_null_inside_means_not_given(self):
+        assert self.Mixin(part={"weight": None}).weight == 1.0
+
+    def test_without_the_dictionary_nothing_changes(self):
+        assert self.Mixin(weight=5.0, other=1).rest == {"other": 1}
+        assert self.Mixin(part=None).part is None
+
+    def test_the_constructor_keeps_its_signature(self):
+        assert {"weight", "width"} <= accepted_keys(self.Mixin)
