@@ -1,0 +1,228 @@
+"""`EstimatorMixin` and `PrivilegeEstimatorMixin`: what is estimated, from what, and where it goes."""
+
+import pytest
+import torch
+
+from st_rl.modules import (
+    ActorCritic,
+    ActorCriticRecurrent,
+    PrivilegeEstimatorMixin,
+    PrivilegeStateAc,
+    StateAc,
+    StateAcRecurrent,
+)
+from tests.modules.policy_matrix import make_policy, observations, width
+
+OBS = {"velocity": 2, "pose": 3, "contact": 1}
+CRITIC = {"friction": 1, "contact": 1, "velocity": 2, "mass": 2}
+SMALL = {"actor_hidden_dims": [10], "critic_hidden_dims": [10], "obs_segments": OBS, "critic_obs_segments": CRITIC}
+NUM_OBS, NUM_CRITIC = 6, 6
+
+
+def make(policy_class=StateAc, **settings):
+    torch.manual_seed(0)
+    if policy_class is StateAcRecurrent:
+        settings |= {"rnn_hidden_size": 7}
+    return policy_class(NUM_OBS, NUM_CRITIC, 2, **{**SMALL, "estimator_target_components": ["velocity"], **settings})
+
+
+def test_the_estimate_is_what_its_network_makes_of_the_named_components_in_segment_order():
+    policy = make(estimator_obs_components=["contact", "pose"])
+    obs = torch.randn(5, NUM_OBS)
+    policy.act(obs)
+    torch.testing.assert_close(policy.get_estimated_state(), policy.state_estimator(obs[:, 2:6]))
+    assert policy.get_estimated_state() is policy.estimated_state_
+
+
+def test_without_names_it_sees_all_but_what_it_estimates():
+    policy = make()
+    assert policy.estimator_obs_components == ["pose", "contact"]
+    obs = torch.randn(5, NUM_OBS)
+    policy.act(obs)
+    torch.testing.assert_close(policy.get_estimated_state(), policy.state_estimator(obs[:, 2:6]))
+
+
+def test_a_target_that_only_the_critic_has():
+    policy = make(estimator_target_components=["mass", "friction"])
+    policy.act(torch.randn(5, NUM_OBS))
+    assert policy.get_estimated_state().shape == (5, 3)
+
+
+def test_no_hidden_sizes_mean_a_linear_head():
+    assert [type(layer).__name__ for layer in make().state_estimator.model] == ["Linear"]
+    layers = make(estimator_kwargs={"hidden_sizes": [4], "nonlinearity": "ELU"}).state_estimator.model
+    assert [type(layer).__name__ for layer in layers] == ["Linear", "ELU", "Linear"]
+
+
+@pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
+def test_replaced_components_reach_the_actor_in_its_own_order(policy_class):
+    """The critic has contact before velocity, the actor after it."""
+    policy = make(
+        policy_class,
+        estimator_target_components=["contact", "velocity"],
+        estimator_obs_components=["pose"],
+        replace_state_prob=1.0,
+    )
+    obs = torch.randn(5, NUM_OBS)
+    policy.act(obs)
+    contact, velocity = policy.get_estimated_state().split([1, 2], dim=-1)
+    replaced = torch.cat([velocity, obs[:, 2:5], contact], dim=-1)
+    seen = replaced if policy_class is StateAc else policy.memory_a(replaced[None]).squeeze(0)
+    torch.testing.assert_close(policy.action_mean, policy.actor(seen))
+
+
+@pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
+def test_what_is_always_replaced_is_never_seen(policy_class):
+    policy = make(policy_class, replace_state_prob=1.0)
+    obs = torch.randn(5, NUM_OBS)
+    hidden = obs.clone()
+    hidden[:, :2] = 1e6
+    first = policy.act_inference(obs)
+    policy.forget()
+    assert torch.equal(policy.act_inference(hidden), first)
+
+
+def test_replacing_draws_for_every_sample():
+    policy = make(replace_state_prob=0.25)
+    obs = torch.randn(1, NUM_OBS).expand(20, 1000, NUM_OBS)
+    policy.act(obs)
+    policy.replace_state_prob, policy.estimation.replace_prob = 0.0, 0.0
+    is_replaced = (policy.action_mean - policy.act_inference(obs)).abs().sum(-1) > 1e-6
+    assert float(is_replaced.float().mean()) == pytest.approx(0.25, abs=0.01)
+    assert float(is_replaced.float().mean(dim=1).min()) > 0.15, "independent of the time step"
+    assert len(is_replaced[:, :10].unique(dim=1).T) == 10, "and of the robot"
+
+
+def test_in_inference_every_sample_is_replaced_if_any_is():
+    policy = make(replace_state_prob=0.25)
+    always = make(replace_state_prob=1.0)
+    obs = torch.randn(50, NUM_OBS)
+    assert torch.equal(policy.act_inference(obs), always.act_inference(obs))
+
+
+@pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
+def test_the_policy_does_not_train_the_estimate(policy_class):
+    policy = make(policy_class, replace_state_prob=1.0)
+    policy.act(torch.randn(5, NUM_OBS))
+    policy.get_actions_log_prob(torch.zeros(5, 2)).sum().backward()
+    trained = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}
+    assert not [name for name in trained if name.startswith(("state_estimator", "memory_s"))]
+    assert "actor.0.weight" in trained
+    policy.zero_grad()
+    policy.forget()
+    policy.act(torch.randn(5, NUM_OBS))
+    policy.get_estimated_state().sum().backward()
+    trained = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}
+    assert trained
+    assert all(name.startswith(("state_estimator", "memory_s")) for name in trained)
+
+
+def test_networks_of_the_three_cases():
+    assert make().memory_s is None
+    own = make(StateAcRecurrent, rnn_type="gru", rnn_num_layers=2)
+    assert (own.memory_s.rnn.input_size, own.memory_s.rnn.hidden_size, own.memory_s.rnn.num_layers) == (4, 7, 2)
+    assert isinstance(own.memory_s.rnn, torch.nn.GRU)
+    assert {"memory_s.rnn.weight_ih_l0", "state_estimator.model.0.weight"} <= set(own.state_dict())
+    shared = make(StateAcRecurrent, use_actor_rnn=True)
+    assert shared.memory_s is None
+    assert shared.state_estimator.model[0].in_features == 7
+    assert not [key for key in shared.state_dict() if key.startswith("memory_s")]
+
+
+def test_with_the_actors_memory_the_estimate_comes_unpadded_and_trains_that_memory():
+    policy = make(StateAcRecurrent, use_actor_rnn=True)
+    masks = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])  # two robots of three steps
+    policy.act(torch.randn(3, 3, NUM_OBS), masks=masks, hidden_states=None)
+    assert policy.get_estimated_state().shape == (3, 2, 2)
+    policy.get_estimated_state().sum().backward()
+    assert policy.memory_a.rnn.weight_ih_l0.grad is not None
+    own = make(StateAcRecurrent)
+    own.act(torch.randn(3, 3, NUM_OBS), masks=masks, hidden_states=None)
+    assert own.get_estimated_state().shape == (3, 3, 2), "its own memory leaves it padded"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"replace_state_prob": 0.5, "use_actor_rnn": True}, AssertionError, "use one of them"),
+        ({"estimator_target_components": None}, ValueError, "must name what the estimator estimates; the critic obser"),
+        ({"estimator_target_components": ["speed"]}, ValueError, r"\(of the critic\) names \['speed'\]"),
+        ({"estimator_obs_components": ["mass"]}, ValueError, r"estimator_obs_components names \['mass'\]"),
+        ({"estimator_target_components": ["mass"], "replace_state_prob": 0.1}, ValueError, r"names \['mass'\], which"),
+        ({"obs_segments": None, "critic_obs_segments": None}, ValueError, "needs obs_segments"),
+        (
+            {"critic_obs_segments": {"velocity": 3, "rest": 3}, "replace_state_prob": 0.1},
+            ValueError,
+            "'velocity' is 2 wide for the actor and 3 for the critic: it cannot be replaced",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_with_one_clear_message(settings, error, message):
+    with pytest.raises(error, match=message):
+        make(**settings)
+
+
+class TestAdaptor:
+    def make(self, **settings):
+        return make(
+            PrivilegeStateAc,
+            adaptor_target_components=["friction", "mass"],
+            adaptor_obs_components=["pose"],
+            **settings,
+        )
+
+    def test_works_beside_the_estimator(self):
+        policy = self.make()
+        obs = torch.randn(5, NUM_OBS)
+        policy.act(obs)
+        torch.testing.assert_close(policy.get_adapted_state(), policy.state_adaptor(obs[:, 2:5]))
+        torch.testing.assert_close(policy.get_estimated_state(), policy.state_estimator(obs[:, 2:6]))
+
+    def test_the_estimator_sees_what_the_adaptor_replaced(self):
+        policy = make(
+            PrivilegeStateAc,
+            adaptor_target_components=["contact"],
+            adaptor_obs_components=["pose"],
+            privilege_replace_state_prob=1.0,
+            estimator_obs_components=["pose", "contact"],
+            replace_state_prob=1.0,
+        )
+        obs = torch.randn(5, NUM_OBS)
+        policy.act(obs)
+        adapted = policy.state_adaptor(obs[:, 2:5])
+        estimate = policy.state_estimator(torch.cat([obs[:, 2:5], adapted], dim=-1))
+        torch.testing.assert_close(policy.get_estimated_state(), estimate)
+        torch.testing.assert_close(policy.action_mean, policy.actor(torch.cat([estimate, obs[:, 2:5], adapted], -1)))
+
+    def test_targets_may_be_the_critics_alone_unless_they_are_replaced(self):
+        assert self.make().get_adapted_state() is None
+        with pytest.raises(ValueError, match="adaptor_target_components, to be replaced, names"):
+            self.make(privilege_replace_state_prob=0.1)
+
+    def test_networks_of_the_recurrent_case(self):
+        policy = make_policy("PrivilegeStateAcRecurrent", "adapts; estimates")
+        assert policy.memory_p.rnn.input_size == width((2,)) + 5 + 24 + 4
+        assert policy.state_adaptor.output_size == 3
+        assert {"memory_p.rnn.weight_ih_l0", "state_adaptor.model.0.weight"} <= set(policy.state_dict())
+
+    @pytest.mark.parametrize("base", [ActorCritic, ActorCriticRecurrent])
+    def test_alone_its_output_is_the_estimate(self, base):
+        policy_class = type("AdaptorAlone", (PrivilegeEstimatorMixin, base), {})
+        policy = policy_class(NUM_OBS, NUM_CRITIC, 2, adaptor_target_components=["mass"], **SMALL)
+        policy.act(torch.randn(5, NUM_OBS))
+        assert policy.get_estimated_state() is policy.get_adapted_state()
+        assert policy.get_estimated_state().shape == (5, 2)
+
+
+def test_the_estimator_sees_the_raw_observation_and_the_actor_the_embedded_one():
+    policy = make_policy("EncoderStateAc", "cnn and mlp, shared; replaces")
+    obs, _ = observations(6)
+    policy.act(obs)
+    # forward: pose 5, velocity 2, depth 24, contact 4; the estimator sees pose and depth
+    torch.testing.assert_close(
+        policy.get_estimated_state(), policy.state_estimator(torch.cat([obs[:, :5], obs[:, 7:31]], dim=-1))
+    )
+    velocity, contact = policy.get_estimated_state().split([2, 4], dim=-1)
+    pose, depth = policy.encoders[0](obs[:, :5]), policy.encoders[1](obs[:, 7:31].reshape(-1, 1, 4, 6))
+    expected = policy.actor(torch.cat([pose, velocity, depth, contact], dim=-1))
+    torch.testing.assert_close(policy.action_mean, expected)
