@@ -61,6 +61,10 @@ class PolicyConfig:
     """Width of that memory."""
     rnn_num_layers: int | None = None
     """Layers of that memory."""
+    encoder_component_names: tuple[str, ...] | None = None
+    """Observation components that a policy class with encoders replaces by latents."""
+    encoder_output_size: int | None = None
+    """Width of a latent."""
 
 
 @dataclass

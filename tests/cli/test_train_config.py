@@ -6,7 +6,7 @@ import pytest
 
 from st_rl.algorithms import PPO
 from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
-from st_rl.modules import ActorCritic
+from st_rl.modules import ActorCritic, ActorCriticRecurrent, EncoderActorCritic
 from st_rl.runners.train_config import RUNNER_KEYS, read_train_config
 from st_rl.utils.config import accepted_keys
 
@@ -40,8 +40,8 @@ def test_every_option_is_a_setting_that_something_reads():
     names = {f.name for f in dataclasses.fields(RunnerConfig)}
     assert names - {"max_iterations"} <= RUNNER_KEYS
     assert {f.name for f in dataclasses.fields(AlgorithmConfig)} - {"class_name"} <= accepted_keys(PPO)
-    recurrent = {"rnn_type", "rnn_hidden_size", "rnn_num_layers"}
-    assert {f.name for f in dataclasses.fields(PolicyConfig)} - {"class_name"} - recurrent <= accepted_keys(ActorCritic)
+    others = accepted_keys(ActorCriticRecurrent) | accepted_keys(EncoderActorCritic)
+    assert {f.name for f in dataclasses.fields(PolicyConfig)} - {"class_name"} <= accepted_keys(ActorCritic) | others
 
 
 def test_the_nested_layout_of_config_json_is_read():
