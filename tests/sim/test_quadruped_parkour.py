@@ -272,3 +272,29 @@ class TestEpisodes:
 def test_settings_that_contradict_each_other(overrides, message):
     with pytest.raises(ValueError, match=message):
         build(**overrides)
+
+
+@pytest.mark.gpu
+def test_a_gpu_shows_the_same_for_the_same_state():
+    overrides = {**QUIET, "tracks.num_levels": 2, "curriculum.start_levels": (0, 1)}
+    cpu, gpu = (make_task("quadruped-parkour", 24, device, **overrides) for device in ("cpu", "cuda"))
+    random = torch.Generator().manual_seed(0)
+    qpos = cpu.backend.qpos.clone()
+    qpos[:, 0] = 5.0 * torch.rand(24, generator=random)
+    qpos[:, 3:7] += 0.1 * torch.randn(24, 4, generator=random)
+    qpos[:, 3:7] /= qpos[:, 3:7].norm(dim=1, keepdim=True)
+    for task in (cpu, gpu):
+        task.backend.reset(
+            torch.ones(24, dtype=torch.bool, device=task.device),
+            qpos.to(task.device),
+            torch.zeros_like(task.backend.qvel),
+        )
+        task.commands.fill_(0.5)
+        task.phase.fill_(0.3)
+        task.actions.fill_(0.1)
+        task._read_state()
+    torch.testing.assert_close(gpu._observe().cpu(), cpu._observe(), rtol=1e-4, atol=1e-4)
+    for _ in range(5):
+        obs, _, _, infos = gpu.step(torch.zeros(24, 12, device="cuda"))
+    assert obs.isfinite().all()
+    assert infos["log"]["Simulation/diverged"] == 0

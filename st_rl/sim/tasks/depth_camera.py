@@ -76,18 +76,19 @@ def cast_rays(
         far: What a ray that hits nothing gives.
     """
     inverse = 1.0 / torch.where(rays.abs() < _TINY, _TINY, rays)
-    along, across, upward = inverse.unbind(-1)
-    height = origins[:, 2:]
-    # A ray is inside a column between its entries and its exits along all three axes.
-    at_edges = (edges - origins[:, :1])[:, None] * along[..., None]
-    at_tops = (heights - height)[:, None] * upward[..., None]
-    at_sides = torch.stack([-half_width - origins[:, 1:2], half_width - origins[:, 1:2]], dim=-1) * across[..., None]
+    along, across, upward = inverse.transpose(1, 2).contiguous().unbind(1)
+    place, offset, height = origins.split(1, dim=1)
+    # A ray is inside a column between its entries and its exits along all three axes: (N, S, R), as the last axis is
+    # the one along which a processor is fast.
+    at_edges = (edges - place)[:, :, None] * along[:, None]
+    at_tops = (heights - height)[:, :, None] * upward[:, None]
     at_floor = (floor - height) * upward
-    starts, ends = at_edges[..., :-1], at_edges[..., 1:]
-    enter = torch.maximum(torch.minimum(starts, ends), torch.minimum(at_tops, at_floor[..., None]))
-    enter = torch.maximum(enter, at_sides.amin(dim=-1)[..., None])
-    leave = torch.minimum(torch.maximum(starts, ends), torch.maximum(at_tops, at_floor[..., None]))
-    leave = torch.minimum(leave, at_sides.amax(dim=-1)[..., None])
+    at_left, at_right = (half_width - offset) * across, (-half_width - offset) * across
+    starts, ends = at_edges[:, :-1], at_edges[:, 1:]
+    enter = torch.maximum(torch.minimum(starts, ends), torch.minimum(at_tops, at_floor[:, None]))
+    enter = torch.maximum(enter, torch.minimum(at_left, at_right)[:, None])
+    leave = torch.minimum(torch.maximum(starts, ends), torch.maximum(at_tops, at_floor[:, None]))
+    leave = torch.minimum(leave, torch.maximum(at_left, at_right)[:, None])
     hits = (enter <= leave) & (leave > 0)
-    depth = torch.where(hits, enter.clamp(min=0.0), far).amin(dim=-1)
+    depth = torch.where(hits, enter.clamp(min=0.0), far).amin(dim=1)
     return torch.minimum(depth, torch.where(at_floor > 0, at_floor, far)).clamp(max=far)

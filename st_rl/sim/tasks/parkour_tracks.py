@@ -45,7 +45,7 @@ class TracksCfg:
     """Where the first block begins; robots start around 0, m."""
     spacing: float = 1.4
     """Distance between the beginnings of two blocks, drawn within a fifth of it, m."""
-    run_out: float = 7.0
+    run_out: float = 20.0
     """Length of the flat end, long enough for an episode, m."""
     width: float = 2.0
     """Width of a track, m."""

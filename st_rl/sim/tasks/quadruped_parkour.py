@@ -106,6 +106,8 @@ class QuadrupedParkour(QuadrupedWalk):
         first, last = cfg.curriculum.start_levels
         self._track = robots % len(self.track_names)
         spread = first + torch.div(robots, len(self.track_names), rounding_mode="floor") % (last - first + 1)
+        self._has_blocks = torch.tensor([len(kinds) > 0 for kinds in cfg.tracks.sequences.values()], device=device)
+        self._has_blocks = self._has_blocks[self._track]
         self.level = self.keep("level", spread)
         """`(N,)` level of each robot, from 0."""
         self._has_cleared = self.keep("has_cleared", self._zeros(dtype=torch.bool))
@@ -248,7 +250,7 @@ class QuadrupedParkour(QuadrupedWalk):
     def _change_levels(self, mask: torch.Tensor) -> None:
         """Move the robots of `mask` whose episode had begun up or down by what they cleared."""
         had_begun = mask & (self._episode_length > 0)
-        up, down = had_begun & self._has_cleared, had_begun & self._has_struggled
+        up, down = had_begun & self._has_cleared & self._has_blocks, had_begun & self._has_struggled
         num_levels = self.cfg.tracks.num_levels
         level = (self.level + up.long() - down.long()).clamp(min=0)
         drawn = (self.random["level"].squeeze(1) * num_levels).long().clamp(max=num_levels - 1)
