@@ -23,14 +23,15 @@ class InspectOptions(ReadingOptions):
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(InspectOptions, arguments, "motion inspect", __doc__ or "")
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from st_rl.datasets.gaits import GAITS
 
-    table = Table()
-    for column in ("clip", "frames", "fps", "seconds", "joints", "feet", "bodies", "m/s", "height", "rad/s"):
-        table.add_column(column, justify="left" if column == "clip" else "right")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
+    for column in ("clip", "frames", "fps", "s", "joints", "feet", "bodies", "m/s", "height", "rad/s"):
+        table.add_column(column, justify="left" if column == "clip" else "right", no_wrap=True)
     clips = read_clips(options.motions or tuple(GAITS), options)
     for clip in clips:
         table.add_row(*_row(clip))

@@ -1,0 +1,89 @@
+"""`st-rl motion`: inspect, convert, view and make."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from st_rl.cli import main
+from st_rl.datasets.formats import read_motion, write_motion
+from st_rl.datasets.library import CLIPS, load_clips
+
+
+def test_help_lists_the_actions(capsys):
+    assert main(["motion", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(action in shown for action in ("inspect", "convert", "view", "make"))
+    assert main(["motion", "inspekt"]) == 2
+    assert "did you mean 'inspect'" in capsys.readouterr().err
+
+
+def test_inspect_shows_figures_and_remarks(capsys, tmp_path):
+    assert main(["motion", "inspect", "trot"]) == 0
+    shown = capsys.readouterr().out
+    assert "trot_0.5" in shown
+    assert "FR_hip_joint" in shown
+    assert "can follow them" in shown
+    (clip,) = load_clips(["trot_0.5"])
+    write_motion(tmp_path / "bare.csv", clip)
+    assert main(["motion", "inspect", str(tmp_path / "bare.csv"), "--fps", "50"]) == 0
+    assert "estimated: joint_vel, root_lin_vel, root_ang_vel" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_wrong_with_a_file_is_said_in_one_line(capsys, tmp_path):
+    (tmp_path / "bad.csv").write_text("1,2,3\n")
+    assert main(["motion", "inspect", str(tmp_path / "bad.csv")]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("st-rl: ")
+    assert "bad.csv: the table has shape (1, 3)" in shown
+    assert shown.count("\n") == 1
+
+
+def test_convert_changes_format_rate_side_and_length(capsys, tmp_path):
+    target = tmp_path / "pace.json"
+    command = ["motion", "convert", "pace_0.5", str(target), "--output-fps", "100", "--mirror", "--end", "0.5"]
+    assert main([*command, "--weight", "3"]) == 0
+    assert "pace_0.5_mirrored (51 frames, 100 fps)" in capsys.readouterr().out
+    (got,) = read_motion(target)
+    (clip,) = load_clips(["pace_0.5"])
+    assert got.weight == 3.0
+    assert got.fps == pytest.approx(100.0)
+    np.testing.assert_allclose(got.joint_pos[0, 3:6], clip.joint_pos[0, 0:3] * [-1, 1, 1], atol=1e-6)
+
+
+def test_convert_writes_a_folder_and_computes_bodies(capsys, tmp_path):
+    assert main(["motion", "convert", "trot", str(tmp_path / "all"), "--format", "mjlab", "--bodies"]) == 0
+    files = sorted((tmp_path / "all").iterdir())
+    assert [file.name for file in files] == [f"trot_{speed}.npz" for speed in (0.3, 0.5, 0.7, 0.9)]
+    with np.load(files[0]) as file:
+        assert file["body_pos_w"].shape == (49, 13, 3)
+    assert main(["motion", "convert", "trot", str(tmp_path / "none")]) == 2
+    assert "--format says what goes into the folder" in capsys.readouterr().err
+
+
+def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
+    assert main(["motion", "make", "bound", "--speeds", "0.5", "--output", str(tmp_path)]) == 0
+    with np.load(tmp_path / "bound_0.5.npz") as made, np.load(CLIPS / "bound_0.5.npz") as kept:
+        assert set(made.files) == set(kept.files)
+        np.testing.assert_allclose(made["dof_positions"], kept["dof_positions"], atol=1e-6)
+    assert main(["motion", "make", "bound", "--format", "bvh"]) == 2
+    assert main(["motion", "make", "no-such-run", "--output", str(tmp_path)]) == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_view_plots_a_clip(capsys, tmp_path):
+    assert main(["motion", "view", "trot_0.9", "--no-video", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "trot_0.9.png").stat().st_size > 10_000
+
+
+def test_view_draws_a_clip(capsys, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    from st_rl.sim.rendering import RenderingError, prepare_rendering
+
+    try:
+        prepare_rendering()
+    except RenderingError as error:
+        pytest.skip(str(error))
+    command = ["motion", "view", "trot_0.9", "--no-plot", "--repeats", "1", "--width", "160", "--height", "96"]
+    assert main([*command, "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "trot_0.9.mp4").stat().st_size > 1_000

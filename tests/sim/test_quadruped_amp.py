@@ -1,0 +1,170 @@
+"""The task `quadruped-amp`: what it shows of robots and references, and where robots start."""
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.datasets.library import load_clips
+from st_rl.sim.tasks import find_task, make_task, task
+from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
+from tests.modules.graph_safety import NoHostSync
+from tests.sim.test_compiled_step import DriftingBackend, flat
+
+QUIET = {"noise.level": 0.0, "style.noise": {}, "style.start_share": 1.0, "physics.num_threads": 1}
+FIELDS = ("joint_pos", "joint_vel", "base_height", "projected_gravity", "base_lin_vel", "base_ang_vel")
+
+
+def build(num_envs=8, seed=0, **overrides):
+    return make_task("quadruped-amp", num_envs, seed=seed, **(QUIET | overrides))
+
+
+def test_styles_are_delivered_as_the_contract_says():
+    amp = build()
+    width = 12 + 12 + 1
+    for infos in (amp.get_observations()[1], amp.step(torch.zeros(8, 12))[3]):
+        assert infos["observations"]["ref_obs"].shape == (8, 2, width)
+        assert infos["ref_motion"].shape == (8, 2 * width)
+    assert find_task("quadruped-amp").training["policy"]["amp_discriminator"]["input_dim"] == 2 * width
+
+
+def test_robots_start_from_states_of_the_reference():
+    amp = build(32, motions=("pace",), **{"style.fields": FIELDS})
+    # A robot that starts like its reference has its style; it did not come from anywhere else.
+    own, reference = amp.style_transition, amp.reference_transition.view(32, 2, -1)
+    torch.testing.assert_close(own[:, 0], own[:, 1])
+    # Between two frames a turned vector is not quite the blend of two turned vectors.
+    torch.testing.assert_close(own[:, 1], reference[:, 0], atol=3e-3, rtol=1e-4)
+    torch.testing.assert_close(own[:, 1, :25], reference[:, 0, :25], atol=2e-5, rtol=1e-4)
+    assert torch.unique(amp.clip).numel() == 4
+    # The clock has the beat of the clip.
+    torch.testing.assert_close(amp.phase, (amp.clip_time / 0.32).frac())
+
+
+def test_share_of_starts_from_the_reference():
+    amp = build(400, **{"style.start_share": 0.25})
+    reference = amp.reference_transition.view(400, 2, -1)[:, 0, :12]
+    same = ((amp.joint_pos - reference).abs() < 1e-4).all(dim=1)
+    assert same.float().mean() == pytest.approx(0.25, abs=0.07)
+    none = build(50, **{"style.start_share": 0.0})
+    assert (none.joint_offset.abs() <= 0.15 + 1e-6).all()
+
+
+def test_references_are_clips_and_go_on_with_the_robots():
+    amp = build(16)
+    clips = load_clips(["trot"])
+    seen = []
+    for _ in range(60):
+        clip, time = amp.clip.clone(), amp.clip_time.double().clone()
+        _, _, _, infos = amp.step(torch.zeros(16, 12))
+        pair = infos["ref_motion"].view(16, 2, 25).double()
+        for robot in range(16):
+            motion = clips[int(clip[robot])]
+            grid = np.arange(motion.num_frames) / motion.fps
+            for moment, frame in ((time[robot], pair[robot, 0]), (time[robot] + 0.02, pair[robot, 1])):
+                expected = [np.interp(moment, grid, column) for column in motion.joint_pos.T]
+                np.testing.assert_allclose(frame[:12], expected, atol=1e-4)
+        seen.append((amp.clip_time - time).mean())
+        assert (amp.clip_time <= 0.96 - 0.02 + 1e-5).all()
+    assert min(seen) < 0 < max(seen)
+
+
+def test_transitions_chain_and_never_cross_a_reset():
+    amp = build(8, episode_length_s=0.1)
+    before = amp.style_transition[:, 1].clone()
+    generator = torch.Generator().manual_seed(0)
+    ended = 0
+    for _ in range(12):
+        actions = 0.3 * torch.randn(8, 12, generator=generator)
+        _, _, dones, infos = amp.step(actions)
+        own = infos["observations"]["ref_obs"]
+        torch.testing.assert_close(own[:, 0], before)
+        # In 20 ms joints do not jump; a reset would make them.
+        assert ((own[:, 1, :12] - own[:, 0, :12]).abs() < 0.6).all()
+        start = torch.cat([amp.joint_pos, amp.joint_vel, amp.base_height], dim=1)
+        before = torch.where(dones[:, None], start, own[:, 1])
+        ended += int(dones.sum())
+    assert ended >= 16
+
+
+def test_style_is_made_of_the_fields_asked_for():
+    amp = build(4, **{"style.fields": ("base_ang_vel", "projected_gravity")})
+    amp.step(torch.zeros(4, 12))
+    own = amp.style_transition[:, 1]
+    torch.testing.assert_close(own, torch.cat([amp.base_ang_vel, amp.projected_gravity], dim=1))
+    assert amp.reference.width == 6
+    with pytest.raises(ValueError, match="unknown style field 'joint_position'; did you mean 'joint_pos'"):
+        build(**{"style.fields": ("joint_position",)})
+    with pytest.raises(ValueError, match="a style needs fields"):
+        build(**{"style.fields": ()})
+    with pytest.raises(ValueError, match=r"unknown style field in style\.noise 'base_lin_vel'"):
+        build(**{"style.noise": {"base_lin_vel": 1.0}})
+    with pytest.raises(ValueError, match="start_share is a share"):
+        build(**{"style.start_share": 1.5})
+
+
+def test_noise_is_added_to_robots_and_references_alike():
+    plain, noisy = build(200), build(200, **{"style.noise": {"joint_pos": 0.5}})
+    noisy.load_state_dict(plain.state_dict() | {"buffers": plain.state_dict()["buffers"]})
+    for amp in (plain, noisy):
+        amp._judge()
+    for name in ("style_transition", "reference_transition"):
+        difference = (getattr(noisy, name) - getattr(plain, name)).view(200, 2, 25)
+        assert difference[..., :12].abs().max() <= 0.5
+        assert difference[..., :12].std() == pytest.approx(0.5 / 3**0.5, rel=0.05)
+        assert (difference[..., 12:] == 0).all()
+
+
+def test_the_same_reward_without_any_shaping_of_the_gait():
+    amp = build()
+    assert set(amp._terms) == {"track_linear_velocity", "track_turning", "alive", "action_rate"}
+
+
+def test_an_evaluation_starts_from_the_default_pose_without_noise():
+    cfg = find_task("quadruped-amp").cfg().for_evaluation()
+    assert cfg.style.start_share == 0.0
+    assert cfg.style.noise == {}
+    assert cfg.noise.level == 0.0
+
+
+def test_a_short_clip_and_foreign_joints_are_refused(tmp_path):
+    from dataclasses import replace
+
+    from st_rl.datasets.formats import write_motion
+    from st_rl.datasets.processing import cut
+
+    (clip,) = load_clips(["trot_0.5"])
+    write_motion(tmp_path / "short.npz", cut(clip, 0.0, 0.02))
+    with pytest.raises(ValueError, match=r"short\.npz: the clip is only 0.02 s long"):
+        build(motions=(str(tmp_path / "short.npz"),))
+    write_motion(tmp_path / "other.npz", replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
+    with pytest.raises(ValueError, match=r"other\.npz: joint_names lack FR_hip_joint"):
+        build(motions=(str(tmp_path / "other.npz"),))
+
+
+def test_a_step_with_references_waits_for_nothing():
+    amp = build(**{"style.noise": {"joint_vel": 1.0}})
+    with NoHostSync():
+        amp.step(torch.zeros(8, 12))
+
+
+def test_a_traced_step_gives_the_same_styles(monkeypatch):
+    monkeypatch.setattr(task, "make_backend", DriftingBackend)
+    cfg = find_task("quadruped-amp").cfg(episode_length_s=0.2)
+    cfg.randomization = type(cfg.randomization)(None, None, None)
+    eager, traced = (QuadrupedAmp(cfg, 6, "cpu", seed=3) for _ in range(2))
+
+    def backend(graph, example_inputs):
+        return graph
+
+    traced.compile_with(lambda function: torch.compile(function, dynamic=False, backend=backend, fullgraph=True))
+    with torch.inference_mode():
+        for step in range(15):
+            actions = torch.sin(torch.arange(72.0).view(6, 12) + step)
+            outcomes = [each.step(actions) for each in (eager, traced)]
+            expected, got = (flat(outcome) | {"ref_motion": outcome[3]["ref_motion"]} for outcome in outcomes)
+            for name, value in expected.items():
+                torch.testing.assert_close(
+                    got[name], value, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+                )
+            for name, value in eager.buffers.items():
+                torch.testing.assert_close(traced.buffers[name], value, rtol=1e-5, atol=1e-5)
