@@ -161,11 +161,13 @@ class TPPO(PPO):
         """The teacher's standard deviation `(A,)`, where the distance to the student needs it."""
         if self.distill_target != "kl":
             return None
-        std = getattr(self.teacher_actor_critic, "std", None)
-        if std is None:
-            teacher = type(self.teacher_actor_critic).__name__
-            raise ValueError(f"distill_target='kl' needs a Gaussian teacher; {teacher} has no standard deviation")
-        return std.detach().clamp(min=MIN_TEACHER_STD)
+        for policy in (self.actor_critic, self.teacher_actor_critic):
+            if getattr(policy, "std", None) is None or getattr(policy, "action_bound", None) is not None:
+                raise ValueError(
+                    f"distill_target='kl' compares two Gaussians, which a {type(policy).__name__} without a standard "
+                    "deviation or with an action_bound is not; use 'max_log_prob' or 'real'"
+                )
+        return self.teacher_actor_critic.std.detach().clamp(min=MIN_TEACHER_STD)
 
     def _prepare_latents(self) -> None:
         """Set the weights of the latent losses; refuse components that cannot be compared."""
@@ -219,7 +221,7 @@ class TPPO(PPO):
     def init_storage(self, *args: Any, **kwargs: Any) -> None:
         """Allocate a rollout storage with a label for every step."""
         before = self._teacher_sees_critic_obs
-        super().init_storage(*args, buffer_dilation_ratio=self.buffer_dilation_ratio, **kwargs)
+        super().init_storage(*args, **{"buffer_dilation_ratio": self.buffer_dilation_ratio, **kwargs})
         if self._teacher_normalizer is not None and before != self._teacher_sees_critic_obs:
             # The critic has its own observations after all.
             self.init_obs_norm(self._num_obs, self._num_critic_obs)
@@ -278,7 +280,9 @@ class TPPO(PPO):
         """Store recorded steps of all robots: what was done is what is taught."""
         observed = self._as_seen(transition.observation, transition.privileged_observation)
         self._remember(self._follow, *observed, transition.action.to(self.device))
-        following = self._as_seen(transition.next_observation, transition.next_privileged_observation)
+        following: tuple[Tensor, ...] = ()
+        if hasattr(self.transition, "next_observations"):
+            following = self._as_seen(transition.next_observation, transition.next_privileged_observation)
         reward, done = transition.reward.to(self.device), transition.done.to(self.device)
         self.process_env_step(reward, done, infos, *following)
 
@@ -314,7 +318,7 @@ class TPPO(PPO):
         return super().rollout_state() | {
             "teacher_memory": self.teacher_actor_critic.memory_state(),
             "use_teacher_act_mask": self.use_teacher_act_mask,
-            "storage": self.storage.state_dict() if self.buffer_dilation_ratio > 1 else None,
+            "storage": self.storage.state_dict() if self.storage.buffer_dilation_ratio > 1 else None,
         }
 
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
@@ -323,7 +327,7 @@ class TPPO(PPO):
         self.teacher_actor_critic.load_memory_state(state.get("teacher_memory") or {})
         mask = state.get("use_teacher_act_mask")
         self.use_teacher_act_mask = None if mask is None else mask.to(self.device, copy=True)
-        if state.get("storage") is not None and self.buffer_dilation_ratio > 1:
+        if state.get("storage") is not None and self.storage.buffer_dilation_ratio > 1:
             self.storage.load_state_dict(state["storage"], self.actor_critic.get_hidden_states())
 
     # ---- learning ------------------------------------------------------------------------------------------------
@@ -353,7 +357,10 @@ class TPPO(PPO):
         # Mirrored samples, which follow the real ones, have no labels.
         mean = policy.bounded(policy.action_mean[: labels.shape[0]])
         std = policy.action_std[: labels.shape[0]]
-        distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
+        if self.distill_target == "max_log_prob" and policy.action_bound is not None:
+            distance = -policy.get_actions_log_prob(labels)
+        else:
+            distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
         losses["distillation_loss"] = distance.mean()
         if self.distill_target in BOUNDED_TARGETS:
             stats |= bounded_statistics(mean.detach(), labels)

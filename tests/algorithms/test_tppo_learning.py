@@ -204,6 +204,24 @@ def test_kl_knows_the_teachers_spread_and_keeps_it_above_a_floor(tmp_path):
     assert torch.equal(certain._teacher_std, torch.full((NUM_ACTIONS,), 1e-3))
 
 
+@pytest.mark.parametrize("target", ["real", "max_log_prob"])
+def test_bounded_students_are_compared_by_the_actions_they_take(target):
+    policy = modules.ActorCritic(OBS_DIM, CRITIC_DIM, NUM_ACTIONS, actor_hidden_dims=[8], action_bound=2.0)
+    alg = make_ppo(policy=policy, algorithm=TPPO, distill_target=target, teacher_policy={"action_bound": 2.0})
+    collect(alg, random_steps(6, 5))
+    storage = alg.storage
+    losses, _, _ = alg.compute_losses(first_mini_batch(alg))
+    mean, std, labels = storage.mu.double(), storage.sigma.double(), storage.action_labels.double()
+    expected = (2.0 * torch.tanh(mean) - labels).norm(dim=-1)
+    if target == "max_log_prob":
+        before = torch.atanh(labels / 2.0)
+        slope = torch.log(2.0 * (1.0 - torch.tanh(before) ** 2))
+        expected = -(torch.distributions.Normal(mean, std).log_prob(before) - slope).sum(-1)
+    assert float(losses["distillation_loss"].detach()) == pytest.approx(float(expected.mean()), rel=1e-4)
+    with pytest.raises(ValueError, match="'kl' compares two Gaussians"):
+        make_ppo(policy=policy, algorithm=TPPO, distill_target="kl")
+
+
 def test_without_ppo_only_the_actor_learns_and_nothing_is_returned(tmp_path):
     alg, _ = make_tppo(tmp_path, using_ppo=False, learning_rate=1e-2)
     before = parameters_of(alg)
