@@ -73,7 +73,7 @@ TABLE: dict[str, str] = {
     "st_rl.storage.reply_buffer": "ReplayBuffer",
     "st_rl.storage.rollout_files.base": "RolloutFileBase",
     "st_rl.storage.rollout_files.rollout_dataset": "RolloutDataset",
-    "st_rl.datasets.motion_loader@6": "AMPLoader",
+    "st_rl.datasets.motion_loader": "AMPLoader",
     "st_rl.datasets.dagger_saver": "DaggerSaver",
     "st_rl.utils": "split_and_pad_trajectories unpad_trajectories store_code_state",
     "st_rl.utils.utils": (
