@@ -26,6 +26,7 @@ TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 def make_runner(robots: int) -> Any:
     """The runner of mjlab for its task."""
     # What it imports for videos, uploads and the browser, none of which a training uses, need not be there.
+    os.environ.setdefault("IMAGEIO_FFMPEG_EXE", "ffmpeg")
     sys.modules["mediapy"] = MagicMock(__spec__=ModuleSpec("mediapy", None))
     for _ in range(40):
         try:

@@ -1,7 +1,7 @@
 """The gradient step: average over ranks, clip, skip what is not finite, never wait for the device."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,18 @@ FUSED_OPTIMIZERS = ("Adam", "AdamW")
 def _is_optimizer(value: Any) -> bool:
     base = torch.optim.Optimizer
     return isinstance(value, type) and issubclass(value, base) and value is not base
+
+
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself."""
+    return function
+
+
+def step_factors(norms: Sequence[Tensor], max_grad_norm: float, pause: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm of all gradients, what to divide them by, and 1 where the step must be skipped, all 0-d."""
+    norm = torch.linalg.vector_norm(torch.stack(list(norms)))
+    is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
+    return norm, ((norm + 1e-6) / max_grad_norm).clamp(min=1.0), (~is_good).float()
 
 
 class GuardedOptimizer:
@@ -60,35 +72,36 @@ class GuardedOptimizer:
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
-    def step(self, loss: Tensor, max_grad_norm: float) -> Tensor:
+    def step(self, loss: Tensor, max_grad_norm: float, fused: Callable[..., Any] = as_it_is) -> Tensor:
         """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
         self.forget_gradients()
         loss.backward()
-        return self.follow_gradients(max_grad_norm)
+        return self.follow_gradients(max_grad_norm, fused=fused)
 
     def forget_gradients(self) -> None:
         """Make room for those of the next loss."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def follow_gradients(self, max_grad_norm: float, pause: Tensor | None = None) -> Tensor:
-        """Descend along the gradients that are there, unless `pause`, 0-d, is true; returns their norm, 0-d."""
-        average_gradients(self.parameters)
-        if self._rate_tensor is not None:
-            return self._follow_on_gpu(max_grad_norm, pause)
-        norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
-        # NaN compares false: the norm is finite only if it is less than infinity.
-        is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
-        if bool(is_good):
-            self.optimizer.step()
-        return norm
+    def follow_gradients(
+        self, max_grad_norm: float, pause: Tensor | None = None, fused: Callable[..., Any] = as_it_is
+    ) -> Tensor:
+        """Descend along the gradients that are there, unless `pause`, 0-d, is true; returns their norm, 0-d.
 
-    def _follow_on_gpu(self, max_grad_norm: float, pause: Tensor | None) -> Tensor:
-        """The same without waiting: the fused step itself divides the gradients, and skips itself if told to."""
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
+        `fused` may make one kernel of many small ones.
+        """
+        average_gradients(self.parameters)
+        if self._rate_tensor is None:
+            norm = nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
+            # NaN compares false: the norm is finite only if it is less than infinity.
+            is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
+            if bool(is_good):
+                self.optimizer.step()
+            return norm
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
+        # Nothing waits on a GPU: the fused step itself divides the gradients, and skips itself if told to.
         told: Any = self.optimizer
-        told.grad_scale = ((norm + 1e-6) / max_grad_norm).clamp_(min=1.0)
-        told.found_inf = (~is_good).float()
+        norm, told.grad_scale, told.found_inf = fused(step_factors)(norms, max_grad_norm, pause)
         self.optimizer.step()
         return norm
 

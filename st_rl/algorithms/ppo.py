@@ -323,8 +323,9 @@ class PPO(SavedAlgorithm):
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
         settings = self._settings()
-        for minibatch in self._mini_batches():
-            self._averages.add(self.engine.run_step(self.learn_from, minibatch, settings))
+        for number, minibatch in enumerate(self._mini_batches()):
+            turn = number % self.num_mini_batches
+            self._averages.add(self.engine.run_step(self.learn_from, minibatch, settings, turn))
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
@@ -351,13 +352,13 @@ class PPO(SavedAlgorithm):
 
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        with self._precision():
+        with self._precision(), self.actor_critic.without_drawing():
             total, measured, kl = self.engine.compiled(self._objective)(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)
         if self._novelty is not None:
             measured["loss/rnd"] = self._novelty.learn(minibatch.rnd_state)
-        measured["gradient_norm"] = self._stepper.step(total, self.max_grad_norm)
+        measured["gradient_norm"] = self._stepper.step(total, self.max_grad_norm, self.engine.fused)
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
@@ -437,7 +438,7 @@ class PPO(SavedAlgorithm):
     @torch.no_grad()
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         """Follow the size `kl (...)` of the policy's step, averaged over samples and ranks."""
-        kl = average(kl.mean())
+        kl = average(kl.mean() if kl.dim() else kl)
         # A number keeps its precision: a rate that the rule leaves alone must not even be rounded.
         rate = self.learning_rate
         rate = rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device=kl.device)

@@ -118,16 +118,17 @@ class Engine:
         """The function, compiled if that is the plan and many small operations cost more than their work: on a GPU."""
         return function if self._stream is None else self.compiled(function)
 
-    def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None) -> Any:
+    def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None, turn: int = 0) -> Any:
         """Call a function of nested tensors whose shapes repeat; its result is valid until its next call.
 
-        `key` names the Python values that the function reads: a new one means that it must be captured anew.
+        `key` names the Python values that the function reads: a new one means that it must be captured anew. Arguments
+        that come back in turns are told apart by `turn`: one that is unchanged since its last turn need not be copied.
         """
         if self._stream is None:
             return function(argument)
         if function not in self._steps:
             self._steps[function] = GraphedStep(function, self._stream)
-        return self._steps[function](argument, key)
+        return self._steps[function](argument, key, turn)
 
     def loop(
         self,

@@ -1,5 +1,6 @@
 """CUDA graphs of functions whose tensors keep their shapes and places."""
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -50,16 +51,32 @@ class _Capture:
         self.inputs = inputs
         self.output = output
         self.graph = graph
+        # The tensors that were copied into the inputs last, and how often they had been changed until then.
+        self._copied: list[tuple[weakref.ref[Tensor], int]] = []
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
-        if self.inputs:
+        if self.inputs and not self._holds(inputs):
             torch._foreach_copy_(self.inputs, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
+            self._copied = [(weakref.ref(tensor), changes(tensor)) for tensor in inputs]
         self.graph.replay()
         return self.output
 
+    def _holds(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the fixed inputs already hold the values of these tensors."""
+        if len(self._copied) != len(inputs):
+            return False
+        return all(
+            last() is tensor and 0 <= count == changes(tensor) for (last, count), tensor in zip(self._copied, inputs)
+        )
+
+
+def changes(tensor: Tensor) -> int:
+    """How often a tensor has been written to; -1 where nobody counts."""
+    return -1 if tensor.is_inference() else tensor._version
+
 
 class GraphedStep:
-    """A function of nested tensors that is captured once for every signature and replayed afterwards.
+    """A function of nested tensors that is captured once for every signature and turn, and replayed afterwards.
 
     A signature is the shapes of the inputs and a key that names every Python value the function depends on. What the
     function returns is overwritten by its next call.
@@ -68,10 +85,12 @@ class GraphedStep:
     def __init__(self, function: Callable[[Any], Any], stream: torch.cuda.Stream):
         self._function = function
         self._stream = stream
-        self._captures: dict[Hashable, _Capture] = {}
+        # Of one signature, by turn; calls are made one after the other, so they may share their memory.
+        self._captures: dict[int, _Capture] = {}
+        self._captured_signature: Hashable = None
         self._calls: dict[Hashable, int] = {}
 
-    def __call__(self, argument: Any, key: Hashable = None) -> Any:
+    def __call__(self, argument: Any, key: Hashable = None, turn: int = 0) -> Any:
         """Run the function on `argument`; as it is at first, as a graph from then on."""
         inputs = tensors_in(argument)
         places = [id(tensor) for tensor in _all_tensors(argument)]
@@ -80,21 +99,27 @@ class GraphedStep:
             tuple((tensor.shape, tensor.dtype) for tensor in inputs),
             tuple(places.index(place) for place in places),
         )
-        if signature in self._captures:
-            return self._captures[signature].replay(inputs)
+        if signature == self._captured_signature and turn in self._captures:
+            return self._captures[turn].replay(inputs)
         calls = self._calls.get(signature, 0)
         self._calls[signature] = calls + 1
         with on_stream(self._stream):
             if calls < WARM_UP_CALLS:
                 return self._function(argument)
-            fixed = [tensor.clone() for tensor in inputs]
-            graph = torch.cuda.CUDAGraph()
-            twins = {id(tensor): twin for tensor, twin in zip(inputs, fixed)}
-            with torch.cuda.graph(graph, stream=self._stream):
-                output = self._function(replaced(argument, twins))
-            # Another value of the key will hardly come back: drop what was captured for it.
-            self._captures = {signature: _Capture(fixed, output, graph)}
-            return self._captures[signature].replay(inputs)
+            if signature != self._captured_signature:
+                # Another value of the key will hardly come back: drop what was captured for it.
+                self._captures, self._captured_signature = {}, signature
+            self._captures[turn] = self._captured(argument, inputs)
+            return self._captures[turn].replay(inputs)
+
+    def _captured(self, argument: Any, inputs: Sequence[Tensor]) -> _Capture:
+        fixed = [tensor.clone() for tensor in inputs]
+        twins = {id(tensor): twin for tensor, twin in zip(inputs, fixed)}
+        pool = next((capture.graph.pool() for capture in self._captures.values()), None)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+            output = self._function(replaced(argument, twins))
+        return _Capture(fixed, output, graph)
 
 
 def _all_tensors(value: Any) -> Iterator[Tensor]:

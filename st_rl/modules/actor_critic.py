@@ -82,6 +82,8 @@ class ActorCritic(nn.Module):
 
     is_recurrent = False
     action_bound: Tensor | None
+    # Whether `act` draws from the distribution that it updates.
+    _draws = True
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -170,8 +172,19 @@ class ActorCritic(nn.Module):
             return self.act_inference(observations)
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         mean = self.action_mean.detach()
+        if not self._draws:
+            return self.bounded(mean)
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
         return self.bounded(mean + self.action_std.detach() * torch.randn_like(mean))
+
+    @contextmanager
+    def without_drawing(self) -> Iterator[None]:
+        """Inside, `act` returns the mean: who learns from stored actions wants the distribution and no new actions."""
+        self._draws = False
+        try:
+            yield
+        finally:
+            self._draws = True
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """The mean action `(..., A)`; the distribution stays as it was."""

@@ -158,6 +158,19 @@ def test_act_draws_what_torch_distributions_draws_with_the_same_seed():
     assert not actions.requires_grad
 
 
+def test_without_drawing_act_updates_the_distribution_and_takes_no_random_number():
+    policy, obs = make(), torch.randn(5, OBS)
+    expected = policy.act_inference(obs)
+    before = torch.get_rng_state()
+    with policy.without_drawing():
+        actions = policy.act(obs)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(actions, expected)
+    assert torch.equal(policy.action_mean, expected)
+    assert policy.action_mean.requires_grad
+    assert not torch.equal(policy.act(obs), expected), "afterwards it draws again"
+
+
 def test_kl_is_that_of_torch_distributions():
     shape = (6, 2, A)
     mean, old_mean = torch.randn(2, *shape).double()

@@ -24,7 +24,9 @@ class RecordingEnv(EchoEnv):
         obs, rewards, dones, infos = super().step(actions)
         time_outs = infos.get("time_outs", torch.zeros_like(dones, dtype=torch.bool))
         step = {"observation": before, "privileged_observation": critic, "action": actions, "reward": rewards}
-        self.seen.append({k: v.numpy().copy() for k, v in (step | {"done": dones.bool(), "timeout": time_outs}).items()})
+        self.seen.append(
+            {k: v.numpy().copy() for k, v in (step | {"done": dones.bool(), "timeout": time_outs}).items()}
+        )
         return obs, rewards, dones, infos
 
     def trajectories(self) -> list[dict[str, np.ndarray]]:

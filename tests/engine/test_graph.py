@@ -1,0 +1,58 @@
+"""What surrounds a captured graph, with a stand-in for the graph itself."""
+
+import torch
+
+from st_rl.engine.graph import _Capture
+
+
+class Doubling:
+    """Stands in for a captured graph: doubles the fixed inputs into the fixed outputs."""
+
+    def __init__(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+
+    def replay(self):
+        for source, target in zip(self.inputs, self.outputs):
+            torch.mul(source, 2.0, out=target)
+
+
+def make_capture(count=2):
+    fixed, output = [torch.zeros(3) for _ in range(count)], [torch.zeros(3) for _ in range(count)]
+    return _Capture(fixed, output, Doubling(fixed, output))
+
+
+def replay_counting_copies(capture, inputs, monkeypatch):
+    """Whether a replay copied its inputs; whatever it did, its outputs must be right."""
+    copies, copy = [], torch._foreach_copy_
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", lambda *args: copies.append(1) or copy(*args))
+        outputs = capture.replay(inputs)
+    for value, output in zip(inputs, outputs):
+        assert torch.equal(output, 2.0 * value)
+    return bool(copies)
+
+
+def test_only_what_is_new_is_copied(monkeypatch):
+    capture, inputs = make_capture(), [torch.randn(3), torch.randn(3)]
+    assert replay_counting_copies(capture, inputs, monkeypatch)
+    assert not replay_counting_copies(capture, inputs, monkeypatch)
+    inputs[1][0] = 7.0
+    assert replay_counting_copies(capture, inputs, monkeypatch), "a changed tensor is copied again"
+    assert not replay_counting_copies(capture, inputs, monkeypatch)
+    inputs[0] = inputs[0].clone()
+    assert replay_counting_copies(capture, inputs, monkeypatch), "so is another tensor, whatever it holds"
+
+
+def test_tensors_whose_changes_nobody_counts_are_always_copied(monkeypatch):
+    with torch.inference_mode():
+        inputs = [torch.randn(3), torch.randn(3)]
+    capture = make_capture()
+    assert replay_counting_copies(capture, inputs, monkeypatch)
+    assert replay_counting_copies(capture, inputs, monkeypatch)
+
+
+def test_inputs_are_not_kept_alive(monkeypatch):
+    capture = make_capture(1)
+    for _ in range(3):
+        # A new tensor may get the address and the id of the one before, which is gone.
+        assert replay_counting_copies(capture, [torch.randn(3)], monkeypatch)
