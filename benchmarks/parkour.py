@@ -7,76 +7,65 @@ blocks of its track behind. Writes one JSON object.
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
-import torch
-from machine import describe_machine, write_results
-from parkour_trials import TASK, read_overrides, run_tracks, task_config, train
+from parkour_trials import (
+    TASK,
+    load_policy,
+    make_parser,
+    read_overrides,
+    read_training,
+    run_stages,
+    run_tracks,
+    task_config,
+    train,
+)
 
-from st_rl.cli.training import use_tensor_cores
 from st_rl.sim.tasks import TASKS
 
-RESULTS = Path(__file__).parent / "results"
 # The first level only; the actor is not told of blocks.
 FIRST_LEVEL = {"tracks.num_levels": 1, "curriculum.moves": False, "observe": ("proprioception", "forward_depth")}
 POLICIES = {"depth": {"camera.covered": False}, "blind": {"camera.covered": True}}
 FEED_FORWARD = {"class_name": "EncoderActorCritic", "actor_hidden_dims": [256, 128, 128]}
 
 
-def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Train and judge both policies."""
-    results = {}
+def config_of(options: argparse.Namespace, name: str) -> Any:
+    """The configuration of the task for one of the policies."""
+    return task_config(**{**FIRST_LEVEL, **POLICIES[name], **read_overrides(options.task)})
+
+
+def train_seed(options: argparse.Namespace, seed: int) -> None:
+    """Train the policies that are asked for."""
     for name in options.policies:
-        cfg = task_config(**{**FIRST_LEVEL, **POLICIES[name], **read_overrides(options.task)})
-        config = TASKS[TASK].training_config()
+        config = TASKS[TASK].training_config() | {"max_iterations": options.iterations}
         if options.feed_forward:
             config["policy"] |= FEED_FORWARD
         config["policy"] |= read_overrides(options.policy)
         config["algorithm"] |= read_overrides(options.algorithm)
-        folder = options.runs / f"{name}_{seed}"
-        runner, training = train(cfg, config, folder, seed, options.device, options.robots, options.iterations)
-        policy = runner.get_inference_policy("cpu")
-        parameters = sum(parameter.numel() for parameter in runner.alg.actor_critic.parameters())
-        tracks = run_tracks(cfg, policy, options.judged, options.speed)
+        train(config_of(options, name), config, options.runs / f"{name}_{seed}", options, seed)
+
+
+def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Success of each policy on each track, and the mean over the tracks with blocks."""
+    results = {}
+    for name in options.policies:
+        cfg, folder = config_of(options, name), options.runs / f"{name}_{seed}"
+        tracks = run_tracks(cfg, load_policy(cfg, folder), options.judged, options.speed)
         blocked = [figures["success"] for track, figures in tracks.items() if cfg.tracks.sequences[track]]
-        results[name] = {
-            "parameters": parameters,
-            "success": sum(blocked) / len(blocked),
-            "tracks": tracks,
-            "training": training,
-        }
+        success = sum(blocked) / len(blocked)
+        results[name] = {"success": success, "tracks": tracks, "training": read_training(folder)}
         shown = {track: round(figures["success"], 2) for track, figures in tracks.items()}
-        print(f"seed {seed} {name}: {results[name]['success']:.2f} {shown} {training['seconds']:.0f} s", flush=True)
+        print(f"seed {seed} {name}: {success:.2f} {shown}", flush=True)
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
-    parser.add_argument("--iterations", type=int, default=400)
+    parser = make_parser(__doc__, iterations=500, out="parkour.json")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--feed-forward", action="store_true", help="without a memory")
-    parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
-    parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
-    parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
     parser.add_argument("--policy", nargs="*", default=[], metavar="NAME=JSON", help="settings of the policy")
     parser.add_argument("--algorithm", nargs="*", default=[], metavar="NAME=JSON", help="settings of the algorithm")
-    parser.add_argument("--runs", type=Path, help="where run folders go; a temporary folder by default")
-    parser.add_argument("--out", type=Path, default=RESULTS / "parkour.json")
-    options = parser.parse_args()
-    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
-    settings = {name: value for name, value in vars(options).items() if name not in ("runs", "out")}
-    options.runs = options.runs or Path(tempfile.mkdtemp())
-    use_tensor_cores(options.device)
-    torch.set_num_threads(1)
-    results: dict[str, Any] = {"benchmark": "parkour", **describe_machine(), "settings": settings, "seeds": {}}
-    for seed in options.seeds:
-        results["seeds"][str(seed)] = run_seed(options, seed)
-        write_results(options.out, results)
+    run_stages(parser.parse_args(), "parkour", train_seed, judge_seed)
 
 
 if __name__ == "__main__":

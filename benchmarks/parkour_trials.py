@@ -1,5 +1,6 @@
 """What the experiments on `quadruped-parkour` share: training a policy, and letting it run tracks without noise."""
 
+import argparse
 import csv
 import json
 import sys
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from machine import describe_machine, write_results
 
-from st_rl.cli.training import seed_everything
+from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
+from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
+from st_rl.utils.files import newest_checkpoint
 
+RESULTS = Path(__file__).parent / "results"
+TRAINING = "training.json"
 TASK = "quadruped-parkour"
 HELD_OUT_SEED = 20_001
 CURVES = ("Train/mean_reward", "Train/mean_episode_length", "Parkour/level", "Parkour/blocks_cleared")
@@ -32,26 +37,84 @@ def task_config(**overrides: Any) -> Any:
     return with_overrides(TASKS[TASK].cfg(), overrides)
 
 
-def train(
-    cfg: Any, config: dict[str, Any], folder: Path, seed: int, device: str, robots: int, iterations: int
-) -> tuple[OnPolicyRunner, dict[str, Any]]:
-    """A training from the start in a run folder; the runner, and what it took and how it went."""
+def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Namespace, seed: int) -> None:
+    """A training from the start in a run folder, with a file about what it took and how it went."""
     seed_everything(seed)
     config = {**config, "save_interval": 10**6, "keep_best": False}
     with redirect_stdout(sys.stderr):
-        env = make_task(TASK, robots, device, seed, cfg=cfg)
-        runner = OnPolicyRunner(env, config, log_dir=folder, device=device)
+        env = make_task(TASK, options.robots, options.device, seed, cfg=cfg)
+        runner = OnPolicyRunner(env, config, log_dir=folder, device=options.device)
         began = time.perf_counter()
-        runner.learn(iterations, init_at_random_ep_len=True)
+        runner.learn(config["max_iterations"], init_at_random_ep_len=True)
         seconds = time.perf_counter() - began
         runner.close()
-    return runner, {
-        "iterations": iterations,
+    training = {
+        "iterations": config["max_iterations"],
+        "robots": options.robots,
         "steps": runner.tot_timesteps,
         "seconds": seconds,
         "engine": runner.alg.engine.describe(),
-        "curves": read_curves(folder, every=max(1, iterations // 30)),
+        "parameters": sum(parameter.numel() for parameter in runner.alg.actor_critic.parameters()),
+        "curves": read_curves(folder, every=max(1, config["max_iterations"] // 30)),
     }
+    write_results(folder / TRAINING, training)
+    ends = {tag: values[-1] for tag, values in training["curves"].items() if values}
+    print(f"{folder.name}: {seconds:.0f} s, {ends}", flush=True)
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """What `train` wrote about a run."""
+    return json.loads((folder / TRAINING).read_text())
+
+
+def load_policy(cfg: Any, folder: Path) -> InferencePolicy:
+    """The policy of a run folder, on the CPU."""
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is None:
+        raise FileNotFoundError(f"{folder} has no checkpoint: run the stage 'train' first")
+    config = json.loads((folder / "config.json").read_text())
+    runner = OnPolicyRunner(
+        make_task(TASK, 1, cfg=cfg), {key: config[key] for key in ("runner", "policy", "algorithm")}
+    )
+    runner.load(checkpoint, load_optimizer=False, map_location="cpu")
+    return runner.get_inference_policy()
+
+
+def make_parser(description: str | None, iterations: int, out: str) -> argparse.ArgumentParser:
+    """The options that the experiments share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", choices=("both", "train", "judge"), default="both", help="judging needs no GPU")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
+    parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
+    parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
+    parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
+    parser.add_argument("--runs", type=Path, required=True, help="where run folders are")
+    parser.add_argument("--out", type=Path, default=RESULTS / out, help="where results go")
+    return parser
+
+
+def run_stages(
+    options: argparse.Namespace,
+    benchmark: str,
+    train_seed: Callable[[argparse.Namespace, int], None],
+    judge_seed: Callable[[argparse.Namespace, int], dict[str, Any]],
+) -> None:
+    """Train what there is to train, then judge it and write the results."""
+    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
+    use_tensor_cores(options.device)
+    torch.set_num_threads(1)
+    if options.stage in ("both", "train"):
+        for seed in options.seeds:
+            train_seed(options, seed)
+    if options.stage in ("both", "judge"):
+        settings = {name: value for name, value in vars(options).items() if name not in ("runs", "out", "stage")}
+        results: dict[str, Any] = {"benchmark": benchmark, **describe_machine(), "settings": settings, "seeds": {}}
+        for seed in options.seeds:
+            results["seeds"][str(seed)] = judge_seed(options, seed)
+            write_results(options.out, results)
 
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
@@ -63,26 +126,31 @@ def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
 
 @torch.inference_mode()
 def run_tracks(
-    cfg: Any, policy: Callable[[Tensor], Tensor], robots_each: int, speed: float, fine: bool = False
+    cfg: Any, policy: InferencePolicy, robots_each: int, speed: float, fine: bool = False
 ) -> dict[str, dict[str, float]]:
     """Let robots run every track of a configuration once, on the CPU; success and blocks cleared by name of the track.
 
-    A robot succeeds if it has all blocks of its track behind it before its episode ends.
+    A robot succeeds if it has all blocks of its track behind it before its episode ends, or without blocks if it does
+    not fall.
     """
     cfg = cfg.for_evaluation(fine)
     names = list(cfg.tracks.sequences)
     env = make_task(TASK, robots_each * len(names), "cpu", HELD_OUT_SEED, cfg=cfg)
+    policy.actor_critic.forget()
     env.hold_commands(torch.tensor([[speed, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
-    success, share = torch.zeros(env.num_envs, dtype=torch.bool), torch.zeros(env.num_envs)
+    success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)
+    share = torch.zeros(env.num_envs)
     obs = env.get_observations()[0]
     for _ in range(env.max_episode_length):
         # Read before the step: a robot that ends is already at the start of its next episode after it.
         share = torch.where(going, torch.maximum(share, env.num_cleared / env.num_blocks.clamp(min=1.0)), share)
         obs, _, dones, infos = env.step(policy(obs))
         success |= going & infos["success"]
+        fell |= going & dones & ~infos["time_outs"]
         going &= ~dones
-        policy.reset(dones)  # pyright: ignore[reportFunctionMemberAccess]
+        policy.reset(dones)
+    success = torch.where(env.num_blocks > 0, success, ~fell)
     share[success] = 1.0
     tracks = torch.arange(env.num_envs) % len(names)
     return {

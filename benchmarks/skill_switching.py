@@ -8,22 +8,25 @@ one JSON object.
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
-import torch
-from machine import describe_machine, write_results
-from parkour_trials import TASK, read_overrides, run_tracks, task_config, train
+from parkour_trials import (
+    TASK,
+    make_parser,
+    read_overrides,
+    read_training,
+    run_stages,
+    run_tracks,
+    task_config,
+    train,
+)
 from torch import nn
 
-from st_rl.cli.training import use_tensor_cores
 from st_rl.modules import build_actor_critic
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import make_task
 from st_rl.sim.tasks.training import ppo_config
 
-RESULTS = Path(__file__).parent / "results"
 SKILLS: dict[str, tuple[str, ...]] = {
     "walk": (),
     "step_up": ("step_up",) * 3,
@@ -44,21 +47,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def train_skills(options: argparse.Namespace, seed: int) -> dict[str, dict[str, Any]]:
-    """One training for each skill, kept in run folders."""
-    trained = {}
+def train_seed(options: argparse.Namespace, seed: int) -> None:
+    """One training for each skill."""
     for name, blocks in SKILLS.items():
         settings = {**OBSERVED, "tracks.sequences": {name: blocks}, "blocks.ids": IDS[FIELD]}
         cfg = task_config(**{**settings, **read_overrides(options.task)})
-        config = ppo_config("skill-switching", options.iterations, (128, 64))
+        config = ppo_config("skill-switching", options.iterations if blocks else options.iterations // 2, (128, 64))
         config["policy"] |= MEMORY
         # A skill that never met some obstacle has no statistics for it: the fixed scales of the task must do.
         config["empirical_normalization"] = False
-        folder, iterations = options.runs / f"{name}_{seed}", options.iterations if blocks else options.iterations // 2
-        _, trained[name] = train(cfg, config, folder, seed, options.device, options.robots, iterations)
-        level = trained[name]["curves"]["Parkour/level"][-1:]
-        print(f"seed {seed} {name}: {trained[name]['seconds']:.0f} s, level {level}", flush=True)
-    return trained
+        train(cfg, config, options.runs / f"{name}_{seed}", options, seed)
 
 
 def judged_config(options: argparse.Namespace, ids: dict[str, int]) -> Any:
@@ -78,11 +76,12 @@ def combine(cfg: Any, class_name: str, paths: dict[str, Any], **settings: Any) -
     return InferencePolicy(build_actor_critic(env, class_name, {**own, **paths, **settings}), nn.Identity())
 
 
-def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Train the skills, then judge them alone and together."""
-    results: dict[str, Any] = {"training": train_skills(options, seed), "judged": {}}
+def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Success of the skills alone and together on every track."""
+    folders = [options.runs / f"{name}_{seed}" for name in SKILLS]
+    results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "judged": {}}
     field, climb = (judged_config(options, ids) for ids in IDS.values())
-    walk, up, down = (str(options.runs / f"{name}_{seed}") for name in SKILLS)
+    walk, up, down = map(str, folders)
 
     def judge(name: str, cfg: Any, policy: InferencePolicy) -> None:
         tracks = results["judged"][name] = run_tracks(cfg, policy, options.judged, options.speed)
@@ -106,26 +105,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
-    parser.add_argument("--iterations", type=int, default=500, help="of a skill that climbs; walking takes half")
-    parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
-    parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
-    parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
-    parser.add_argument("--runs", type=Path, help="where run folders go; a temporary folder by default")
-    parser.add_argument("--out", type=Path, default=RESULTS / "skill_switching.json")
-    options = parser.parse_args()
-    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
-    settings = {name: value for name, value in vars(options).items() if name not in ("runs", "out")}
-    options.runs = options.runs or Path(tempfile.mkdtemp())
-    use_tensor_cores(options.device)
-    torch.set_num_threads(1)
-    results: dict[str, Any] = {"benchmark": "skill_switching", **describe_machine(), "settings": settings, "seeds": {}}
-    for seed in options.seeds:
-        results["seeds"][str(seed)] = run_seed(options, seed)
-        write_results(options.out, results)
+    parser = make_parser(__doc__, iterations=500, out="skill_switching.json")
+    run_stages(parser.parse_args(), "skill_switching", train_seed, judge_seed)
 
 
 if __name__ == "__main__":
