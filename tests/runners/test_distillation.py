@@ -1,5 +1,6 @@
 """A student learns from a teacher that sees more, and a distillation that is saved and continued is the same."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from st_rl.runners import OnPolicyRunner
+from st_rl.algorithms import TPPO
+from st_rl.modules import EmpiricalNormalization
+from st_rl.runners import OnPolicyRunner, build_runner
 from st_rl.utils.files import load_checkpoint
-from tests.fakes import BLIND_REWARD
+from tests.fakes import BLIND_REWARD, ClientEnv
 from tests.runners.distillations import STUDENTS, TEACHER, echo_env, make_distillation, save_perfect_teacher
+from tests.runners.test_client import client_config, policy_section
+from tests.runners.test_host_sync import CpuShortcutsOnly
 from tests.runners.training import differences
 
 REPOSITORY = Path(__file__).parents[2]
@@ -110,3 +115,47 @@ def test_a_student_file_is_read_without_the_teachers_weights_in_it(trainings):
     assert not any(key.startswith("teacher") for key in saved["model_state_dict"])
     # The frozen scale of the stream that fed the teacher is part of what the student's critic learned on.
     assert differences(saved["critic_obs_norm_state_dict"], teacher["obs_norm_state_dict"]) == []
+
+
+# ---- at the client's door ----------------------------------------------------------------------------------------
+
+
+def test_the_configuration_of_a_client_builds_a_teacher_and_stays_as_it_is(tmp_path):
+    config = client_config("ActorCriticRecurrent")
+    inner = config["algorithm"]
+    teacher = {**policy_section("ActorCritic"), "num_actor_obs": 10}
+    config["algorithm"] = {
+        "class_name": "TPPO",
+        "ppo": inner,
+        "teacher_policy": teacher,
+        "teacher_policy_class_name": "ActorCritic",
+        "label_action_with_critic_obs": True,
+        "teacher_act_prob": "linear",
+        "update_times_scale": 5000,
+        "using_ppo": True,
+        "distillation_loss_coef": 0.5,
+        "distill_latent_obs_component_mapping": None,
+        "lr_scheduler_class_name": None,
+        "lr_scheduler": None,
+    }
+    before = copy.deepcopy(config)
+    runner = build_runner("OnPolicyRunner", ClientEnv(), config, log_dir=None, device="cpu")
+    assert type(runner.alg) is TPPO
+    assert isinstance(runner.alg.obs_normalizer, EmpiricalNormalization)
+    assert runner.alg.teacher_actor_critic.num_actor_obs == 10
+    assert (runner.alg.entropy_coef, runner.alg.schedule) == (inner["entropy_coef"], "adaptive")
+    runner.learn(2, init_at_random_ep_len=True)
+    assert config == before
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_neither_rollout_nor_update_waits_for_the_device(tmp_path, name):
+    save_perfect_teacher(tmp_path / "teacher.pt")
+    runner = make_distillation(name, tmp_path / "a" / name, seed=1)
+    runner.learn(1)  # what is made late is made now
+    if runner.alg.actor_critic.is_recurrent:
+        # The static shapes that a captured update needs; measuring them is the one wait of an iteration.
+        runner.alg.engine.static_size = lambda measure: 64
+    with CpuShortcutsOnly():
+        runner._roll_out()
+        runner.alg.update(1)
