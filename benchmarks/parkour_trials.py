@@ -17,7 +17,7 @@ from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
-from st_rl.utils.files import newest_checkpoint
+from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint
 
 RESULTS = Path(__file__).parent / "results"
 TRAINING = "training.json"
@@ -48,6 +48,7 @@ def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Name
         runner.learn(config["max_iterations"], init_at_random_ep_len=True)
         seconds = time.perf_counter() - began
         runner.close()
+    keep_policy_only(folder)
     training = {
         "iterations": config["max_iterations"],
         "robots": options.robots,
@@ -60,6 +61,15 @@ def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Name
     write_results(folder / TRAINING, training)
     ends = {tag: values[-1] for tag, values in training["curves"].items() if values}
     print(f"{folder.name}: {seconds:.0f} s, {ends}", flush=True)
+
+
+def keep_policy_only(folder: Path) -> None:
+    """Leave out of a run's snapshot what only a resumed training needs: the states of thousands of robots."""
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is not None:
+        snapshot = load_checkpoint(checkpoint, map_location="cpu")
+        needed = ("model_state_dict", "optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict")
+        save_checkpoint({key: snapshot[key] for key in (*needed, "iter", "infos") if key in snapshot}, checkpoint)
 
 
 def read_training(folder: Path) -> dict[str, Any]:
