@@ -247,7 +247,9 @@ class AMPLoader:
                 yield self._state_of(before), self._state_of(after)
             else:
                 clip, time = self._draw(mini_batch_size)
-                yield self._states.at(clip, time), self._states.at(clip, time + self.time_between_frames)
+                times = torch.cat([time, time + self.time_between_frames])
+                before, after = self._states.at(clip.repeat(2), times).split(mini_batch_size)
+                yield before, after
 
     # The rest.
 
@@ -294,8 +296,10 @@ class AMPLoader:
         self.preloaded_s, self.preloaded_s_next = self._transitions.split(width, dim=1)
 
     def _pick(self, size: int) -> Tensor:
-        """`(size,)` preloaded transitions at random."""
-        return torch.randint(len(self._transitions), (size,), device=self.device)
+        """`(size,)` preloaded transitions: those that follow a random one, each of which was drawn at random itself."""
+        count = len(self._transitions)
+        start = int(torch.randint(count, ()))
+        return torch.arange(start, start + size, device=self.device).remainder_(count)
 
     def _state_of(self, full: Tensor) -> Tensor:
         """AMP states `(n, D)` of full frames `(n, W)`: a view where their columns lie side by side."""
