@@ -312,14 +312,15 @@ class APPOAlgoMixin(_Algorithm):
         """Least squares towards +1 for the reference and -1 for the policy, and the gradient penalty."""
         discriminator = self._discriminator
         mask = minibatch.ref_mask if self._masks_resets else None
-        expert, policy = discriminator(minibatch.ref_motion), discriminator(minibatch.ref_obs)
+        expert, slopes = discriminator.score_with_slopes(minibatch.ref_motion)
+        policy = discriminator(minibatch.ref_obs)
         policy_error = masked_mean((policy + 1.0).square(), mask)
         if self._has_replay:
             past_error = (discriminator(minibatch.past_ref_obs) + 1.0).square().mean()
             policy_error = 0.5 * (policy_error + past_error)
         losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
         losses["discriminator_policy_loss"] = 0.5 * policy_error
-        penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
+        penalty = discriminator.compute_grad_pen(minibatch.ref_motion, slopes)
         losses["discriminator_grad_len_loss"] = penalty
         if self.discriminator_logit_loss_coef != 0:
             losses["discriminator_logit_loss"] = discriminator.amp_linear.weight.square().sum()

@@ -64,28 +64,37 @@ class AMPDiscriminator(nn.Module):
         """Scores `(..., 1)` of transitions `(..., Da)`."""
         return self.amp_linear(self.trunk(x))
 
-    def input_gradient(self, x: Tensor) -> Tensor:
-        """How the score of each transition `(..., Da)` changes with it, `(..., Da)`; differentiable in the weights.
+    def score_with_slopes(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Scores `(..., 1)` of transitions `(..., Da)`, and where each hidden layer is active, bool `(..., H)`."""
+        slopes: list[Tensor] = []
+        for layer in self.trunk:
+            x = layer(x)
+            if isinstance(layer, nn.ReLU):
+                slopes.append(x > 0)
+        return self.amp_linear(x), slopes
+
+    def input_gradient(self, slopes: list[Tensor]) -> Tensor:
+        """How the score of a transition changes with it, `(..., Da)`, at given slopes; differentiable in the weights.
 
         Written out for layers of ReLU, because a gradient of a gradient can neither be compiled nor captured. Their
         slopes are constant almost everywhere, so only the weights behind them carry a gradient.
         """
         linears = [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
-        slopes: list[Tensor] = []
-        with torch.no_grad():
-            hidden = x.detach()
-            for linear in linears:
-                hidden = linear(hidden).relu_()
-                slopes.append(hidden > 0)
         gradient = self.amp_linear.weight
         for linear, slope in zip(reversed(linears), reversed(slopes)):
             gradient = (gradient * slope) @ linear.weight
-        return gradient.expand(x.shape)
+        return gradient
 
-    def compute_grad_pen(self, amp_obs: Tensor) -> Tensor:
-        """The weighted mean squared length of the score's gradient at reference transitions `(..., Da)`, 0-d."""
+    def compute_grad_pen(self, amp_obs: Tensor, slopes: list[Tensor] | None = None) -> Tensor:
+        """The weighted mean squared length of the score's gradient at reference transitions `(..., Da)`, 0-d.
+
+        Who has scored them already hands over the `slopes`.
+        """
+        if slopes is None:
+            with torch.no_grad():
+                _, slopes = self.score_with_slopes(amp_obs)
         with torch.enable_grad():
-            return self.discriminator_grad_pen * self.input_gradient(amp_obs).square().sum(dim=-1).mean()
+            return self.discriminator_grad_pen * self.input_gradient(slopes).square().sum(dim=-1).mean()
 
     @torch.no_grad()
     def predict_style_reward(self, state: Tensor, task_reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:
