@@ -14,9 +14,9 @@ from st_rl.cli.command_line import UsageError
 SCRIPTS = {
     "cpu": ("task_cpu.py", "whole trainings on the CPU: physics alone, this library, rsl_rl on the same task"),
     "update": ("ppo_cpu.py", "acting and update of PPO on the CPU beside rsl_rl, without a simulation"),
-    "amp-update": ("appo_update.py", "the update of APPO beside that of PPO, on the CPU or a GPU (--device)"),
     "gpu": ("walk_gpu.py", "whole trainings on a GPU: physics alone, this library, scaling with the robots"),
     "gpu-update": ("ppo_gpu.py", "acting and update of PPO on a GPU beside rsl_rl, without a simulation"),
+    "amp-update": ("appo_update.py", "the update of APPO beside that of PPO, on the CPU or a GPU (--device)"),
 }
 _HELP = """usage: st-rl bench NAME [OPTIONS]
 
