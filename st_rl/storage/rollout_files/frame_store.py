@@ -1,56 +1,91 @@
 """The file that each environment is reading, side by side on one device."""
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames
+
+FLAGS = ("dones", "timeouts")
+FIELDS = ("observations", "privileged_observations", "actions", "rewards", *FLAGS)
+
+
+def complete(frames: Frames) -> Frames:
+    """The fields of transitions among the arrays of a file, `(n, width)`, with what it may leave out."""
+    missing = [name for name in ("observations", "actions", "rewards", "dones") if name not in frames]
+    if missing:
+        raise FrameFileError(f"it has no {', '.join(missing)}")
+    count = len(frames["actions"])
+    stand_ins = {"privileged_observations": frames["observations"], "timeouts": np.zeros(count)}
+    fields = {name: frames.get(name, stand_ins.get(name)) for name in FIELDS}
+    return {name: np.asarray(array).reshape(count, -1) for name, array in fields.items()}
+
 
 class FrameStore:
     """Keeps one file of frames for each of N environments, so that one gather reads a frame of every one.
 
-    A field is one tensor `(N, capacity, ...)`, as long as the longest file so far.
+    All fields of a frame lie beside each other in one tensor `(N, capacity, F)`, as long as the longest file so far.
+    The first file decides how wide every field is.
     """
 
     def __init__(self, num_envs: int, device: torch.device | str):
         self.num_envs = num_envs
         self.device = device
-        self.capacity = 0
-        self.fields: dict[str, Tensor] = {}
+        self.columns: dict[str, slice] = {}
+        self._frames = torch.zeros(num_envs, 0, 0, device=device)
 
-    def put(self, env: int, frames: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """Replace an environment's frames, arrays `(n, ...)`; returns them as views on the device."""
-        num_frames = len(next(iter(frames.values())))
-        if num_frames > self.capacity:
-            self._grow(num_frames)
-        views = {}
-        for name, array in frames.items():
-            source = torch.from_numpy(array)
-            if name not in self.fields:
-                self.fields[name] = self._zeros(source)
-            views[name] = self.fields[name][env, :num_frames]
-            views[name].copy_(source)
-        return views
+    def pack(self, frames: Frames) -> np.ndarray:
+        """The fields of a file as `(n, F)`; `FrameFileError` when they do not fit. Any thread may call it."""
+        fields = complete(frames)
+        widths = [array.shape[1] for array in fields.values()]
+        stops = list(itertools.accumulate(widths))
+        columns = {name: slice(stop - width, stop) for name, width, stop in zip(fields, widths, stops)}
+        if not self.columns:
+            self.columns = columns
+        for name, where in columns.items():
+            expected = self.columns[name].stop - self.columns[name].start
+            if where.stop - where.start != expected:
+                raise FrameFileError(f"its {name} are {where.stop - where.start} wide, those of others {expected}")
+        return np.concatenate(list(fields.values()), axis=1, dtype=np.float32, casting="same_kind")
 
-    def rows(self, envs: np.ndarray, frames: np.ndarray) -> Tensor:
-        """Where a frame of each of some environments lies, int64 `(n,)`: what `gather` takes."""
-        return torch.from_numpy(envs * self.capacity + frames).to(self.device)
+    def put(self, env: int, packed: np.ndarray) -> None:
+        """Replace an environment's frames with a packed file."""
+        if len(packed) > self._frames.shape[1]:
+            self._grow(len(packed), packed.shape[1])
+        self._frames[env, : len(packed)].copy_(torch.from_numpy(packed))
 
-    def gather(self, name: str, rows: Tensor) -> Tensor:
-        """One frame of every environment, `(n, ...)`, a copy."""
-        return self.fields[name].flatten(0, 1).index_select(0, rows)
+    def fields(self, env: int, count: int) -> dict[str, Tensor]:
+        """The first `count` frames of an environment, fields `(count, ...)` on the device."""
+        return self.unpack(self._frames[env, :count])
 
-    def _grow(self, capacity: int) -> None:
-        """Make room for longer files and keep what is there."""
-        for name, field in self.fields.items():
-            grown = self._zeros(field[0], capacity)
-            grown[:, : self.capacity] = field
-            self.fields[name] = grown
-        self.capacity = capacity
+    def unpack(self, frames: Tensor) -> dict[str, Tensor]:
+        """Fields of packed frames `(n, F)`: numbers and flags `(n,)`, the rest `(n, width)`."""
+        fields = {name: frames[:, where] for name, where in self.columns.items()}
+        fields["rewards"] = fields["rewards"][:, 0]
+        return fields | {name: fields[name][:, 0] > 0 for name in FLAGS}
 
-    def _zeros(self, frames: Tensor, capacity: int | None = None) -> Tensor:
-        """An empty field for frames `(n, ...)`; an ordinary tensor even when a rollout runs in inference mode."""
-        shape = (self.num_envs, self.capacity if capacity is None else capacity, *frames.shape[1:])
+    def gather(self, envs: np.ndarray, frames: np.ndarray) -> dict[str, Tensor]:
+        """One frame of each of some environments, fields `(n, ...)`, copied."""
+        rows = torch.from_numpy(envs * self._frames.shape[1] + frames).to(self.device)
+        return self.unpack(self._frames.flatten(0, 1).index_select(0, rows))
+
+    def empty(self, name: str, leading: tuple[int, ...]) -> Tensor:
+        """A tensor for a field with these leading sizes, its content left to chance."""
+        where = self.columns[name]
+        shape = leading if name in ("rewards", *FLAGS) else (*leading, where.stop - where.start)
+        return torch.empty(shape, dtype=torch.bool if name in FLAGS else torch.float32, device=self.device)
+
+    def _grow(self, capacity: int, width: int) -> None:
+        """Make room for longer files and keep what is there; an ordinary tensor even in inference mode."""
         with torch.inference_mode(False):
-            return torch.zeros(shape, dtype=frames.dtype, device=self.device)
+            grown = torch.zeros(self.num_envs, capacity, width, device=self.device)
+        grown[:, : self._frames.shape[1], : self._frames.shape[2]] = self._frames
+        self._frames = grown
+
+
+def as_tensors(arrays: Mapping[str, np.ndarray], device: torch.device | str) -> dict[str, Tensor]:
+    """Arrays as tensors on a device."""
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from st_rl.storage.rollout_files import layout
-from st_rl.storage.rollout_files.frame_store import FrameStore
+from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, as_tensors
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_frames
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.storage.rollout_files.trajectory_pool import TrajectoryPool
@@ -32,25 +33,23 @@ Transition = namedarraytuple(
     ],
 )
 ITERATION_FIELD = "policy_iterations"
-# Names in a file, type of one number, and whether a frame is a single number.
-_FIELDS = {
-    "observations": (np.float32, False),
-    "privileged_observations": (np.float32, False),
-    "actions": (np.float32, False),
-    "rewards": (np.float32, True),
-    "dones": (np.bool_, True),
-    "timeouts": (np.bool_, True),
-}
 _NAMED_PATHS = 5
 
 
+class LoadedFile(NamedTuple):
+    """The frames of a file: the fields of transitions packed `(n, F)`, and all other arrays."""
+
+    packed: np.ndarray
+    others: Frames
+
+
 class OpenedTrajectory(NamedTuple):
-    """A trajectory with the first of its files that is of use."""
+    """A trajectory, and the first of its files that is of use; None if none is."""
 
     file_names: list[str]
     file_index: int
     frame: int
-    frames: Frames
+    file: LoadedFile | None
     damaged: list[tuple[str, str]]
 
 
@@ -124,7 +123,7 @@ class RolloutDataset(TrajectoryPool):
         count = self.num_envs
         self.traj_identifiers: list[str] = [""] * count
         self.traj_file_names: list[list[str]] = [[] for _ in range(count)]
-        self.traj_datas: list[dict[str, Tensor]] = [{} for _ in range(count)]
+        self._other_arrays: list[Frames] = [{} for _ in range(count)]
         self.traj_lengths = np.zeros(count, dtype=np.int64)
         self.traj_file_idxs = np.zeros(count, dtype=np.int64)
         self.traj_cursors = np.zeros(count, dtype=np.int64)
@@ -176,16 +175,16 @@ class RolloutDataset(TrajectoryPool):
         while True:
             folder = self._next_trajectory()
             self._expect(folder)
-            opened = self._reader.take(folder)
+            opened = self._take(folder)
             self._expect_next()
             self._report_damage(opened.damaged)
             if not opened.file_names:
                 continue  # deleted since the folders were read
-            if not opened.frames:
+            if opened.file is None:
                 num_damaged += 1
                 if num_damaged > 2 * len(self.all_available_trajectory_dirs):
                     raise RuntimeError(f"nothing readable is left: {self._damage_report()}")
-            elif self._is_too_old(opened.frames):
+            elif self._is_too_old(opened.file):
                 self.num_trajectories_refused += 1
                 self._refused.add(folder)
             else:
@@ -197,7 +196,7 @@ class RolloutDataset(TrajectoryPool):
         self.traj_cursors[env] = opened.frame
         self._start_frames[env] = opened.frame if self.mark_first_frame_done else -1
         self._is_exhausted[env] = False
-        self._use(env, opened.frames)
+        self._use(env, opened.file)
 
     @property
     def _reader(self) -> ReadAhead:
@@ -234,12 +233,20 @@ class RolloutDataset(TrajectoryPool):
                 )
             except FrameFileError as error:
                 damaged.append((os.path.join(folder, name), str(error)))
-        return OpenedTrajectory(names, 0, 0, {}, damaged)
+        return OpenedTrajectory(names, 0, 0, None, damaged)
 
-    def _is_too_old(self, frames: Frames) -> bool:
-        if self.max_policy_age is None or ITERATION_FIELD not in frames:
+    def _take(self, path: str) -> Any:
+        """The content of a folder or file that is expected; the time this takes counts as waiting."""
+        begin = time.perf_counter()
+        try:
+            return self._reader.take(path)
+        finally:
+            self.waiting_seconds += time.perf_counter() - begin
+
+    def _is_too_old(self, file: LoadedFile) -> bool:
+        if self.max_policy_age is None or ITERATION_FIELD not in file.others:
             return False
-        return int(frames[ITERATION_FIELD].max()) < self.current_iteration - self.max_policy_age
+        return int(file.others[ITERATION_FIELD].max()) < self.current_iteration - self.max_policy_age
 
     def _maintain_handler(self, env: int) -> bool:
         """After the last frame of a file go on to the next one; True iff that took a new trajectory."""
@@ -260,45 +267,33 @@ class RolloutDataset(TrajectoryPool):
         path = self._path(env, self.traj_file_idxs[env])
         try:
             self._reader.expect(path, self._load, path)
-            frames = self._reader.take(path)
+            file = self._take(path)
         except FrameFileError as error:
             self._report_damage([(path, str(error))])
             return False
-        self._use(env, frames)
+        self._use(env, file)
         return True
 
     def _path(self, env: int, file_index: int) -> str:
         return os.path.join(self.traj_identifiers[env], self.traj_file_names[env][file_index])
 
-    def _use(self, env: int, frames: Frames) -> None:
-        """Play these frames next, and let the thread read the file after them."""
+    def _use(self, env: int, file: LoadedFile) -> None:
+        """Play the frames of a file next, and let the thread read the file after it."""
         index = self.traj_file_idxs[env]
         self._file_starts[env], self._file_stops[env] = self.get_frame_range(self.traj_file_names[env][index])
-        others = {
-            name: torch.from_numpy(array).to(self.device) for name, array in frames.items() if name not in _FIELDS
-        }
-        self.traj_datas[env] = self._store.put(env, {name: frames[name] for name in _FIELDS}) | others
+        self._store.put(env, file.packed)
+        self._other_arrays[env] = file.others
         if index + 1 < len(self.traj_file_names[env]):
             path = self._path(env, index + 1)
             self._reader.expect(path, self._load, path)
 
-    def _load(self, path: str) -> Frames:
-        """The frames of a file in the types that transitions have; `FrameFileError` for a file that is not one."""
-        frames: dict[str, Any] = read_frames(path)
+    def _load(self, path: str) -> LoadedFile:
+        """Read a file; `FrameFileError` for one that holds no transitions like those of the others."""
+        frames = read_frames(path)
         if "observations" not in frames and self.metadata.get("obs_disassemble_mapping") is not None:
             frames = self.assemble_obs_components(frames)
-        missing = [name for name in ("observations", "actions", "rewards", "dones") if name not in frames]
-        if missing:
-            raise FrameFileError(f"it has no {', '.join(missing)}")
-        frames.setdefault("privileged_observations", frames["observations"])
-        frames.setdefault("timeouts", np.zeros(len(frames["actions"]), dtype=np.bool_))
-        for name, (dtype, is_single) in _FIELDS.items():
-            array = frames[name].astype(dtype, copy=False)
-            frames[name] = array.reshape(len(array)) if is_single else array.reshape(len(array), -1)
-            known = self._store.fields.get(name)
-            if known is not None and known.shape[2:] != frames[name].shape[1:]:
-                raise FrameFileError(f"its {name} are {frames[name].shape[1:]} wide, others {tuple(known.shape[2:])}")
-        return frames
+        others = {name: array for name, array in frames.items() if name not in FIELDS}
+        return LoadedFile(self._store.pack(frames), others)
 
     def assemble_obs_components(self, traj_data: Mapping[str, Any]) -> dict[str, Any]:
         """A copy in which `observations` is put together from the components `obs_{name}`, decompressed, in order."""
@@ -315,6 +310,15 @@ class RolloutDataset(TrajectoryPool):
             frames["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return frames
 
+    @property
+    def traj_datas(self) -> list[dict[str, Tensor]]:
+        """The file that each environment is in: every array as a tensor on the device."""
+        counts = self._file_stops - self._file_starts
+        return [
+            self._store.fields(env, int(counts[env])) | as_tensors(others, self.device)
+            for env, others in enumerate(self._other_arrays)
+        ]
+
     def all_frames(self) -> Iterator[dict[str, Tensor]]:
         """The frames of every file once, fields `(n, ...)` on the host, whatever is being played; waits for data."""
         if not self.all_available_trajectory_dirs:
@@ -323,11 +327,11 @@ class RolloutDataset(TrajectoryPool):
             for name in layout.frame_files(folder):
                 path = os.path.join(folder, name)
                 try:
-                    frames = self._load(path)
+                    file = self._load(path)
                 except FrameFileError as error:
                     self._report_damage([(path, str(error))])
                     continue
-                yield {key: torch.from_numpy(array) for key, array in frames.items()}
+                yield self._store.unpack(torch.from_numpy(file.packed))
 
     def _report_damage(self, damaged: Sequence[tuple[str, str]]) -> None:
         """Warn once of each file that cannot be read, and count it."""
@@ -350,13 +354,8 @@ class RolloutDataset(TrajectoryPool):
     def get_buffer(self, num_transitions_per_env: int | None = None) -> Any:
         """A new `Transition` with leaves `(N, ...)`, or `(n, N, ...)`."""
         leading = (self.num_envs,) if num_transitions_per_env is None else (num_transitions_per_env, self.num_envs)
-
-        def empty(name: str) -> Tensor:
-            field = self._store.fields[name]
-            return torch.empty((*leading, *field.shape[2:]), dtype=field.dtype, device=self.device)
-
-        names = ("observations", "privileged_observations", "actions", "rewards", "dones", "timeouts")
-        return Transition(*map(empty, (*names, "observations", "privileged_observations")))
+        names = (*FIELDS, "observations", "privileged_observations")
+        return Transition(*(self._store.empty(name, leading) for name in names))
 
     def fill_transition(self, buffer: Any, env_ids: Sequence[int] | Tensor | None = None) -> None:
         """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`.
@@ -367,18 +366,17 @@ class RolloutDataset(TrajectoryPool):
         envs = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
         if self._is_exhausted[envs].any():
             raise StopIteration
-        frames = self._gather(envs, _FIELDS)
+        frames = self._frames_at(envs)
         is_start = torch.from_numpy(self.traj_cursors[envs] == self._start_frames[envs]).to(self.device)
         is_cut = torch.from_numpy(self._advance(envs)).to(self.device)
-        recorded = frames["dones"]
-        following = self._gather(envs, ("observations", "privileged_observations"))
+        following = self._frames_at(envs)
         values = Transition(
             frames["observations"],
             frames["privileged_observations"],
             frames["actions"],
             frames["rewards"],
-            recorded | is_start | is_cut,
-            frames["timeouts"] | (is_cut & ~recorded),
+            frames["dones"] | is_start | is_cut,
+            frames["timeouts"] | (is_cut & ~frames["dones"]),
             following["observations"],
             following["privileged_observations"],
         )
@@ -389,10 +387,9 @@ class RolloutDataset(TrajectoryPool):
         """Write the next transition of one environment into its row of a buffer with leaves `(N, ...)`."""
         self.fill_transition(buffer, [env])
 
-    def _gather(self, envs: np.ndarray, names: Any) -> dict[str, Tensor]:
+    def _frames_at(self, envs: np.ndarray) -> dict[str, Tensor]:
         """The frames at the cursors of some environments, fields `(n, ...)`."""
-        rows = self._store.rows(envs, self.traj_cursors[envs] - self._file_starts[envs])
-        return {name: self._store.gather(name, rows) for name in names}
+        return self._store.gather(envs, self.traj_cursors[envs] - self._file_starts[envs])
 
     def _advance(self, envs: np.ndarray) -> np.ndarray:
         """Move on by a frame; bool `(n,)`, True where what follows is not the next frame of the same trajectory."""
