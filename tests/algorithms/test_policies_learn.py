@@ -48,7 +48,11 @@ class AnsweredEcho(VecEnv):
 
 
 ESTIMATE = {"estimator_target_components": ["answer"], "replace_state_prob": 1.0}
-ENCODE = {"encoder_component_names": ["target"], "encoder_kwargs": {"hidden_sizes": [16]}, "encoder_output_size": 8}
+ENCODE = {
+    "encoder_component_names": ["target"],
+    "encoder_kwargs": {"hidden_sizes": [16], "nonlinearity": "ELU"},
+    "encoder_output_size": 8,
+}
 FAMILIES = {
     "StateAc": {**ESTIMATE},
     "StateAcRecurrent": {**ESTIMATE},
@@ -103,7 +107,8 @@ def test_a_policy_with_encoders_learns(name):
     torch.manual_seed(0)
     env = EchoEnv(num_envs=64, episode_length=8, memory=name.endswith("Recurrent"))
     sizes = {"actor_hidden_dims": [32], "critic_hidden_dims": [32], "rnn_hidden_size": 24, "rnn_type": "gru"}
-    settings = {"num_learning_epochs": 4, "num_mini_batches": 2, "learning_rate": 3e-3, "schedule": "adaptive"}
+    settings = {"num_learning_epochs": 4, "num_mini_batches": 2, "learning_rate": 3e-3}
+    settings |= {"schedule": "adaptive", "desired_kl": 0.02}
     policy_cfg = {"class_name": name, "init_noise_std": 0.5, "critic_encoder_component_names": "shared"}
     runner = OnPolicyRunner(
         env, {"num_steps_per_env": 8, "policy": {**policy_cfg, **sizes, **ENCODE}, "algorithm": settings}
