@@ -335,6 +335,9 @@ class TPPO(PPO):
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from the stored rollout, then let the learning-rate scheduler take its step."""
         outcome = super().update(current_learning_iteration)
+        if self.storage.buffer_full:
+            # Every rollout begins at row 0 then, where a captured one began.
+            self.storage.untie_buffer_loop()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
             self.learning_rate = self.optimizer.param_groups[0]["lr"]
