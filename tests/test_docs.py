@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from st_rl.algorithms import PPO
+from st_rl.algorithms import APPO, PPO
+from st_rl.algorithms.discriminator_learning import DiscriminatorOptions
 from st_rl.modules import ActorCritic, ActorCriticRecurrent
 from st_rl.runners import OnPolicyRunner, build_runner
-from tests.fakes import EchoEnv
+from tests.fakes import ClientEnv, EchoEnv
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
@@ -117,10 +118,20 @@ def test_memory_shown_is_accepted():
     assert runner.alg.actor_critic.is_recurrent
 
 
-def documented_defaults(heading: str) -> dict[str, object]:
-    """Default of every key in the table under a heading of the page on configurations, where one is given."""
-    page = (REPOSITORY / "docs/configuration.md").read_text()
-    section = page.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def test_the_motion_prior_shown_is_accepted():
+    namespace: dict = {}
+    exec(python_blocks("docs/motion-priors.md")[0], namespace)
+    config = {**namespace["config"], "strict": True}
+    config["algorithm"]["discriminator_cfg"] = fragment("docs/motion-priors.md", "discriminator_cfg")
+    runner = build_runner(config["runner_class_name"], ClientEnv(), config)
+    runner.learn(1)
+    assert runner.alg.amp_obs_dim == 42
+
+
+def documented_defaults(heading: str, page: str = "docs/configuration.md") -> dict[str, object]:
+    """Default of every key in the table under a heading of a page, where one is given."""
+    text = (REPOSITORY / page).read_text()
+    section = text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     defaults: dict[str, object] = {}
     for keys, default in re.findall(r"^\| (`[^|]*`) \| ([^|]*?) \|", section, re.MULTILINE):
         names = re.findall(r"`(\w+)`", keys)
@@ -134,15 +145,21 @@ def documented_defaults(heading: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "classes"), [("Policy", [ActorCritic, ActorCriticRecurrent]), ("Algorithm: PPO", [PPO])]
+    ("heading", "classes", "page"),
+    [
+        ("Policy", [ActorCritic, ActorCriticRecurrent], "docs/configuration.md"),
+        ("Algorithm: PPO", [PPO], "docs/configuration.md"),
+        ("What is learned", [APPO], "docs/motion-priors.md"),
+        ("Saturation, and what helps", [DiscriminatorOptions], "docs/motion-priors.md"),
+    ],
 )
-def test_defaults_shown_are_those_of_the_code(heading: str, classes: list[type]):
+def test_defaults_shown_are_those_of_the_code(heading: str, classes: list[type], page: str):
     defaults: dict[str, object] = {}
     for cls in classes:
         parameters = inspect.signature(cls).parameters.values()
         defaults |= {parameter.name: parameter.default for parameter in parameters}
-    shown = documented_defaults(heading)
-    assert len(shown) > 5
+    shown = documented_defaults(heading, page)
+    assert len(shown) >= 5
     for name, value in shown.items():
         default = defaults[name]
         assert (list(default) if isinstance(default, tuple) else default) == value, name
