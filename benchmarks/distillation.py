@@ -67,7 +67,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--teacher-iterations", type=int, default=220)
     parser.add_argument("--scratch-iterations", type=int, default=220)
     parser.add_argument("--iterations", type=int, default=80, help="of every student with a teacher")
-    parser.add_argument("--interval", type=int, default=5, help="iterations between two judgements")
+    parser.add_argument(
+        "--interval", type=int, default=5, help="iterations between two judgements; twice that without a teacher"
+    )
     parser.add_argument("--judged", type=int, default=512, help="robots of a judgement")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a judged episode")
     parser.add_argument("--memory", type=int, default=128, help="width of the students' memory")
@@ -135,15 +137,17 @@ class ReturnMeter:
         return {"return": float(self._total.mean()), "fallen": 1.0 - float(self._upright.float().mean())}
 
 
-def learn(runner: OnPolicyRunner, options: argparse.Namespace, cfg: Any, iterations: int) -> dict[str, Any]:
+def learn(
+    runner: OnPolicyRunner, options: argparse.Namespace, cfg: Any, iterations: int, interval: int
+) -> dict[str, Any]:
     """Train and judge in turn; the curve over environment steps and the seconds of training alone."""
     meter = ReturnMeter(runner, options, cfg)
     curve: dict[str, list[float]] = {"steps": [], "return": [], "fallen": []}
     seconds = 0.0
-    for done in range(0, iterations + 1, options.interval):
+    for done in range(0, iterations + 1, interval):
         if done:
             began = time.perf_counter()
-            runner.learn(options.interval, init_at_random_ep_len=done == options.interval)
+            runner.learn(interval, init_at_random_ep_len=done == interval)
             if options.device.startswith("cuda"):
                 torch.cuda.synchronize()
             seconds += time.perf_counter() - began
@@ -163,7 +167,7 @@ def train_teacher(options: argparse.Namespace, seed: int, path: Path) -> tuple[d
     config["policy"] |= {"class_name": "EncoderActorCritic", **ENCODERS}
     env = make_task(TASK, options.robots, options.device, seed, cfg=cfg)
     runner = OnPolicyRunner(env, config, device=options.device)
-    result = learn(runner, options, cfg, options.teacher_iterations)
+    result = learn(runner, options, cfg, options.teacher_iterations, max(1, options.teacher_iterations // 5))
     runner.save(path)
     return {**config["policy"], "teacher_ac_path": str(path)}, result
 
@@ -175,16 +179,16 @@ def train_student(options: argparse.Namespace, name: str, seed: int, teacher: di
     config = TASKS[TASK].training_config()
     config["policy"] |= {"actor_hidden_dims": options.hidden, "critic_hidden_dims": options.hidden}
     config["policy"] |= {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": options.memory}
-    iterations = options.scratch_iterations
+    iterations, interval = options.scratch_iterations, 2 * options.interval
     if name == "latent":
         config["policy"] |= {"class_name": "EncoderActorCriticRecurrent", **ENCODERS}
     config["algorithm"] |= STUDENTS[name] | options.settings.get(name, {})
     if name != "scratch":
         config["algorithm"] |= {"class_name": "TPPO", "teacher_policy": teacher}
-        iterations = options.iterations
+        iterations, interval = options.iterations, options.interval
     env = make_task(TASK, options.robots, options.device, 1000 + seed, cfg=cfg)
     runner = OnPolicyRunner(env, config, device=options.device)
-    return learn(runner, options, cfg, iterations)
+    return learn(runner, options, cfg, iterations, interval)
 
 
 def steps_to(curve: dict[str, list[float]], target: float) -> float | None:
