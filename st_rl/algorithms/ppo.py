@@ -165,6 +165,8 @@ class PPO(SavedAlgorithm):
         """Allocate the rollout storage on the algorithm's device."""
         if self.rnd is not None:
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
+        if kwargs.get("obs_dtypes"):
+            kwargs |= self._segments_to_compress(kwargs["obs_dtypes"])
         self.transition = self.storage_class.Transition()
         self.storage = self.storage_class(
             num_envs,
@@ -175,6 +177,16 @@ class PPO(SavedAlgorithm):
             device=self.device,
             **kwargs,
         )
+
+    def _segments_to_compress(self, obs_dtypes: Mapping[str, str]) -> dict[str, Any]:
+        """What a storage needs to know of components that it keeps in other types."""
+        if "uint8" in obs_dtypes.values() and self.empirical_normalization:
+            raise ValueError(
+                f"obs_dtypes={dict(obs_dtypes)}: uint8 keeps numbers from 0 to 1, normalised observations are larger; "
+                "use float16, or empirical_normalization=False"
+            )
+        policy = self.actor_critic
+        return {"obs_segments": policy.obs_segments, "critic_obs_segments": policy.critic_obs_segments}
 
     @property
     def learned_infos(self) -> tuple[str, ...]:

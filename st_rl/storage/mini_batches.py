@@ -1,6 +1,6 @@
 """Helpers that cut a rollout into mini-batches."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -38,9 +38,18 @@ def chunk_size(count: int, num_mini_batches: int, what: str) -> int:
     return count // num_mini_batches
 
 
-def every_epoch(build: Callable[[Any], Any], chunks: Iterable[Any], num_epochs: int) -> Iterator[Any]:
-    """Yield the mini-batch of every chunk in every epoch, building each when it is first needed and only then."""
+def every_epoch(
+    build: Callable[[Any], Any], chunks: Sequence[Any], num_epochs: int, keep: bool = True
+) -> Iterator[Any]:
+    """Yield the mini-batch of every chunk in every epoch, building each when it is first needed and only then.
+
+    Where they must not be kept, because all of them would not fit into memory, each is built in every epoch.
+    """
     if num_epochs < 1:
+        return
+    if not keep:
+        for _ in range(num_epochs):
+            yield from map(build, chunks)
         return
     batches = []
     for chunk in chunks:

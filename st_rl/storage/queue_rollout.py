@@ -22,6 +22,10 @@ class QueueRolloutStorage(RolloutStorage):
         buffer_dilation_ratio: float = 1.0,
         **kwargs: Any,
     ) -> None:
+        if buffer_dilation_ratio != 1.0 and kwargs.get("obs_dtypes"):
+            raise ValueError(
+                f"obs_dtypes is for rollouts that are used once: not with buffer_dilation_ratio={buffer_dilation_ratio}"
+            )
         super().__init__(num_envs, num_transitions_per_env, *args, **kwargs)
         self.num_timesteps_each_rollout = num_transitions_per_env
         self.buffer_dilation_ratio = buffer_dilation_ratio

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from st_rl.storage.compact_buffer import CompactBuffer, find_dtypes
 from st_rl.storage.fields import (
     BufferField,
     StepTransition,
@@ -19,6 +20,7 @@ from st_rl.storage.fields import (
 from st_rl.storage.mini_batches import Select, chunk_size, every_epoch, leaves, select_samples
 from st_rl.storage.returns import generalized_advantages, normalize_advantages
 from st_rl.utils.buffer import buffer_from_example, buffer_func, buffer_to
+from st_rl.utils.segments import get_subobs_size
 from st_rl.utils.trajectories import TrajectoryIndex, index_trajectories, pad
 
 
@@ -101,8 +103,10 @@ class RolloutStorage:
             privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic sees `obs`.
             actions_shape: shape of one action.
             device: where the buffers live.
-            **kwargs: `k_shape` of every further shape kind `k` among the fields (`rnd_state_shape`, ...); the rest is
-                ignored, because a client hands the same storage settings to every algorithm.
+            **kwargs: `k_shape` of every further shape kind `k` among the fields (`rnd_state_shape`, ...). `obs_dtypes`,
+                component -> `float16`, `bfloat16` or, for numbers from 0 to 1, `uint8`, with `obs_segments` and
+                `critic_obs_segments` that name them: observations are kept in these types and come out as float32.
+                The rest is ignored, because a client hands the same storage settings to every algorithm.
         """
         for name, count in (("num_envs", num_envs), ("num_transitions_per_env", num_transitions_per_env)):
             if count < 1:
@@ -116,6 +120,8 @@ class RolloutStorage:
         # None: recurrent mini-batches hold exactly K trajectories and bool masks. An int: K is that number whatever
         # the data (it must be at least `max_trajectories`), and `masks` holds positions, so that shapes are static.
         self.trajectory_capacity: int | None = None
+        self._segments = {"obs": kwargs.get("obs_segments"), "privileged_obs": kwargs.get("critic_obs_segments")}
+        self._obs_dtypes = find_dtypes(kwargs.get("obs_dtypes") or {}, *self._segments.values())
         shapes = {
             **kwargs,
             "scalar_shape": 1,
@@ -133,7 +139,7 @@ class RolloutStorage:
             if field.source is not None and getattr(self, field.name) is not None
         ]
 
-    def _new_buffer(self, field: BufferField, shape: Any) -> torch.Tensor | None:
+    def _new_buffer(self, field: BufferField, shape: Any) -> Any:
         """Zeros `(T, N, *shape)` for one field, or None when an optional field has no shape."""
         sizes = resolve_shape(shape)
         if sizes is None:
@@ -141,6 +147,10 @@ class RolloutStorage:
                 return None
             raise ValueError(f"{field.shape}_shape is {shape!r}; give the positive size(s) of one {field.name} row")
         leading = (self.num_transitions_per_env, self.num_envs)
+        segments = self._segments.get(field.shape)
+        # A critic whose components have no names may fall back to the actor's, which say nothing of its observation.
+        if self._obs_dtypes and segments is not None and sizes == (get_subobs_size(segments, segments),):
+            return CompactBuffer.zeros(leading, segments, self._obs_dtypes, self.device)
         return torch.zeros(*leading, *sizes, dtype=field.dtype, device=self.device)
 
     @property
@@ -162,7 +172,11 @@ class RolloutStorage:
             raise AssertionError("Rollout buffer overflow")
         rows, values = [], []
         for field, source in self._inputs:
-            row = getattr(self, field.name)[self.step]
+            buffer = getattr(self, field.name)
+            if isinstance(buffer, CompactBuffer):
+                buffer.write(self.step, fit(getattr(transition, source), source, buffer.row))
+                continue
+            row = buffer[self.step]
             rows.append(row)
             values.append(fit(getattr(transition, source), source, row, field.flag))
         copy_all(rows, values)
@@ -235,7 +249,7 @@ class RolloutStorage:
         num_samples = self.num_valid_steps * self.num_envs
         size = chunk_size(num_samples, num_mini_batches, "samples")
         permutation = torch.randperm(num_samples, device=self.device)[: size * num_mini_batches]
-        return every_epoch(self._build_samples, permutation.split(size), num_epochs)
+        return every_epoch(self._build_samples, permutation.split(size), num_epochs, keep=not self._obs_dtypes)
 
     def _build_samples(self, indices: torch.Tensor) -> Any:
         """The mini-batch of flat sample indices `(M,)`: time `i // N`, environment `i % N`."""
@@ -254,7 +268,7 @@ class RolloutStorage:
         starts = self._trajectory_starts()
         bounds = self._trajectory_bounds(starts, num_mini_batches)
         build = partial(self._build_sequences, starts, size, bounds)
-        return every_epoch(build, range(num_mini_batches), num_epochs)
+        return every_epoch(build, range(num_mini_batches), num_epochs, keep=not self._obs_dtypes)
 
     def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
         """Forward to `reccurent_mini_batch_generator`, the documented name that users override."""

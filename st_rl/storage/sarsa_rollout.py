@@ -56,6 +56,8 @@ class SarsaRolloutStorage(RolloutStorage):
     next_privileged_observations: torch.Tensor | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("obs_dtypes"):
+            raise ValueError("SarsaRolloutStorage keeps observations in float32 only: leave obs_dtypes out")
         super().__init__(*args, **kwargs)
         self._next_inputs = [(field, source) for field, source in self._inputs if field.name in _FOLLOWED]
         self._inputs = [(field, source) for field, source in self._inputs if field.name not in _FOLLOWED]
