@@ -17,6 +17,8 @@ from st_rl.datasets.formats.amp import (
     column_names,
     read_trajectories,
 )
+from st_rl.datasets.formats.pickles import PICKLES, load_pickle
+from st_rl.datasets.formats.retargeted import is_retargeted
 from st_rl.datasets.motion_table import MotionTable, slerp_quaternions
 from st_rl.utils.config import unknown_name_message
 
@@ -121,7 +123,7 @@ class AMPLoader:
         read = [trajectory for path in paths for trajectory in _read(Path(path))]
         if not read:
             raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
-        if sum(trajectory.weight for trajectory in read) <= 0:
+        if not any(trajectory.weight for trajectory in read):
             raise ValueError("all motion files have MotionWeight 0: give one of them more")
         self._layout = _common_layout(read, fields)
         width = len(self._layout.names)
@@ -316,13 +318,8 @@ def _read(path: Path) -> list[AmpTrajectory]:
     """The trajectories of a motion file of any format."""
     if path.suffix.lower() in (".json", ".txt"):
         return read_trajectories(path)
-    if path.suffix.lower() in (".npz", ".csv"):
-        return [_trajectory_of_clip(clip) for clip in read_motion(path)]
-    from st_rl.datasets.formats.pickles import load_pickle
-    from st_rl.datasets.formats.retargeted import is_retargeted
-
-    content = load_pickle(path)
-    if is_retargeted(content):
+    content = load_pickle(path) if path.suffix.lower() in PICKLES else None
+    if content is None or is_retargeted(content):
         return [_trajectory_of_clip(clip) for clip in read_motion(path)]
     return read_trajectories(path, content)
 

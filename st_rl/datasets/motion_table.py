@@ -41,12 +41,18 @@ class MotionTable:
         self._frames_per_second = 1.0 / torch.tensor(list(frame_durations), dtype=torch.float64, device=device)
         self.lengths = torch.tensor(lengths, dtype=torch.float64, device=device)
         """`(C,)` seconds from the first frame of each clip to the last."""
+        if not sum(weights) > 0:
+            raise ValueError(
+                f"clips are drawn by their weights, which are {list(weights)}: give one of them more than 0"
+            )
         share = torch.tensor(list(weights), dtype=torch.float64, device=device)
         self._cumulative = (share / share.sum()).cumsum(0)[:-1].contiguous()
         self._quaternions = [torch.tensor(list(columns), device=device) for columns in quaternions]
 
     def draw_clips(self, uniform: Tensor) -> Tensor:
         """Clips `(n,)` by weight for uniform random numbers `(n,)` in [0, 1)."""
+        if len(self._cumulative) == 0:
+            return torch.zeros_like(uniform, dtype=torch.long)
         return torch.searchsorted(self._cumulative, uniform.to(self._cumulative.dtype), right=True)
 
     def at(self, clip: Tensor, time: Tensor) -> Tensor:

@@ -237,6 +237,10 @@ def test_files_of_other_formats_are_loaded_too(tmp_path):
 def test_nothing_to_load_is_said(tmp_path):
     with pytest.raises(ValueError, match="no motion files in"):
         AMPLoader("cpu", 0.02, data_dir=tmp_path)
+    (tmp_path / "notes.md").write_text("walks")
+    with pytest.raises(MotionError, match=r"notes\.md: the suffix is '\.md'"):
+        AMPLoader("cpu", 0.02, data_dir=tmp_path)
+    (tmp_path / "notes.md").unlink()
     (tmp_path / "a.json").write_text(
         json.dumps({"FrameDuration": 0.1, "MotionWeight": 0, "Frames": frames_of(0, 3).tolist()})
     )

@@ -1,6 +1,7 @@
 """Frames of several clips in one table, blended at any time."""
 
 import numpy as np
+import pytest
 import torch
 
 from st_rl.datasets.motion_table import MotionTable, slerp_quaternions
@@ -30,6 +31,14 @@ def test_clips_are_drawn_by_weight():
     uniform = (torch.arange(1000) + 0.5) / 1000
     counts = torch.bincount(table.draw_clips(uniform), minlength=3)
     assert counts.tolist() == [200, 0, 800]
+
+
+def test_a_single_clip_is_always_drawn_and_weights_of_zero_are_refused():
+    clip = torch.rand(4, 2)
+    table = MotionTable([clip], [0.1], [0.3], "cpu")
+    assert table.draw_clips(torch.rand(5)).tolist() == [0] * 5
+    with pytest.raises(ValueError, match="drawn by their weights"):
+        MotionTable([clip, clip], [0.1, 0.1], [0.0, 0.0], "cpu")
 
 
 def test_reading_waits_for_nothing():
