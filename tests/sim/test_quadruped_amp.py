@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from st_rl.datasets.library import load_clips
+from st_rl.runners import build_runner
 from st_rl.sim.tasks import find_task, make_task, task
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
 from tests.modules.graph_safety import NoHostSync
@@ -168,3 +169,30 @@ def test_a_traced_step_gives_the_same_styles(monkeypatch):
                 )
             for name, value in eager.buffers.items():
                 torch.testing.assert_close(traced.buffers[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_whole_rollout_is_captured_and_trains(tmp_path):
+    amp = make_task("quadruped-amp", 256, "cuda")
+    config = find_task("quadruped-amp").training_config() | {"engine": "graph"}
+    runner = build_runner(config["runner_class_name"], amp, config, log_dir=tmp_path, device="cuda")
+    runner.learn(10, init_at_random_ep_len=True)
+    assert runner.tot_timesteps == 10 * 24 * 256
+    assert all(torch.isfinite(p).all() for p in runner.alg.actor_critic.parameters())
+    assert amp.reference_transition.isfinite().all()
+    # References are somewhere else for every robot, and have moved on.
+    assert torch.unique(amp.clip_time).numel() > 128
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_compiled_step_gives_the_numbers_of_the_plain_one():
+    plain, compiled = (make_task("quadruped-amp", 64, "cuda", episode_length_s=0.2) for _ in range(2))
+    compiled.compile_with(lambda function: torch.compile(function, dynamic=False, fullgraph=True))
+    with torch.inference_mode():
+        for step in range(12):
+            compiled.load_state_dict(plain.state_dict())
+            for each in (plain, compiled):
+                torch.manual_seed(step)
+                each.step(torch.sin(torch.arange(768.0, device="cuda").view(64, 12) + step))
+            for name, value in plain.buffers.items():
+                torch.testing.assert_close(compiled.buffers[name], value, rtol=1e-3, atol=1e-3, msg=name)
