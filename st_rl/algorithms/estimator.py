@@ -10,6 +10,7 @@ from st_rl.algorithms.ppo import PPO
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
+from st_rl.utils.config import own_settings_from
 from st_rl.utils.segments import get_subobs_by_components
 from st_rl.utils.trajectories import unpad_trajectories
 
@@ -25,6 +26,7 @@ class EstimatorAlgoMixin(_Algorithm):
     Both are distances in the units of the stored observations: normalised ones where normalisation is on.
     """
 
+    @own_settings_from("ppo")
     def __init__(
         self,
         *args: Any,

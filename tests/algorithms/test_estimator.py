@@ -156,6 +156,15 @@ def test_a_student_learns_to_estimate_beside_its_teacher(name, using_ppo):
     assert ("surrogate_loss" in losses) == using_ppo
 
 
+def test_settings_are_found_in_the_inner_dictionary_and_those_outside_win():
+    teacher = {"num_actor_obs": NUM_CRITIC_OBS, "num_critic_obs": NUM_CRITIC_OBS, "num_actions": NUM_ACTIONS}
+    ppo = {"gamma": 0.9, "estimator_loss_coef": 0.25, "adaptor_loss_coef": 3.0}
+    learner = make_learner(
+        "StateAc", "estimates", algorithm=EstimatorTPPO, teacher_policy=teacher, ppo=ppo, adaptor_loss_coef=1.0
+    )[0]
+    assert (learner.gamma, learner.estimator_loss_coef, learner.adaptor_loss_coef) == (0.9, 0.25, 1.0)
+
+
 def test_an_adaptor_without_an_estimator():
     policy_class = type("AdaptorAlone", (PrivilegeEstimatorMixin, ActorCritic), {})
     torch.manual_seed(0)
