@@ -214,7 +214,8 @@ class TrajectorySaver(abc.ABC):
         """Write `metadata.json` with the present totals."""
         self.metadata["total_timesteps"] = self.total_timesteps
         self.metadata["total_trajectories"] = self.total_traj_completed
-        write_json(os.path.join(self.save_dir, layout.METADATA_FILE), self.metadata)
+        # No more certain to survive a power failure than the files it counts, which nobody waits for either.
+        write_json(os.path.join(self.save_dir, layout.METADATA_FILE), self.metadata, durable=False)
 
     def close(self) -> None:
         """Save what is left in the buffer, remove empty folders and write the final metadata; once."""

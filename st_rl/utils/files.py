@@ -40,9 +40,10 @@ class CheckpointError(RuntimeError):
 
 
 @contextlib.contextmanager
-def atomic_write(path: StrPath) -> Iterator[Path]:
-    """Give a temporary path beside `path`; move it there, complete and on disk, when the block ends well.
+def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
+    """Give a temporary path beside `path`; move it there, complete, when the block ends well.
 
+    A `durable` file is on disk then, too; otherwise that is left to the operating system, which takes seconds.
     When the block fails, the temporary file is removed and what was at `path` stays.
     The temporary name keeps the suffix and starts with a dot, so that no pattern for finished files matches it.
     """
@@ -50,15 +51,17 @@ def atomic_write(path: StrPath) -> Iterator[Path]:
     temporary = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
         yield temporary
-        _flush_to_disk(temporary)
+        if durable:
+            _flush_to_disk(temporary)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    # The rename itself is on disk only when the folder is; not every file system lets a folder be flushed.
-    with contextlib.suppress(OSError):
-        _flush_to_disk(path.parent)
+    if durable:
+        # The rename itself is on disk only when the folder is; not every file system lets a folder be flushed.
+        with contextlib.suppress(OSError):
+            _flush_to_disk(path.parent)
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -242,9 +245,9 @@ def newest_checkpoint(folder: StrPath) -> Path | None:
     return max(found)[1] if found else None
 
 
-def write_json(path: StrPath, obj: Any) -> None:
+def write_json(path: StrPath, obj: Any, durable: bool = True) -> None:
     """Write `obj` as JSON, atomically, with an indent of 4; see `to_json_values` for what JSON does not know."""
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(path, durable) as temporary, open(temporary, "w", encoding="utf-8") as file:
         json.dump(to_json_values(obj), file, indent=4, allow_nan=False)
         file.write("\n")
 

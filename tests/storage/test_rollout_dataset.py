@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset, Transition
 from tests.storage.recordings import write_trajectory
 
@@ -102,7 +103,8 @@ class TestPlaying:
 
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize("read_ahead", [False, True])
-    def test_filling_all_at_once_equals_filling_one_by_one(self, tmp_path, shuffle, read_ahead):
+    def test_filling_all_at_once_equals_filling_one_by_one(self, tmp_path, shuffle, read_ahead, monkeypatch):
+        monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
         for index in range(11):
             write_trajectory(tmp_path, index, (3, 1 + index % 4), ends=index % 3 > 0)
         order_by_age(tmp_path)

@@ -1,8 +1,12 @@
 """Work that a thread does before its result is asked for."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
+
+# From here on a file is worth a thread: less is lost by waiting for it than by handing it over.
+SLOW_S = 1e-3
 
 
 class Expected(NamedTuple):
@@ -14,11 +18,17 @@ class Expected(NamedTuple):
 
 
 class ReadAhead:
-    """Calls functions in a thread as soon as their results are expected, and hands each result out once."""
+    """Calls functions in a thread as soon as their results are expected, and hands each result out once.
 
-    def __init__(self, enabled: bool = True) -> None:
+    Calls that turn out to be quick, as from a warm disk, are left until the result is asked for.
+    """
+
+    def __init__(self, enabled: bool = True, slow_s: float = SLOW_S) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="st_rl dataset") if enabled else None
         self._expected: dict[str, Expected] = {}
+        self._slow_s = slow_s
+        # How long a call takes, averaged over the last ten or so.
+        self._pace_s = 0.0
 
     def __contains__(self, key: str) -> bool:
         return key in self._expected
@@ -26,13 +36,21 @@ class ReadAhead:
     def expect(self, key: str, function: Callable[..., Any], *args: Any) -> None:
         """Say that the result of a call will be taken under this name; what is expected already stays as it is."""
         if key not in self._expected:
-            future = None if self._executor is None else self._executor.submit(function, *args)
+            is_slow = self._executor is not None and self._pace_s >= self._slow_s
+            future = self._executor.submit(self._timed, function, *args) if is_slow and self._executor else None
             self._expected[key] = Expected(function, args, future)
 
     def take(self, key: str) -> Any:
         """The result of what was expected; of a call here and now, if the thread has not begun with it."""
         function, args, future = self._expected.pop(key)
-        return function(*args) if future is None or future.cancel() else future.result()
+        return self._timed(function, *args) if future is None or future.cancel() else future.result()
+
+    def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self._pace_s += 0.1 * (time.perf_counter() - begin - self._pace_s)
 
     def close(self) -> None:
         """Drop all that was expected, and end the thread."""

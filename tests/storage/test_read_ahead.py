@@ -1,0 +1,68 @@
+"""Work ahead of its time."""
+
+import threading
+import time
+
+import pytest
+
+from st_rl.storage.rollout_files.read_ahead import ReadAhead
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_every_result_is_handed_out_once_whoever_computed_it(enabled):
+    ahead = ReadAhead(enabled, slow_s=0.0)
+    for number in range(20):
+        ahead.expect(str(number), lambda x: x * x, number)
+    ahead.expect("3", lambda: "expected already")
+    assert "7" in ahead
+    assert [ahead.take(str(number)) for number in range(20)] == [number**2 for number in range(20)]
+    assert "7" not in ahead
+    with pytest.raises(KeyError):
+        ahead.take("7")
+    ahead.close()
+
+
+def test_slow_calls_are_made_in_a_thread_before_they_are_asked_for():
+    ahead, names = ReadAhead(slow_s=0.0), []
+
+    def work():
+        names.append(threading.current_thread().name)
+        time.sleep(0.05)
+
+    ahead.expect("a", work)
+    ahead.expect("b", work)
+    time.sleep(0.15)
+    begin = time.perf_counter()
+    ahead.take("a")
+    ahead.take("b")
+    assert time.perf_counter() - begin < 0.04
+    assert all("dataset" in name for name in names)
+    ahead.close()
+
+
+def test_quick_calls_wait_until_they_are_asked_for_and_slow_ones_no_longer():
+    ahead, threads = ReadAhead(slow_s=0.002), []
+
+    def work(seconds):
+        threads.append(threading.current_thread() is not threading.main_thread())
+        time.sleep(seconds)
+
+    for seconds in (0.0, 0.0, 0.05, 0.05, 0.05):
+        ahead.expect("x", work, seconds)
+        time.sleep(0.01)
+        ahead.take("x")
+    assert threads[:3] == [False, False, False]
+    assert threads[-1] is True
+    ahead.close()
+
+
+def test_an_error_comes_out_where_the_result_is_asked_for():
+    ahead = ReadAhead(slow_s=0.0)
+
+    def fail():
+        raise OSError("lost")
+
+    ahead.expect("x", fail)
+    with pytest.raises(OSError, match="lost"):
+        ahead.take("x")
+    ahead.close()
