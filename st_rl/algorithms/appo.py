@@ -278,12 +278,13 @@ class APPOAlgoMixin(_Algorithm):
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
         learning = self._discriminator_learning
-        if learning.stepper is None:
+        if learning.stepper is None or self.discriminator_loss_coef == 0:
             return super().learn_from(minibatch)
         learning.stepper.forget_gradients()
         measured = super().learn_from(minibatch)
         # The losses of the policy left it none, those of the discriminator did.
-        measured["discriminator_gradient_norm"] = learning.follow_gradients(learning.stepper, self.max_grad_norm)
+        norm = learning.follow_gradients(learning.stepper, self.max_grad_norm, self.engine.fused)
+        measured["discriminator_gradient_norm"] = norm
         return measured
 
     def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:

@@ -1,6 +1,6 @@
 """What keeps a discriminator useful: its own optimiser, past transitions, schedules and a watch on its accuracy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.algorithms.optimizer import GuardedOptimizer, as_it_is
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.storage.replay_buffer import ReplayBuffer
 from st_rl.utils.config import report_unused_keys, unknown_name_message, without_nulls
@@ -113,13 +113,15 @@ class DiscriminatorLearning:
 
     # ---- learning ------------------------------------------------------------------------------------------------
 
-    def follow_gradients(self, stepper: GuardedOptimizer, max_grad_norm: float) -> Tensor:
+    def follow_gradients(
+        self, stepper: GuardedOptimizer, max_grad_norm: float, fused: Callable[..., Any] = as_it_is
+    ) -> Tensor:
         """A step of its own optimiser along the gradients that are there, in its turn; returns their norm, 0-d."""
         pause = None
         if self.options.update_interval > 1:
             pause = self._num_mini_batches % self.options.update_interval != 0
             self._num_mini_batches.add_(1)
-        return stepper.follow_gradients(max_grad_norm, pause)
+        return stepper.follow_gradients(max_grad_norm, pause, fused)
 
     @torch.no_grad()
     def remember(self, transitions: Tensor, mask: Tensor | None) -> None:
