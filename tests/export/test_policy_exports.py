@@ -26,10 +26,10 @@ def normalizer() -> EmpiricalNormalization:
     ("name", "options", "bound"),
     [
         ("EncoderStateAc", "cnn and mlp, shared; replaces", None),
-        ("PrivilegeStateAc", "adapts and replaces; estimates", [0.1, 0.2, 0.3]),
+        ("PrivilegeStateAcRecurrent", "adapts and replaces; replaces", [0.1, 0.2, 0.3]),
     ],
 )
-def test_a_feed_forward_policy_is_one_file(name, options, bound, tmp_path):
+def test_a_policy_is_one_file(name, options, bound, tmp_path):
     policy = make_policy(name, options, action_bound=bound)
     report = export_onnx(policy, normalizer(), tmp_path / "policy.onnx")
     assert report.largest_difference <= 1e-5
