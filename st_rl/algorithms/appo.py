@@ -58,7 +58,7 @@ class APPOAlgoMixin(_Algorithm):
         discriminator_cfg: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        options = DiscriminatorOptions.read(discriminator_cfg)
+        options = DiscriminatorOptions.read(discriminator_cfg, strict=bool(kwargs.get("strict")))
         # Read while the optimiser of the policy is made.
         self._shares_optimizer = not options.needs_optimizer
         super().__init__(*args, **kwargs)

@@ -44,11 +44,11 @@ class DiscriminatorOptions:
     """Iterations of an accuracy above 0.99 after which a warning comes."""
 
     @staticmethod
-    def read(config: Mapping[str, Any] | None) -> "DiscriminatorOptions":
-        """The options of a configuration; ValueError for what cannot be."""
+    def read(config: Mapping[str, Any] | None, strict: bool = False) -> "DiscriminatorOptions":
+        """The options of a configuration; ValueError for what cannot be and, when `strict`, for what nothing knows."""
         known = [option.name for option in fields(DiscriminatorOptions)]
         given = without_nulls(config or {})
-        strict = bool(given.pop("strict", False))
+        strict = bool(given.pop("strict", strict))
         unused = {key: given.pop(key) for key in list(given) if key not in known}
         report_unused_keys(unused, "discriminator_cfg", known, strict)
         options = DiscriminatorOptions(**given)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from st_rl.cli.command_line import UsageError, parse_options
 from st_rl.cli.run_folder import RUNS, RunFolder, make_writable, new_run_folder
-from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
+from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 
 EnvConfig = TypeVar("EnvConfig")
 
@@ -28,7 +28,9 @@ st-rl train TASK --help lists all options of a task. The most useful:
   --log-dir FOLDER                  where the run is kept (default: runs/TASK/TIME)
   --runner.save-interval 100        any setting of the training, by its dotted name
   --algorithm.learning-rate 1e-3
-  --env.episode-length-s 20         any setting of the task, likewise"""
+  --env.episode-length-s 20         any setting of the task, likewise
+  --set policy.amp_discriminator.style_reward_coef=0.2
+                                    settings of a class that have no option of their own"""
 
 
 @dataclass
@@ -59,6 +61,8 @@ class TrainOptions(Generic[EnvConfig]):
     """Where curves go, besides progress.csv; short for --runner.logger."""
     threads: int | None = None
     """Threads of torch; chosen by the size of the networks when None."""
+    set: tuple[str, ...] = ()
+    """Settings that have no option here, as dotted.name=value: algorithm.discriminator_cfg.learning_rate=3e-4."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,7 +120,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
         raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
     check_device(options.device)
     use_tensor_cores(options.device)
-    config = training.to_dict()
+    config = with_settings(training.to_dict(), options.set)
     threads = set_threads(options.threads, options.device, config["policy"], options.env)
     seed_everything(options.seed)
     env = source.make(options.env, options.num_envs, options.device, options.seed)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from st_rl.cli.command_line import UsageError
 
 
 @dataclass
@@ -149,6 +152,25 @@ class TrainingConfig:
         # The only null that means something: no limit on how far an update may go.
         parts["algorithm"]["desired_kl"] = self.algorithm.desired_kl
         return {**parts["runner"], "policy": parts["policy"], "algorithm": parts["algorithm"], "strict": True}
+
+
+def with_settings(config: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A copy of a runner's dictionary with assignments `dotted.name=value`; a value is JSON, or else a word."""
+    result = copy.deepcopy(dict(config))
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        *path, last = name.split(".")
+        if not equals or not all((*path, last)):
+            raise UsageError(f"--set takes dotted.name=value, such as algorithm.rnd_cfg.weight=0.1; got '{assignment}'")
+        part = result
+        for key in path:
+            part[key] = dict(part.get(key) or {})
+            part = part[key]
+        try:
+            part[last] = json.loads(text)
+        except json.JSONDecodeError:
+            part[last] = text
+    return result
 
 
 def _as_tuple(value: Any) -> Any:

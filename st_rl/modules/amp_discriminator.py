@@ -116,7 +116,7 @@ class AmpMixin(_Policy):
     def __init__(self, *args: Any, amp_discriminator: Any = None, **kwargs: Any):
         cfg = _discriminator_config(amp_discriminator, type(self).__name__)
         super().__init__(*args, **kwargs)
-        self.discriminator = AMPDiscriminator(**cfg)
+        self.discriminator = AMPDiscriminator(**{"strict": kwargs.get("strict", False), **cfg})
 
 
 def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:

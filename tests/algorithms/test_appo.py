@@ -63,6 +63,10 @@ class TestConstruction:
         ):
             algorithm(ActorCritic(4, 4, 2))
 
+    def test_a_strict_configuration_is_strict_inside_too(self):
+        with pytest.raises(ValueError, match="unknown key 'replay' for discriminator_cfg"):
+            make_appo(discriminator_cfg={"replay": 3}, strict=True)
+
     def test_one_weight_for_three_losses_and_the_documented_defaults(self):
         alg = make_appo(discriminator_loss_coef=0.3)
         assert [getattr(alg, f"{name}_coef") for name in LOSSES] == [0.3] * 3

@@ -5,7 +5,8 @@ import copy
 import pytest
 
 from st_rl.algorithms import PPO
-from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
+from st_rl.cli.command_line import UsageError
+from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, EncoderActorCritic
 from st_rl.runners.train_config import RUNNER_KEYS, read_train_config
 from st_rl.utils.config import accepted_keys
@@ -70,3 +71,30 @@ def test_settings_that_are_not_set_are_not_sent():
     result = TrainingConfig(RunnerConfig(keep_last=None)).to_dict()
     assert "keep_last" not in result
     assert "mu_activation" not in result["policy"]
+
+
+class TestSettings:
+    def test_are_put_where_their_dotted_name_says(self):
+        config = {"algorithm": {"gamma": 0.9, "discriminator_cfg": None}, "policy": {"inner": {"a": 1, "b": 2}}}
+        before = copy.deepcopy(config)
+        assignments = (
+            "algorithm.discriminator_cfg.learning_rate=3e-4",
+            'algorithm.discriminator_cfg.schedules={"task_reward_lerp": [[0, 0.1], [9, 0.5]]}',
+            "policy.inner.a=true",
+            "policy.class_name=AmpActorCritic",
+            "new.part.key=[1, 2]",
+        )
+        result = with_settings(config, assignments)
+        assert config == before
+        assert result["algorithm"]["gamma"] == 0.9
+        assert result["algorithm"]["discriminator_cfg"] == {
+            "learning_rate": 3e-4,
+            "schedules": {"task_reward_lerp": [[0, 0.1], [9, 0.5]]},
+        }
+        assert result["policy"] == {"inner": {"a": True, "b": 2}, "class_name": "AmpActorCritic"}
+        assert result["new"] == {"part": {"key": [1, 2]}}
+
+    @pytest.mark.parametrize("wrong", ["gamma", "=3", "algorithm.=3"])
+    def test_what_is_no_assignment_is_refused(self, wrong):
+        with pytest.raises(UsageError, match=r"--set takes dotted\.name=value"):
+            with_settings({}, [wrong])

@@ -184,6 +184,12 @@ class TestPolicies:
         with pytest.raises(ValueError, match=r"'amp_discriminator' in the policy configuration.*hidden_dims.* missing"):
             AmpActorCritic(4, 4, 2, amp_discriminator=config)
 
+    def test_a_strict_configuration_is_strict_inside_too(self):
+        config = {**CONFIG, "hiden_dims": [3]}
+        AmpActorCritic(4, 4, 2, amp_discriminator=config)
+        with pytest.raises(ValueError, match="'hiden_dims' for amp_discriminator; did you mean 'hidden_dims'"):
+            AmpActorCritic(4, 4, 2, amp_discriminator=config, strict=True)
+
     def test_take_a_configuration_object(self):
         class Config:
             def to_dict(self):
