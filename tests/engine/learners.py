@@ -37,7 +37,7 @@ AMP = {"amp_discriminator": {"input_dim": 6, "style_reward_coef": 0.5, "hidden_d
 POLICY_SETTINGS: dict[str, dict[str, Any]] = {
     "EncoderActorCritic": {**ENCODER, "critic_encoder_component_names": "shared"},
     "EncoderActorCriticRecurrent": {**ENCODER, "critic_encoder_component_names": ["joints"]},
-    "StateAc": {**ESTIMATOR, "action_bound": 2.0},
+    "StateAc": ESTIMATOR,
     "StateAcRecurrent": ESTIMATOR,
     "PrivilegeStateAc": {**ADAPTOR, **ESTIMATOR},
     "PrivilegeStateAcRecurrent": {**ADAPTOR, **ESTIMATOR},

@@ -102,3 +102,16 @@ def test_training_holds_the_limits():
     runner.learn(3)
     std = runner.alg.actor_critic.std
     assert bool(((std >= 0.49) & (std <= 0.5)).all())
+
+
+def test_bounded_losses_trace_into_one_graph():
+    torch.manual_seed(0)
+    policy = ActorCritic(4, 4, 2, action_bound=1.5, **SMALL)
+    obs, actions = torch.randn(6, 4), torch.rand(6, 2)
+
+    def measure(obs):
+        policy.act(obs)
+        return policy.get_actions_log_prob(actions).sum() + policy.entropy.sum()
+
+    traced = torch.compile(measure, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(traced(obs), measure(obs))
