@@ -12,7 +12,22 @@ from types import ModuleType
 
 from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_name
 
-COMMANDS = ("train", "distill", "resume", "eval", "play", "report", "export", "motion", "bench", "tasks", "doctor")
+COMMANDS = (
+    "train",
+    "distill",
+    "resume",
+    "eval",
+    "play",
+    "report",
+    "export",
+    "collect",
+    "dagger",
+    "dataset",
+    "motion",
+    "bench",
+    "tasks",
+    "doctor",
+)
 
 INTERRUPTED = 130
 # Error classes whose message was written for the user; any other class is named, because it is a surprise.

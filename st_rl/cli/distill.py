@@ -30,6 +30,7 @@ st-rl distill TEACHER TASK --help lists all options. The most useful:
   --distillation.distill-target kl  how the student's actions are compared with the teacher's
   --policy.class-name ActorCritic   the student's policy; one with a memory by default
   --checkpoint 500                  which snapshot of the teacher
+  --dataset FOLDER                  learn from files, such as those of st-rl collect and st-rl dagger
   and all options of st-rl train"""
 
 
@@ -75,6 +76,15 @@ class DistillOptions(TrainOptions[EnvConfig]):
     """The teaching."""
     checkpoint: str = "best"
     """Which policy of the teacher's run: best, last, an iteration number, or a file."""
+    dataset: Path | None = None
+    """Folder of demonstrations (st-rl collect) or of what collectors make of this student (st-rl dagger), from which
+    it learns; from robots of its own when None."""
+    dataset_iterations: int = -1
+    """Iterations after which it goes on with robots of its own; never when negative."""
+    newest: int | None = None
+    """How many of the newest trajectories to learn from; all when None."""
+    max_policy_age: int | None = None
+    """Iterations after which what an older student did is refused; never when None."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -128,8 +138,8 @@ def distill(
     source: Any, teacher: Any, options: DistillOptions[Any], others: dict[str, dict[str, Any]], command_line: str
 ) -> int:
     """Put the teacher into the student's run folder, then train."""
-    sights = _sights(teacher.source, teacher.env_config), _sights(source, options.env)
-    sees_critic_obs = _looks_through_the_critic(*sights)
+    teacher_sights = sights(teacher.source, teacher.env_config)
+    sees_critic_obs = looks_through_the_critic(teacher_sights, sights(source, options.env))
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
     if (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")
@@ -143,13 +153,30 @@ def distill(
         "label_action_with_critic_obs": sees_critic_obs,
         "teacher_policy": {
             **teacher.training.to_dict()["policy"],
-            **sights[0].sizes(),
+            **teacher_sights.sizes(),
             "teacher_ac_path": str(folder / TEACHER_FILE),
         },
     }
-    training = TrainingConfig(options.runner, options.policy, options.algorithm, {**others, "algorithm": algorithm})
+    parts = {**others, "algorithm": algorithm, "runner": {**others.get("runner", {}), **_runner_settings(options)}}
+    training = TrainingConfig(options.runner, options.policy, options.algorithm, parts)
     print(f"The teacher is {checkpoint} and sees what the student's {'critic' if sees_critic_obs else 'actor'} sees.")
     return train(source, options, training, command_line)
+
+
+def _runner_settings(options: DistillOptions[Any]) -> dict[str, Any]:
+    """Where the student's experience comes from: robots of its own, or files."""
+    if options.dataset is None:
+        return {}
+    dataset = {"data_dir": str(options.dataset), "dataset_loops": 0, "random_shuffle_traj_order": True}
+    if options.newest is not None:
+        dataset["keep_latest_n_trajs"] = options.newest
+    if options.max_policy_age is not None:
+        dataset["max_policy_age"] = options.max_policy_age
+    return {
+        "runner_class_name": "TwoStageRunner",
+        "pretrain_iterations": options.dataset_iterations,
+        "pretrain_dataset": dataset,
+    }
 
 
 class Sights(NamedTuple):
@@ -166,7 +193,7 @@ class Sights(NamedTuple):
         return {"num_actor_obs": self.num_obs, "num_critic_obs": self.num_critic_obs, **segments}
 
 
-def _sights(source: Any, config: Any) -> Sights:
+def sights(source: Any, config: Any) -> Sights:
     """What a task shows, asked from one robot of it."""
     env = source.make(config, 1, "cpu", 0)
     num_obs, num_critic_obs = int(env.num_obs), int(getattr(env, "num_privileged_obs", None) or env.num_obs)
@@ -175,7 +202,7 @@ def _sights(source: Any, config: Any) -> Sights:
     return Sights(actor, critic, num_obs, num_critic_obs)
 
 
-def _looks_through_the_critic(teacher: Sights, student: Sights) -> bool:
+def looks_through_the_critic(teacher: Sights, student: Sights) -> bool:
     """Whether the teacher sees what the student's critic sees, or else what its actor sees; an error if neither."""
     seen = list(teacher.actor.items())
     for names, is_critic in ((student.critic, True), (student.actor, False)):

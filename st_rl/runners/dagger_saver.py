@@ -69,6 +69,8 @@ class DaggerSaver(DemonstrationSaver):
         self.training_policy_normalizer: EmpiricalNormalization | None = None
         # Drawn when the student is first looked for.
         self.use_teacher_act_mask: Tensor | None = None
+        # Whether to end when the trainer has finished, too.
+        self.stop_with_trainer = False
         self.trainers = Watch()
         self._last_look = 0.0
         self._loaded: Path | None = None
@@ -194,7 +196,8 @@ class DaggerSaver(DemonstrationSaver):
     def check_stop(self) -> bool:
         """Take over the newest student, then say whether there is enough."""
         self.load_latest_training_policy()
-        return super().check_stop()
+        left_alone = self.trainers.num_finished > 0 and self.trainers.num_alive == 0
+        return super().check_stop() or (self.stop_with_trainer and left_alone)
 
     def _look_after_trainer(self) -> None:
         """Say when the student's trainer comes, leaves or dies; looks at most once a second."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +83,8 @@ class DemonstrationSaver(TrajectorySaver):
         self.demo_by_sample = demo_by_sample
         self.obs_normalizer = obs_normalizer
         self.critic_obs_normalizer = critic_obs_normalizer
+        # What is told the share that is done, and a line for a person.
+        self.on_progress: Callable[[float, str], None] = lambda share, line: logger.info(line)
         # Made on first use, like the buffer.
         self.transition: Any = None
         self.obs: Tensor | None = None
@@ -271,10 +273,11 @@ class DemonstrationSaver(TrajectorySaver):
         rate = (self.total_timesteps - self._interval_timesteps) / max(now - self._interval_begin, 1e-9)
         self._interval_begin, self._interval_timesteps = now, self.total_timesteps
         left = self.seconds_left()
-        logger.info(
+        self.on_progress(
+            self.progress(),
             f"{self.total_timesteps:,} of {self.min_timesteps:,.0f} steps, {self.total_traj_completed:,} of "
             f"{self.min_episodes:,.0f} trajectories, {rate:,.0f} steps/s"
-            + (f", {clock(left)} left" if left is not None else "")
+            + (f", {clock(left)} left" if left is not None else ""),
         )
 
     def progress(self) -> float:

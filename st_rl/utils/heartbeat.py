@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 PREFIX = ".alive-"
 INTERVAL_S = 1.0
@@ -92,6 +91,7 @@ class Watch:
 
     def __init__(self, gone_after_s: float = GONE_AFTER_S):
         self.gone_after_s = gone_after_s
+        self.num_finished = 0
         self._seen: dict[Path, _Seen] = {}
 
     @property
@@ -107,6 +107,7 @@ class Watch:
                 changed = path.stat().st_mtime_ns
             except OSError:
                 if path in self._seen and self._seen.pop(path).alive:
+                    self.num_finished += 1
                     news.append(f"{_name(path)} has finished")
                 continue
             seen = self._seen.get(path)
@@ -133,11 +134,3 @@ class _Seen:
 def _name(path: Path) -> str:
     """Who it is, for a person."""
     return f"{path.name.removeprefix(PREFIX).replace('-', ' ', 1)} in {path.parent}"
-
-
-def describe(path: Path) -> dict[str, Any]:
-    """What a heartbeat says of its owner; empty when it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
+import torch
 
 from st_rl.storage.rollout_files.layout import TEMPORARY_PREFIX, StrPath, frame_range
+from st_rl.utils.data_compresser import get_decompressor
 from st_rl.utils.files import load_plain_pickle
 from st_rl.utils.plain_pickle import PlainPickleError
 
@@ -74,6 +76,28 @@ def read_frames(path: StrPath) -> Frames:
         if array.shape[:1] != (stop - start,):
             raise FrameFileError(f"'{name}' has shape {array.shape}, but the name says {stop - start} frames")
     return frames
+
+
+def assemble_observations(frames: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which `observations` is put together from components `obs_{name}`, decompressed, in segment order."""
+    result = dict(frames)
+    kinds, parts = metadata.get("obs_disassemble_mapping") or {}, []
+    for name in metadata.get("obs_segments") or {}:
+        if f"obs_{name}" not in result:
+            raise FrameFileError(f"it has no obs_{name}, which the metadata promise")
+        part = result.pop(f"obs_{name}")
+        parts.append(get_decompressor(kinds[name])(part) if name in kinds else part)
+    if parts:
+        join = torch.cat if isinstance(parts[0], torch.Tensor) else np.concatenate
+        result["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return result
+
+
+def read_complete_frames(path: StrPath, metadata: Mapping[str, Any]) -> Frames:
+    """The arrays of a file with its observations put together, where they were saved as components."""
+    frames = read_frames(path)
+    has_components = "observations" not in frames and metadata.get("obs_disassemble_mapping") is not None
+    return assemble_observations(frames, metadata) if has_components else frames
 
 
 def _unwrapped(value: Any) -> Any:

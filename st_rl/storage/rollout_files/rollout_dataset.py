@@ -12,11 +12,15 @@ from torch import Tensor
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, as_tensors
-from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_frames
+from st_rl.storage.rollout_files.frames import (
+    FrameFileError,
+    Frames,
+    assemble_observations,
+    read_complete_frames,
+)
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.storage.rollout_files.trajectory_pool import TrajectoryPool
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.data_compresser import get_decompressor
 from st_rl.utils.log import logger
 
 Transition = namedarraytuple(
@@ -289,26 +293,13 @@ class RolloutDataset(TrajectoryPool):
 
     def _load(self, path: str) -> LoadedFile:
         """Read a file; `FrameFileError` for one that holds no transitions like those of the others."""
-        frames = read_frames(path)
-        if "observations" not in frames and self.metadata.get("obs_disassemble_mapping") is not None:
-            frames = self.assemble_obs_components(frames)
+        frames = read_complete_frames(path, self.metadata)
         others = {name: array for name, array in frames.items() if name not in FIELDS}
         return LoadedFile(self._store.pack(frames), others)
 
     def assemble_obs_components(self, traj_data: Mapping[str, Any]) -> dict[str, Any]:
         """A copy in which `observations` is put together from the components `obs_{name}`, decompressed, in order."""
-        frames = dict(traj_data)
-        kinds = self.metadata.get("obs_disassemble_mapping") or {}
-        parts = []
-        for name in self.metadata.get("obs_segments") or {}:
-            if f"obs_{name}" not in frames:
-                raise FrameFileError(f"it has no obs_{name}, which the metadata promise")
-            part = frames.pop(f"obs_{name}")
-            parts.append(get_decompressor(kinds[name])(part) if name in kinds else part)
-        if parts:
-            join = torch.cat if isinstance(parts[0], Tensor) else np.concatenate
-            frames["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return frames
+        return assemble_observations(traj_data, self.metadata)
 
     @property
     def traj_datas(self) -> list[dict[str, Tensor]]:

@@ -1,0 +1,46 @@
+"""Put damaged files aside, cut trajectories at gaps, remove leftovers, correct totals: st-rl dataset repair FOLDER."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from st_rl.cli.command_line import CommandError, parse_options
+from st_rl.cli.dataset.folders import inspect, savers_in
+
+
+@dataclass
+class RepairOptions:
+    """Options of `st-rl dataset repair`."""
+
+    folder: Path
+    """Folder of the data set; nobody may be writing to it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the action."""
+    options = parse_options(RepairOptions, arguments, "dataset repair", __doc__ or "")
+    from st_rl.storage.rollout_files import upkeep
+
+    writers = [writer for folder in savers_in(options.folder) for writer in upkeep.living_writers(folder)]
+    if writers:
+        raise CommandError(f"{', '.join(writers)} is writing to {options.folder}: stop it first")
+    num_repairs = 0
+    for folder, states in inspect(options.folder, "checking").items():
+        for state in states:
+            lines = []
+            if state.damaged or state.leftovers or state.gaps or not state.num_files:
+                lines = upkeep.repair_trajectory(folder, state)
+            elif upkeep.mark_finished(state):
+                lines = [f"marked {state.folder} as finished"]
+            num_repairs += len(lines)
+            for line in lines:
+                print(line)
+        num_repairs += upkeep.remove_dead_heartbeats(folder)
+        states = list(upkeep.inspect_folder(folder))
+        upkeep.update_totals(folder, states)
+        steps, finished = upkeep.totals(states)
+        print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")
+    print(f"{num_repairs} repairs" if num_repairs else "nothing to repair")
+    return 0
