@@ -360,7 +360,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
-    parser.add_argument("--iterations", type=int, help="600 on a CPU, 150 on a GPU")
+    parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
     parser.add_argument("--memory", type=int, default=64, help="width of each memory")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
@@ -371,7 +371,7 @@ def main() -> None:
     settings = Settings(
         options.device,
         options.robots or (4096 if on_gpu else 256),
-        options.iterations or (150 if on_gpu else 600),
+        options.iterations or (220 if on_gpu else 600),
         options.memory,
         options.hidden,
         options.seconds,

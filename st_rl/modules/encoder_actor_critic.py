@@ -69,8 +69,8 @@ class EncoderActorCriticMixin(_Policy):
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
         names, size = self.encoder_component_names, self.encoder_output_size
         self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
-        # None where the critic has no encoders of its own: it sees through the actor's, or with bare eyes.
-        self.critic_encoders: nn.ModuleList | None = None
+        # Empty where the critic has no encoders of its own: it sees through the actor's, or with bare eyes.
+        self.critic_encoders = nn.ModuleList()
         if not self.shares_encoders and self.critic_encoder_component_names:
             self.critic_encoders = self.build_encoders(
                 self.critic_encoder_component_names,
@@ -154,15 +154,23 @@ class EncoderActorCriticMixin(_Policy):
     def encoders_by_component(self, critic: bool = False) -> dict[str, nn.Module]:
         """The encoders that the actor, or for `critic` the critic, sees through, by component."""
         if critic and not self.shares_encoders:
-            return dict(zip(self.critic_encoder_component_names, self._critic_encoders))
+            return dict(zip(self.critic_encoder_component_names, self.critic_encoders))
         return dict(zip(self.encoder_component_names, self.encoders))
 
-    @property
-    def _critic_encoders(self) -> nn.ModuleList:
-        """The encoders that the critic sees through; empty when it has none."""
-        if self.shares_encoders:
-            return self.encoders
-        return nn.ModuleList() if self.critic_encoders is None else self.critic_encoders
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As of any module; where encoders do not fit, the message says what they are here."""
+        try:
+            return super().load_state_dict(state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            if "encoders." not in str(error):
+                raise
+            here = [
+                tuple(tensor.shape) for name, tensor in self.encoders.state_dict().items() if name.endswith("weight")
+            ]
+            raise RuntimeError(
+                f"{error}\nThe encoders of {self.encoder_component_names} have weights of shapes {here} and latents of "
+                f"{self.encoder_output_size}: set encoder_kwargs and encoder_output_size as they were trained"
+            ) from error
 
     def actor_input(
         self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
@@ -175,8 +183,9 @@ class EncoderActorCriticMixin(_Policy):
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
     ) -> Tensor:
         """The parent's input for critic observations with the latents in place, where the critic has encoders."""
+        encoders = self.encoders if self.shares_encoders else self.critic_encoders
         embedded = self.embed_encoders_latent(
-            critic_observations, self.critic_encoder_obs_slices, self._critic_encoders, self.critic_latents_order
+            critic_observations, self.critic_encoder_obs_slices, encoders, self.critic_latents_order
         )
         return super().critic_input(embedded, masks=masks, hidden_states=hidden_states)
 

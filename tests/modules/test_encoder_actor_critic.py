@@ -223,3 +223,14 @@ def test_observation_history_is_a_component_like_any_other():
     obs = torch.randn(8, 17)
     expected = policy.actor(torch.cat([obs[:, :5], policy.encoders[0](obs[:, 5:])], dim=-1))
     assert torch.equal(policy.act_inference(obs), expected)
+
+
+def test_weights_of_other_encoders_are_refused_with_the_sizes_to_set():
+    policy = make_policy("EncoderActorCritic", "mlp")
+    other = make_policy("EncoderActorCritic", "mlp", encoder_output_size=9)
+    with pytest.raises(RuntimeError, match="latents of 6: set encoder_kwargs") as refusal:
+        policy.load_state_dict(other.state_dict())
+    assert "size mismatch for encoders.0" in str(refusal.value)
+    with pytest.raises(RuntimeError, match="size mismatch for std") as refusal:
+        policy.load_state_dict({**policy.state_dict(), "std": torch.zeros(5)})
+    assert "encoder_kwargs" not in str(refusal.value)
