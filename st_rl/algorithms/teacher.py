@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from st_rl.modules import policy_classes
-from st_rl.utils.config import unknown_name_message, without_nulls
+from st_rl.modules import ActorCriticMutex, policy_class
+from st_rl.utils.config import without_nulls
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.log import logger
@@ -34,7 +34,8 @@ def load_teacher(
     """Build the teacher, load its snapshot and freeze it.
 
     What `settings` leave out of sizes and segments is taken from the student: from its critic's side if the teacher
-    `sees_critic_obs`, else from its actor's. Without a `path` the teacher is untrained.
+    `sees_critic_obs`, else from its actor's. Without a `path` the teacher is untrained, unless it is made of policies
+    that it has loaded itself.
     """
     settings = without_nulls(settings)
     path = settings.pop("teacher_ac_path", None) or path
@@ -46,17 +47,16 @@ def load_teacher(
         snapshot = load_checkpoint(file, map_location="cpu")
         _load_weights(policy, snapshot, file)
         logger.info(f"teacher: {class_name} from {file}")
-    else:
+    elif not isinstance(policy, ActorCriticMutex):
         logger.warning("teacher_ac_path is not set: the teacher is untrained, its labels teach nothing")
         broadcast_module(policy.to(device))
     policy.to(device).eval().requires_grad_(False)
-    return Teacher(policy, bool(path), snapshot.get("obs_norm_state_dict") or None)
+    has_snapshot = bool(path) or isinstance(policy, ActorCriticMutex)
+    return Teacher(policy, has_snapshot, snapshot.get("obs_norm_state_dict") or None)
 
 
 def _build(student: Any, settings: dict[str, Any], class_name: str, sees_critic_obs: bool) -> Any:
-    classes: dict[str, Any] = {**policy_classes()}
-    if class_name not in classes:
-        raise ValueError(unknown_name_message("teacher policy class", class_name, classes))
+    make = policy_class(class_name, settings.pop("mixins", ()), "teacher policy class")
     num_obs, segments = student.num_actor_obs, student.obs_segments
     if sees_critic_obs:
         num_obs, segments = student.num_critic_obs, student.critic_obs_segments
@@ -70,7 +70,7 @@ def _build(student: Any, settings: dict[str, Any], class_name: str, sees_critic_
     settings.setdefault("obs_segments", segments)
     if "privileged_obs_segments" not in settings:
         settings.setdefault("critic_obs_segments", student.critic_obs_segments)
-    return classes[class_name](*sizes.values(), **settings)
+    return make(*sizes.values(), **settings)
 
 
 def _snapshot_file(path: str | os.PathLike[str]) -> Path:

@@ -1,6 +1,6 @@
 """Networks and policies; `build_actor_critic` makes a policy by its class name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from st_rl.modules.actor_critic import Actor, ActorCritic, Critic, get_activation
@@ -83,6 +83,7 @@ __all__ = [
     "VisualDeterministicRecurrent",
     "build_actor_critic",
     "get_activation",
+    "policy_class",
     "policy_classes",
 ]
 
@@ -92,16 +93,22 @@ def policy_classes() -> dict[str, type[ActorCritic]]:
     return {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, ActorCritic)}
 
 
+def policy_class(name: str, mixins: str | Sequence[str] = (), kind: str = "policy class") -> Any:
+    """The class of this name with mixins in front; ValueError, naming the `kind`, when there is none."""
+    classes = policy_classes()
+    if name not in classes:
+        raise ValueError(unknown_name_message(kind, name, classes))
+    return compose_policy(classes[name], mixins, globals())
+
+
 def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
     """Make a policy from a configuration, with what it leaves out taken from the environment.
 
     `mixins`, a list of names, puts them in front of the class: `{"class_name": "ActorCriticRecurrent", "mixins":
     ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`.
     """
-    classes = policy_classes()
-    if policy_class_name not in classes:
-        raise ValueError(unknown_name_message("policy class", policy_class_name, classes))
     cfg = without_nulls(policy_cfg)
+    make = policy_class(policy_class_name, cfg.pop("mixins", ()))
     for key in ("class_name", "teacher_ac_path"):
         cfg.pop(key, None)
     segments = getattr(env, "obs_segments", None)
@@ -115,5 +122,4 @@ def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str
     num_actor_obs = cfg.pop("num_actor_obs", None) or env.num_obs
     num_critic_obs = cfg.pop("num_critic_obs", None) or getattr(env, "num_privileged_obs", None) or env.num_obs
     num_actions = cfg.pop("num_actions", None) or env.num_actions
-    policy_class = compose_policy(classes[policy_class_name], cfg.pop("mixins", ()), globals())
-    return policy_class(num_actor_obs, num_critic_obs, num_actions, **cfg)
+    return make(num_actor_obs, num_critic_obs, num_actions, **cfg)

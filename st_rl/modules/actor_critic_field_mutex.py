@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from st_rl.modules.actor_critic_mutex import ActorCriticMutex
+from st_rl.modules.actor_critic_mutex import ActorCriticMutex, as_paths
 from st_rl.utils.log import logger
 from st_rl.utils.segments import get_obs_slice, segment_width
 
@@ -28,7 +28,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
     def __init__(
         self,
         *args: Any,
-        cmd_vel_mapping: Mapping[int | str, Velocity] = {},
+        cmd_vel_mapping: Mapping[int | str, Velocity] | None = {},
         reset_non_selected: str | bool = "all",
         action_smoothing_buffer_len: int = 1,
         **kwargs: Any,
@@ -36,7 +36,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         super().__init__(*args, **kwargs)
         if int(action_smoothing_buffer_len) < 1:
             raise ValueError(f"action_smoothing_buffer_len is {action_smoothing_buffer_len}; give at least 1 (no mean)")
-        self.cmd_vel_mapping = {int(index): velocity for index, velocity in cmd_vel_mapping.items()}
+        self.cmd_vel_mapping = {int(index): velocity for index, velocity in (cmd_vel_mapping or {}).items()}
         self.reset_non_selected = reset_non_selected
         self.action_smoothing_buffer_len = int(action_smoothing_buffer_len)
         self.cmd_scales: list[Mapping[str, float]] = [
@@ -114,7 +114,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
             if index >= len(self.submodules):
                 continue
             if isinstance(velocity, Tensor):
-                velocity = velocity.view(-1, *[1] * (observations.dim() - 2))
+                velocity = velocity.to(observations.device).view(-1, *[1] * (observations.dim() - 2))
             selected, command = policy_selection[..., index], velocity * self.cmd_scales[index]["lin_vel"]
             overridden[..., place] = torch.where(selected, command, overridden[..., place])
         return overridden
@@ -218,15 +218,17 @@ class ActorCriticClimbMutex(ActorCriticFieldMutex):
     def __init__(
         self,
         *args: Any,
-        sub_policy_paths: Sequence[str | Path] | None = None,
+        sub_policy_paths: str | Path | Sequence[str | Path] | None = None,
         jump_down_policy_path: str | Path | None = None,
         jump_down_vel: Velocity | None = None,
         **kwargs: Any,
     ):
         self.jump_down_vel = jump_down_vel
-        self._has_jump_down = jump_down_policy_path is not None
-        paths = [*(sub_policy_paths or ()), *([] if jump_down_policy_path is None else [jump_down_policy_path])]
-        super().__init__(*args, sub_policy_paths=paths, **kwargs)
+        paths, jump_down = as_paths(sub_policy_paths), as_paths(jump_down_policy_path)
+        # With a policy for every obstacle and one more, that one is for jumps down, wherever its path was given.
+        num_obstacles = self.OBSTACLE_ONEHOT_SLICE.stop - self.OBSTACLE_ONEHOT_SLICE.start
+        self._has_jump_down = bool(jump_down) or len(paths) > num_obstacles
+        super().__init__(*args, sub_policy_paths=[*paths, *jump_down], **kwargs)
 
     def resample_cmd_vel_current(self, dones: Tensor | None = None) -> None:
         """Draw the velocities anew; without one of its own, the jump down has that of the jump up."""

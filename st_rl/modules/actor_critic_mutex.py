@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.utils.config import accepted_keys, report_unused_keys, unknown_name_message, without_nulls
+from st_rl.utils.config import accepted_keys, report_unused_keys, without_nulls
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from st_rl.utils.log import logger
 
@@ -33,7 +33,7 @@ class ActorCriticMutex(ActorCritic):
         num_critic_obs: int,
         num_actions: int,
         sub_policy_class_name: str,
-        sub_policy_paths: Sequence[str | Path] | None,
+        sub_policy_paths: str | Path | Sequence[str | Path] | None,
         obs_segments: Mapping[str, Any] | None = None,
         critic_obs_segments: Mapping[str, Any] | None = None,
         env_action_scale: float | Sequence[float] = 0.5,
@@ -60,8 +60,8 @@ class ActorCriticMutex(ActorCritic):
         self.sub_policy_configs: list[dict[str, Any]] = []
         if not sub_policy_paths:
             logger.warning(f"{type(self).__name__} got no sub_policy_paths: it has no policy to choose from")
-        for path in sub_policy_paths or ():
-            self._add_sub_policy(sub_policy_class_name, Path(path))
+        for path in as_paths(sub_policy_paths):
+            self._add_sub_policy(sub_policy_class_name, path.expanduser())
         self.is_recurrent = any(policy.is_recurrent for policy in self._policies())
         self.requires_grad_(False)
         self.train(self.training)
@@ -84,7 +84,7 @@ class ActorCriticMutex(ActorCritic):
         policy = self._build(class_name, config.get("policy") or {})
         try:
             policy.load_state_dict(loaded["model_state_dict"])
-        except RuntimeError as error:
+        except (KeyError, RuntimeError) as error:
             raise ValueError(
                 f"{checkpoint} does not fit {class_name} with {self.num_actor_obs} observations, "
                 f"{self.num_critic_obs} of the critic and {self.num_actions} actions: name a run of the same "
@@ -101,18 +101,17 @@ class ActorCriticMutex(ActorCritic):
 
     def _build(self, class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
         """A sub-policy with the settings of its run and the sizes of the container."""
-        from st_rl.modules import policy_classes  # the package that holds this file
+        from st_rl.modules import policy_class  # the package that holds this file
 
-        classes = policy_classes()
-        if class_name not in classes:
-            raise ValueError(unknown_name_message("sub_policy_class_name", class_name, classes))
-        return classes[class_name](
+        settings = {key: value for key, value in without_nulls(policy_cfg).items() if key not in _OWN_KEYS}
+        make = policy_class(class_name, settings.pop("mixins", ()), "sub_policy_class_name")
+        return make(
             self.num_actor_obs,
             self.num_critic_obs,
             self.num_actions,
             obs_segments=self.obs_segments,
             critic_obs_segments=self.critic_obs_segments,
-            **{key: value for key, value in without_nulls(policy_cfg).items() if key not in _OWN_KEYS},
+            **settings,
         )
 
     def _policies(self) -> list[ActorCritic]:
@@ -152,6 +151,11 @@ class ActorCriticMutex(ActorCritic):
         raise NotImplementedError(
             f"{type(self).__name__} has no critic: play it, or let a student learn from it as its teacher"
         )
+
+
+def as_paths(paths: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """A list of paths given as one path, several or none."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths or ())]
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

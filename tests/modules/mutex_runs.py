@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from st_rl.modules import EmpiricalNormalization, policy_classes
+from st_rl.modules import EmpiricalNormalization, policy_class
 from st_rl.utils.files import save_checkpoint, write_json
 
 A = 3
@@ -32,7 +32,8 @@ def write_run(
     """A run folder as the runner writes it, with a random policy in `model_{iteration}.pt`."""
     torch.manual_seed(seed)
     policy = {**SIZES, **policy}
-    network = policy_classes()[class_name](OBS, OBS, A, obs_segments=SEGMENTS, **policy)
+    settings = {key: value for key, value in policy.items() if key != "mixins"}
+    network = policy_class(class_name, policy.get("mixins", ()))(OBS, OBS, A, obs_segments=SEGMENTS, **settings)
     snapshot: dict[str, Any] = {"model_state_dict": network.state_dict(), "iter": iteration}
     if normalized:
         statistics = EmpiricalNormalization(OBS)

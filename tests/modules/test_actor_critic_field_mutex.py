@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from st_rl.algorithms import TPPO
 from st_rl.modules import ActorCritic, ActorCriticClimbMutex, ActorCriticFieldMutex, ActorCriticRecurrent
 from st_rl.runners import OnPolicyRunner
 from tests.fakes import EchoEnv
@@ -177,6 +178,16 @@ class TestVelocities:
         drawn = velocities(jump_down_vel=[0.2, 0.3])[4]
         assert ((drawn >= 0.2) & (drawn <= 0.3)).all()
         assert 4 not in velocities(cmd_vel_mapping={0: 1.0})
+
+    def test_climb_knows_the_jump_down_by_its_place_after_all_obstacles_too(self, folders):
+        policy = make([*folders, folders[4]], ActorCriticClimbMutex, cmd_vel_mapping={3: 1.0}, jump_down_vel=0.6)
+        assert policy.get_policy_selection(engaged([3], up=[-1.0])).nonzero().tolist() == [[0, 5]]
+        assert policy.cmd_vel_current == {3: 1.0, 5: pytest.approx(0.6)}
+
+    def test_no_mapping_is_an_empty_one(self, folders):
+        policy = make(folders, cmd_vel_mapping=None)
+        obs = engaged([0, 4])
+        torch.testing.assert_close(policy.act_inference(obs), make(folders).act_inference(obs))
 
 
 class TestLastAction:
@@ -362,6 +373,20 @@ class TestRunsOfTheRunner:
                     seen[:, CMD] = 0.8 * 2.0
                 alone = runner.get_inference_policy()(seen) * (0.5 - 0.25 * robot) / 0.5
                 torch.testing.assert_close(actions[robot : robot + 1], alone)
+
+
+def test_as_a_teacher_it_sees_raw_observations_and_is_not_taken_for_untrained(folders, caplog):
+    student = ActorCritic(OBS, OBS, A, obs_segments=SEGMENTS, actor_hidden_dims=[4], critic_hidden_dims=[4])
+    settings = {"class_name": "ActorCriticFieldMutex", "sub_policy_class_name": "ActorCritic"}
+    settings |= {"sub_policy_paths": folders, "env_action_scale": 0.4}
+    learner = TPPO(student, teacher_policy=settings, using_ppo=False, empirical_normalization=True)
+    learner.init_obs_norm(OBS, OBS)
+    learner.init_storage(5, 2, [OBS], [None], [A])
+    obs = engaged([0, 1, 2, 3, 4])
+    seen = learner.obs_normalizer(obs)
+    learner.act(seen, seen)
+    torch.testing.assert_close(learner.transition.action_labels, make(folders).act_inference(obs))
+    assert "untrained" not in caplog.text
 
 
 class TestBadInput:

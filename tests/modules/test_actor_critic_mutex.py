@@ -108,6 +108,20 @@ def test_a_policy_of_the_registry_that_can_be_copied_saved_and_loaded(tmp_path):
     assert cfg["sub_policy_paths"] == [str(folder)]
 
 
+def test_a_run_of_a_policy_put_together_by_its_configuration(tmp_path):
+    settings = {"mixins": ["EncoderActorCriticMixin"], "encoder_component_names": ["height"], "encoder_output_size": 3}
+    (sub_policy,) = make([write_run(tmp_path / "a", 1, **settings)]).submodules
+    saved = torch.load(tmp_path / "a" / "model_7.pt", weights_only=True)["model_state_dict"]
+    assert torch.equal(sub_policy.encoders[0].model[0].weight, saved["encoders.0.model.0.weight"])
+
+
+def test_one_path_may_stand_alone_and_begin_at_home(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "a", 1)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (folder, str(folder), "~/a"):
+        assert len(make(path).submodules) == 1
+
+
 class TestBadInput:
     def test_folder_without_checkpoint(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
@@ -129,6 +143,12 @@ class TestBadInput:
         folder = write_run(tmp_path / "a", 1, scale=None)
         assert "control" not in json.loads((folder / "config.json").read_text())
         with pytest.raises(ValueError, match=r"lacks control\.action_scale"):
+            make([folder])
+
+    def test_checkpoint_without_weights(self, tmp_path):
+        folder = write_run(tmp_path / "a", 1)
+        torch.save({"iter": 8}, folder / "model_8.pt")
+        with pytest.raises(ValueError, match=r"model_8\.pt does not fit ActorCritic .*'model_state_dict'"):
             make([folder])
 
     def test_unknown_class(self, tmp_path):
