@@ -74,6 +74,7 @@ class DaggerSaver(DemonstrationSaver):
         self.trainers = Watch()
         self._last_look = 0.0
         self._loaded: Path | None = None
+        self._said_untrained = False
         self._console = Console()
 
     # ---- the student ---------------------------------------------------------------------------------------------
@@ -114,7 +115,9 @@ class DaggerSaver(DemonstrationSaver):
             self.build_training_policy()
         newest = newest_checkpoint(self.training_policy_logdir)
         if newest is None:
-            logger.info(f"{self.training_policy_logdir} has no checkpoint yet: the student is untrained")
+            if not self._said_untrained:
+                logger.info(f"{self.training_policy_logdir} has no checkpoint yet: the student is untrained")
+            self._said_untrained = True
         elif newest != self._loaded:
             self._load(newest)
         probability = float(self.teacher_act_prob(self.training_policy_iteration))

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             num_repairs += len(lines)
             for line in lines:
                 print(line)
-        num_repairs += upkeep.remove_dead_heartbeats(folder)
+        num_repairs += upkeep.remove_leftovers(folder)
         states = list(upkeep.inspect_folder(folder))
         upkeep.update_totals(folder, states)
         steps, finished = upkeep.totals(states)

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def saver_folders(root: str) -> list[str]:
     for entry in layout.walk(root):
         if entry.is_dir() or entry.name == layout.METADATA_FILE:
             found[os.path.dirname(entry.path)] = None
-    return [folder for folder in found if os.path.basename(folder) != DAMAGED_FOLDER]
+    return list(found)
 
 
 def inspect_folder(folder: str) -> Iterator[TrajectoryState]:
@@ -119,9 +120,10 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
     """
     done = []
     for path, reason in state.damaged.items():
-        target = os.path.join(folder, DAMAGED_FOLDER, os.path.basename(state.folder))
-        os.makedirs(target, exist_ok=True)
-        os.replace(path, os.path.join(target, os.path.basename(path)))
+        # Not in a folder of a trajectory's name, where readers would look again.
+        target = os.path.join(folder, DAMAGED_FOLDER, f"{os.path.basename(state.folder)}_{os.path.basename(path)}")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(path, target)
         done.append(f"moved {path} to {target}: {reason}")
     for path in state.leftovers:
         os.unlink(path)
@@ -170,12 +172,13 @@ def mark_finished(state: TrajectoryState) -> bool:
         return True
 
 
-def remove_dead_heartbeats(folder: str) -> int:
-    """Remove the signs of life that killed collectors left; returns how many."""
-    dead = [path for path in heartbeats(folder, COLLECTOR) if not is_alive(path)]
-    for path in dead:
+def remove_leftovers(folder: str) -> int:
+    """Remove what killed collectors left beside the trajectories: signs of life, unfinished metadata; how many files."""
+    left = [path for path in heartbeats(folder, COLLECTOR) if not is_alive(path)]
+    left += Path(folder).glob(f"{layout.TEMPORARY_PREFIX}*")
+    for path in left:
         path.unlink(missing_ok=True)
-    return len(dead)
+    return len(left)
 
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:

@@ -1,0 +1,91 @@
+"""Collectors that are killed at random moments, again and again: `python -m tests.runners.killed_collectors`.
+
+Two of them write into one folder at a time, as if they had been given the same id. One interpreter forks them all, so
+that fifty deaths take seconds.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+
+from st_rl.runners import DemonstrationSaver
+
+EPISODE_LENGTH = 23
+
+
+class NumberedEnv:
+    """Shows who it is, which episode of which robot this is, and the step: `(writer, robot, episode, step, sum)`."""
+
+    num_envs, num_obs, num_actions, num_privileged_obs, device = 6, 5, 1, None, "cpu"
+
+    def __init__(self, writer: int):
+        self.writer = writer
+        self.episodes = torch.arange(self.num_envs) * 1000
+        self.steps = torch.zeros(self.num_envs, dtype=torch.int64)
+
+    def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        robots = torch.arange(self.num_envs)
+        columns = [torch.full_like(robots, self.writer), robots, self.episodes, self.steps]
+        numbers = torch.stack([*columns, sum(columns)], dim=-1).float()
+        return numbers, {"observations": {}}
+
+    def reset(self) -> Any:
+        return self.get_observations()
+
+    def step(self, actions: torch.Tensor) -> Any:
+        rewards = self.steps.float()
+        self.steps = self.steps + 1
+        dones = self.steps >= EPISODE_LENGTH + torch.arange(self.num_envs)
+        self.episodes = self.episodes + dones
+        self.steps = torch.where(dones, 0, self.steps)
+        obs, extras = self.get_observations()
+        return obs, rewards, dones, {**extras, "time_outs": dones & (self.episodes % 2 == 0)}
+
+
+class StepPolicy:
+    """Its action is the number of the step."""
+
+    def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs[:, 3:4].clone()
+
+    def reset(self, dones: torch.Tensor) -> None:
+        pass
+
+
+def collect_for_ever(folder: str, writer: int) -> None:
+    saver = DemonstrationSaver(NumberedEnv(writer), StepPolicy(), folder, 5, min_timesteps=1e12)
+    saver.on_progress = lambda share, line: None
+    saver.collect_and_save()
+
+
+def main(folder: str, num_deaths: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    generator, deaths = random.Random(seed), 0
+    while deaths < num_deaths:
+        victims = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    collect_for_ever(folder, deaths + len(victims) + 1)
+                finally:
+                    os._exit(1)
+            victims.append(pid)
+        for pid in victims:
+            time.sleep(generator.uniform(0.002, 0.06))
+            os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            # whoever had ended before its time would have crashed
+            if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+                sys.exit(f"a collector ended by itself with status {status}")
+            deaths += 1
+    print(deaths)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

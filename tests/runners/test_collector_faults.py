@@ -1,0 +1,153 @@
+"""What breaks on one side must not break the other."""
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from st_rl.cli import main
+from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
+from tests.runners.killed_collectors import EPISODE_LENGTH
+from tests.runners.test_demonstration import load, on_disk, totals
+from tests.storage.recordings import RecordingEnv, record
+
+NUM_DEATHS = 50
+
+
+class Watcher:
+    """Reads as a trainer does, and checks that what it reads is whole: numbers count up until an episode is over."""
+
+    def __init__(self, folder: Path, num_envs: int = 4):
+        self.data = RolloutDataset(folder, num_envs, dataset_loops=0, device="cpu", mark_first_frame_done=False)
+        self.data.random_shuffle_traj_order = True
+        self.before: torch.Tensor | None = None
+        self.over = torch.ones(num_envs, dtype=torch.bool)
+        self.num_checked = 0
+
+    def look(self) -> None:
+        batch = self.data.get_batch()
+        obs = batch.observation
+        assert torch.equal(obs[:, :4].sum(dim=1), obs[:, 4]), "a frame of mixed origin"
+        assert torch.equal(batch.action[:, 0], obs[:, 3])
+        assert torch.equal(batch.reward, obs[:, 3])
+        if self.before is not None:
+            assert torch.equal(self.before, obs), "the promised next observation did not come"
+        follows = (batch.next_observation[:, :3] == obs[:, :3]).all(dim=1)
+        follows &= batch.next_observation[:, 3] == obs[:, 3] + 1
+        assert (follows | batch.done).all(), "an episode went on elsewhere without an end"
+        ends = obs[:, 3] == EPISODE_LENGTH + obs[:, 1] - 1
+        assert torch.equal(batch.done & ~batch.timeout, ends & (obs[:, 2] % 2 == 0))
+        self.before = batch.next_observation.clone()
+        self.num_checked += len(obs)
+
+
+@pytest.fixture(scope="module")
+def battlefield(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watcher, str]:
+    """A folder in which fifty collectors died, pairs of them with the same id, while a trainer read from it."""
+    folder = tmp_path_factory.mktemp("data")
+    command = [sys.executable, "-m", "tests.runners.killed_collectors", str(folder), str(NUM_DEATHS), "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    watcher = Watcher(folder)
+    while process.poll() is None:
+        watcher.look()
+    return folder, watcher, process.communicate()[0]
+
+
+def test_nobody_crashed_and_nothing_half_was_read(battlefield):
+    _, watcher, output = battlefield
+    assert output.strip().splitlines()[-1] == str(NUM_DEATHS)
+    assert watcher.num_checked > 1000
+    assert watcher.data.num_files_skipped == 0
+
+
+def test_no_two_collectors_shared_a_trajectory(battlefield):
+    folder, _, _ = battlefield
+    writers = set()
+    for trajectory in folder.glob("trajectory_*"):
+        frames = [load(path)["observations"] for path in sorted(trajectory.glob("traj_*"))]
+        origins = {tuple(row[:3]) for part in frames for row in part}
+        assert len(origins) <= 1
+        writers |= {origin[0] for origin in origins}
+    assert len(writers) > 10
+
+
+def test_afterwards_the_totals_are_those_of_the_disk(battlefield, capsys):
+    folder, _, _ = battlefield
+    assert main(["dataset", "check", str(folder)]) in (0, 1)
+    assert totals(folder) == on_disk(folder)
+    assert main(["dataset", "repair", str(folder)]) == 0
+    assert main(["dataset", "check", str(folder)]) == 0
+    assert totals(folder) == on_disk(folder)
+    assert not list(folder.rglob(".*"))
+    assert "finished trajectories" in capsys.readouterr().out
+
+
+def test_files_cut_at_random_offsets_are_skipped_and_mended(tmp_path, capsys):
+    record(tmp_path, RecordingEnv(num_envs=6, termination_prob=0.05), min_timesteps=600)
+    generator, paths = random.Random(0), sorted(tmp_path.rglob("traj_*"))
+    cut = generator.sample(paths, 12)
+    for path in cut:
+        content = path.read_bytes()
+        path.write_bytes(content[: generator.randrange(len(content))])
+    data = RolloutDataset(tmp_path, 3, device="cpu", wait_seconds=0, dataset_loops=2)
+    expected = {tuple(obs) for path in set(paths) - set(cut) for obs in load(path)["observations"]}
+    read = {tuple(obs) for batch in data for obs in batch.observation.numpy()}
+    assert read <= expected
+    assert data.num_files_skipped == 12
+    assert main(["dataset", "check", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert all(str(path) in printed for path in cut)
+    assert main(["dataset", "repair", str(tmp_path)]) == 0
+    assert main(["dataset", "check", str(tmp_path)]) == 0
+    assert totals(tmp_path) == (len(expected), totals(tmp_path)[1])
+    after = RolloutDataset(tmp_path, 1, device="cpu", wait_seconds=0)
+    assert len({tuple(obs) for batch in after for obs in batch.observation.numpy()}) == len(expected)
+    assert after.num_files_skipped == 0
+
+
+def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
+    record(tmp_path, RecordingEnv(num_envs=2))
+
+    class Malicious:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'caught'}",)
+
+    folder = tmp_path / "trajectory_90"
+    folder.mkdir()
+    (folder / "traj_000000_000007.pickle").write_bytes(pickle.dumps(Malicious()))
+    (folder / "traj_000007_000010.pickle").write_bytes(pickle.dumps({"something": "else"}))
+    data = RolloutDataset(tmp_path, 2, device="cpu", wait_seconds=0)
+    assert len(list(data)) > 0
+    assert data.num_files_skipped == 2
+    assert "system" in caplog.text
+    assert not (tmp_path / "caught").exists()
+
+
+def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, caplog):
+    code = (
+        "import os, signal, sys; from st_rl.utils.heartbeat import Heartbeat; "
+        "Heartbeat(sys.argv[1], 'collector', 'x'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    record(tmp_path, RecordingEnv(num_envs=2))
+    # alive when it is first seen: of another machine, as far as anybody can tell
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    path = next(tmp_path.glob(".alive-*"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
+    data = RolloutDataset(tmp_path, 2, device="cpu", wait_seconds=0, dataset_loops=0)
+    data.collectors.gone_after_s = 1.0
+    begin = time.monotonic()
+    caplog.set_level("INFO", "st_rl")
+    while "is gone" not in caplog.text and time.monotonic() - begin < 5:
+        data.get_batch()
+        time.sleep(0.01)
+    assert "is at work" in caplog.text
+    assert "is gone: no sign of life" in caplog.text
+    assert data.collectors.num_alive == 0

@@ -1,0 +1,91 @@
+"""Signs of life."""
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from st_rl.utils import heartbeat
+from st_rl.utils.heartbeat import Heartbeat, Watch, heartbeats, is_alive, is_heartbeat, new_writer_id
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.02)
+
+
+def test_ids_are_unique_and_tell_host_and_process():
+    ids = {new_writer_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(f"{socket.gethostname()}-{os.getpid()}-" in each for each in ids)
+
+
+def test_a_heart_beats_until_it_is_stopped(tmp_path, quick):
+    heart = Heartbeat(tmp_path, "collector", "a")
+    assert heartbeats(tmp_path, "collector") == [heart.path]
+    assert heartbeats(tmp_path, "trainer") == []
+    assert is_heartbeat(heart.path.name, "collector")
+    first = heart.path.stat().st_mtime_ns
+    time.sleep(0.1)
+    assert heart.path.stat().st_mtime_ns > first
+    assert is_alive(heart.path)
+    heart.stop()
+    assert heartbeats(tmp_path, "collector") == []
+    time.sleep(0.05)
+    assert not heart.path.exists(), "it came back"
+
+
+def test_a_dead_process_of_this_machine_is_known_to_be_dead_at_once(tmp_path):
+    path = tmp_path / ".alive-collector-x"
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
+    assert not is_alive(path)
+
+
+@pytest.mark.parametrize(("age_s", "alive"), [(0, True), (60, False)])
+def test_of_another_machine_only_the_age_tells(tmp_path, age_s, alive):
+    path = tmp_path / ".alive-collector-x"
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    now = time.time()
+    os.utime(path, (now - age_s, now - age_s))
+    assert is_alive(path) is alive
+
+
+def test_what_a_watch_sees(tmp_path, quick):
+    watch = Watch(gone_after_s=0.15)
+    assert watch.look(heartbeats(tmp_path, "collector")) == []
+    heart = Heartbeat(tmp_path, "collector", "a")
+    (line,) = watch.look(heartbeats(tmp_path, "collector"))
+    assert line == f"collector a in {tmp_path} is at work"
+    assert watch.num_alive == 1
+    time.sleep(0.05)
+    assert watch.look([]) == []
+    heart._stopped.set()  # as if it had been killed
+    time.sleep(0.03)
+    watch.look([])
+    time.sleep(0.2)
+    (line,) = watch.look([])
+    assert "is gone: no sign of life" in line
+    assert (watch.num_alive, watch.num_finished) == (0, 0)
+    os.utime(heart.path)
+    assert "is back at work" in watch.look([])[0]
+    heart.stop()
+    assert "has finished" in watch.look([])[0]
+    assert (watch.num_alive, watch.num_finished) == (0, 1)
+
+
+def test_what_was_left_behind_long_ago_is_no_news(tmp_path):
+    path = tmp_path / ".alive-collector-x"
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
+    watch = Watch()
+    assert watch.look([path]) == []
+    assert watch.num_alive == 0
+
+
+def test_a_heartbeat_keeps_neither_its_owner_nor_the_process(tmp_path):
+    heart = Heartbeat(tmp_path, "collector", "a")
+    threads = [thread for thread in __import__("threading").enumerate() if thread.name == "st_rl heartbeat"]
+    assert threads
+    assert all(thread.daemon for thread in threads)
+    heart.stop()
