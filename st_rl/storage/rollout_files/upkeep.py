@@ -173,7 +173,7 @@ def mark_finished(state: TrajectoryState) -> bool:
 
 
 def remove_leftovers(folder: str) -> int:
-    """Remove what killed collectors left beside the trajectories: signs of life, unfinished metadata; how many files."""
+    """Remove what killed collectors left beside the trajectories, signs of life and unfinished files; how many."""
     left = [path for path in heartbeats(folder, COLLECTOR) if not is_alive(path)]
     left += Path(folder).glob(f"{layout.TEMPORARY_PREFIX}*")
     for path in left:
