@@ -20,7 +20,7 @@ class DeterministicPolicyMixin(_Policy):
     def act(self, *args: Any, **kwargs: Any) -> Tensor:
         """Update the distribution as the parent does and return its mean `(..., A)`."""
         actions = super().act(*args, **kwargs)
-        if kwargs.get("inference"):
+        if kwargs.get("inference") or any(args[3:]):  # the fourth argument of `act`
             return actions
         # Any parent with an action_mean will do; ours may bound it.
         bounded = getattr(super(), "bounded", None)

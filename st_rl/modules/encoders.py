@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.mlp import MlpModel
+from st_rl.utils.config import without_nulls
 from st_rl.utils.segments import Segments, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")
@@ -57,11 +58,12 @@ def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def build_encoder(name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any]) -> nn.Module:
+def build_encoder(
+    name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any] | None
+) -> nn.Module:
     """The encoder of one component; its latent comes after the nonlinearity."""
-    settings = dict(kwargs)
-    hidden_sizes = settings.pop("hidden_sizes", None)
-    hidden_sizes = list(DEFAULT_HIDDEN_SIZES) if hidden_sizes is None else hidden_sizes
+    settings = without_nulls(kwargs or {})
+    hidden_sizes = settings.pop("hidden_sizes", DEFAULT_HIDDEN_SIZES)
     hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
     settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
     if class_name == "MlpModel":

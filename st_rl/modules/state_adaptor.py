@@ -12,6 +12,7 @@ from st_rl.modules.mlp import MlpModel
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
+from st_rl.utils.config import without_nulls
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -32,7 +33,7 @@ class PrivilegeEstimatorMixin(_Policy):
         *args: Any,
         adaptor_obs_components: Sequence[str] | None = None,
         adaptor_target_components: Sequence[str] | None = None,
-        adaptor_kwargs: Mapping[str, Any] = {},
+        adaptor_kwargs: Mapping[str, Any] | None = {},
         privilege_replace_state_prob: float = 0.0,
         **kwargs: Any,
     ):
@@ -47,7 +48,7 @@ class PrivilegeEstimatorMixin(_Policy):
         )
         self.adaptor_obs_components = self.adaptation.obs_components
         self.adaptor_target_components = self.adaptation.target_components
-        self.adaptor_kwargs = dict(adaptor_kwargs)
+        self.adaptor_kwargs = without_nulls(adaptor_kwargs or {})
         self.privilege_replace_state_prob = float(privilege_replace_state_prob)
         # The adaptor's output of the last act; there is none before the first one.
         self.adapted_state_: Tensor | None = None
@@ -78,7 +79,8 @@ class PrivilegeEstimatorMixin(_Policy):
 
     def get_estimated_state(self) -> Tensor | None:
         """The estimator's output of the last act; the adaptor's where there is no estimator."""
-        return self.estimated_state_ if isinstance(self, EstimatorMixin) else self.adapted_state_
+        estimate = getattr(super(), "get_estimated_state", None)
+        return self.adapted_state_ if estimate is None else estimate()
 
     def get_hidden_states(self) -> Any:
         """The parent's, with the adaptor's memory beside the actor's."""

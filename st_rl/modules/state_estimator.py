@@ -11,6 +11,7 @@ from st_rl.modules.memory import Memory
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
+from st_rl.utils.config import without_nulls
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -33,7 +34,7 @@ class EstimatorMixin(_Policy):
         *args: Any,
         estimator_obs_components: Sequence[str] | None = None,
         estimator_target_components: Sequence[str] | None = None,
-        estimator_kwargs: Mapping[str, Any] = {},
+        estimator_kwargs: Mapping[str, Any] | None = {},
         use_actor_rnn: bool = False,
         replace_state_prob: float = 0.0,
         **kwargs: Any,
@@ -54,7 +55,7 @@ class EstimatorMixin(_Policy):
         )
         self.estimator_obs_components = self.estimation.obs_components
         self.estimator_target_components = self.estimation.target_components
-        self.estimator_kwargs = dict(estimator_kwargs)
+        self.estimator_kwargs = without_nulls(estimator_kwargs or {})
         self.use_actor_rnn = bool(use_actor_rnn) and self.is_recurrent
         self.replace_state_prob = float(replace_state_prob)
         # The estimate of the last act; there is none before the first one.
@@ -78,7 +79,9 @@ class EstimatorMixin(_Policy):
     ) -> Tensor:
         """The parent's input for observations with the estimate in place; keeps the estimate."""
         if self.use_actor_rnn:
-            remembered = super().actor_input(observations, masks, hidden_states, inference)
+            remembered = super().actor_input(
+                observations, masks=masks, hidden_states=hidden_states, inference=inference
+            )
             self.estimated_state_ = self.state_estimator(remembered)
             return remembered
         self.estimated_state_, hidden_states = self.estimation.estimate(

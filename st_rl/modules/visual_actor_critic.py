@@ -17,6 +17,7 @@ from st_rl.modules.encoders import (
     find_components,
     image_shape,
 )
+from st_rl.utils.config import without_nulls
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -37,14 +38,14 @@ class VisualActorCriticMixin(_Policy):
         obs_segments: Mapping[str, Any] | None = None,
         critic_obs_segments: Mapping[str, Any] | None = None,
         visual_component_name: str = "forward_depth",
-        visual_kwargs: Mapping[str, Any] = {},
+        visual_kwargs: Mapping[str, Any] | None = {},
         visual_latent_size: int = 256,
         **kwargs: Any,
     ):
         (self.visual_obs_slice,) = find_components(obs_segments, [visual_component_name], "visual_component_name")
         self.visual_component_name = visual_component_name
         self.visual_latent_size = int(visual_latent_size)
-        self.visual_kwargs = {**VISUAL_DEFAULTS, **visual_kwargs}
+        self.visual_kwargs = {**VISUAL_DEFAULTS, **without_nulls(visual_kwargs or {})}
         shape = image_shape(visual_component_name, self.visual_obs_slice[1])
         super().__init__(
             embedded_width(num_actor_obs, [self.visual_obs_slice], self.visual_latent_size),

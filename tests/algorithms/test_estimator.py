@@ -184,6 +184,11 @@ def test_an_adaptor_without_an_estimator():
     assert learner.estimator_target_obs_components is None
 
 
+@pytest.mark.parametrize("settings", [None, {"weight": None}])
+def test_null_arguments_of_the_loss_are_none(settings):
+    assert EstimatorPPO(make_policy("StateAc", "estimates"), estimator_loss_kwargs=settings).estimator_loss_kwargs == {}
+
+
 def test_a_policy_that_estimates_nothing_is_refused():
     with pytest.raises(TypeError, match="EstimatorPPO trains an estimator, ActorCritic has none; use a policy with on"):
         EstimatorPPO(ActorCritic(4, 4, 2, [8], [8]))

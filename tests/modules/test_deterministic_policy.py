@@ -28,6 +28,16 @@ def test_act_returns_the_mean_and_updates_the_distribution():
     assert policy.actor[0].weight.grad is not None
 
 
+def test_inference_leaves_the_distribution_however_it_is_asked_for():
+    policy = Deterministic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
+    obs, others = torch.randn(2, 5, 4)
+    policy.act(others)
+    mean = policy.action_mean
+    for actions in (policy.act(obs, inference=True), policy.act(obs, None, None, True)):
+        assert torch.equal(actions, policy.act_inference(obs))
+        assert policy.action_mean is mean
+
+
 def test_arguments_reach_the_parent():
     torch.manual_seed(0)
     policy = DeterministicRecurrent(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_hidden_size=6)

@@ -116,6 +116,13 @@ def test_defaults_are_loud_enough_to_be_checked():
     ]
 
 
+@pytest.mark.parametrize("settings", [None, [None], {"hidden_sizes": None, "nonlinearity": None}])
+def test_nulls_mean_the_defaults(settings):
+    arguments = {"obs_segments": segments(), "encoder_component_names": ["pose"]}
+    policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, encoder_kwargs=settings, **arguments)
+    assert repr(policy.encoders) == repr(EncoderActorCritic(NUM_OBS, NUM_OBS, 2, **arguments).encoders)
+
+
 @pytest.mark.parametrize("names", [None, []])
 @pytest.mark.parametrize(
     ("encoder_class", "base"),

@@ -6,6 +6,7 @@ import torch
 from st_rl.modules import (
     ActorCritic,
     ActorCriticRecurrent,
+    EstimatorMixin,
     PrivilegeEstimatorMixin,
     PrivilegeStateAc,
     StateAc,
@@ -212,6 +213,40 @@ class TestAdaptor:
         policy.act(torch.randn(5, NUM_OBS))
         assert policy.get_estimated_state() is policy.get_adapted_state()
         assert policy.get_estimated_state().shape == (5, 2)
+
+
+@pytest.mark.parametrize("settings", [None, {}, {"hidden_sizes": None, "nonlinearity": None}])
+def test_nulls_mean_the_defaults(settings):
+    policy = make(
+        PrivilegeStateAc, estimator_kwargs=settings, adaptor_target_components=["mass"], adaptor_kwargs=settings
+    )
+    assert [type(layer) for layer in policy.state_estimator.model] == [torch.nn.Linear]
+    assert [type(layer) for layer in policy.state_adaptor.model] == [torch.nn.Linear]
+
+
+def test_the_estimate_of_the_next_mixin_is_asked_for_by_its_method():
+    class Halved(StateAc):
+        def get_estimated_state(self):
+            return 0.5 * self.estimated_state_
+
+    policy_class = type("AdaptedHalved", (PrivilegeEstimatorMixin, Halved), {})
+    policy = make(policy_class, adaptor_target_components=["mass"])
+    policy.act(torch.randn(5, NUM_OBS))
+    assert torch.equal(policy.get_estimated_state(), 0.5 * policy.estimated_state_)
+
+
+@pytest.mark.parametrize("use_actor_rnn", [False, True])
+def test_a_mixin_of_ones_own_may_stand_behind_the_estimator(use_actor_rnn):
+    """It takes what it does not need as keywords, as the guide shows."""
+
+    class Scaled:
+        def actor_input(self, observations, **kwargs):
+            return super().actor_input(0.5 * observations, **kwargs)
+
+    policy_class = type("EstimatorScaled", (EstimatorMixin, Scaled, ActorCriticRecurrent), {})
+    policy = make(policy_class, use_actor_rnn=use_actor_rnn, rnn_hidden_size=7)
+    obs = torch.randn(5, NUM_OBS)
+    torch.testing.assert_close(policy.act_inference(obs), policy.actor(policy.memory_a(0.5 * obs[None])[0]))
 
 
 def test_the_estimator_sees_the_raw_observation_and_the_actor_the_embedded_one():

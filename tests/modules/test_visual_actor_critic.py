@@ -77,6 +77,14 @@ def test_defaults():
     assert {"visual_encoder.conv.conv.0.weight", "visual_encoder.head.model.2.bias"} <= keys
 
 
+@pytest.mark.parametrize("settings", [None, {"hidden_sizes": None, "paddings": None, "nonlinearity": None}])
+def test_nulls_mean_the_defaults(settings):
+    segments = {"forward_depth": (1, 6, 10)}
+    policy = VisualDeterministicAC(60, 60, 2, obs_segments=segments, visual_kwargs=settings, **SMALL)
+    expected = VisualDeterministicAC(60, 60, 2, obs_segments=segments, **SMALL)
+    assert repr(policy.visual_encoder) == repr(expected.visual_encoder)
+
+
 def test_segments_reach_the_base():
     segments, critic_segments = {"forward_depth": (1, 6, 10)}, {"all": 60}
     policy = VisualDeterministicRecurrent(
