@@ -260,20 +260,29 @@ class APPOAlgoMixin(_Algorithm):
         if self._has_replay:
             self._refresh_past()
         losses, stats = super().update(current_learning_iteration)
-        if "amp_policy_accuracy" in stats:
-            self._discriminator_learning.watch(stats["amp_expert_accuracy"], stats["amp_policy_accuracy"])
+        learning = self._discriminator_learning
+        if "amp_policy_accuracy" in stats and learning.watch(
+            stats["amp_expert_accuracy"], stats["amp_policy_accuracy"]
+        ):
+            learning.warn(*(rows.reshape(-1, self.amp_obs_dim) for rows in self._raw_features()))
         return losses, stats
+
+    def _raw_features(self) -> tuple[Tensor, Tensor]:
+        """The stored transitions of robots and references as they came, `(T, N, Da)`."""
+        rows = slice(0, self.storage.num_valid_steps)
+        ref_obs = self.ref_obs_normalizer.inverse(self.storage.ref_obs[rows])
+        return ref_obs, self.ref_motion_normalizer.inverse(self.storage.ref_motion[rows])
 
     @torch.no_grad()
     def _refresh_past(self) -> None:
         """Put part of this rollout into the replay, and past transitions beside the new ones in the storage."""
-        storage, learning, normalizer = self.storage, self._discriminator_learning, self.ref_obs_normalizer
+        storage, learning = self.storage, self._discriminator_learning
         rows = slice(0, storage.num_valid_steps)
         # As they came: the statistics that they were normalised with go on changing.
-        raw = normalizer.inverse(storage.ref_obs[rows].reshape(-1, self.amp_obs_dim))
+        raw = self._raw_features()[0].reshape(-1, self.amp_obs_dim)
         learning.remember(raw, storage.ref_mask[rows].reshape(-1) if self._masks_resets else None)
         past = storage.past_ref_obs[rows]
-        past.copy_(normalizer.normalize(learning.recall(len(raw))).view_as(past))
+        past.copy_(self.ref_obs_normalizer.normalize(learning.recall(len(raw))).view_as(past))
 
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
@@ -330,8 +339,9 @@ class APPOAlgoMixin(_Algorithm):
             stats["amp_expert_pred"] = expert.mean()
             stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask)
             stats["amp_expert_accuracy"] = (expert > 0).float().mean()
-            weight = torch.as_tensor(discriminator.discriminator_grad_pen, device=penalty.device).clamp(min=1e-12)
-            stats["amp_gradient_norm"] = (penalty / weight).sqrt()
+            # A tensor where a schedule moves it, a number otherwise; a number must not become a tensor in a captured step.
+            weight = discriminator.discriminator_grad_pen
+            stats["amp_gradient_norm"] = (penalty / (weight + 1e-12)).sqrt()
 
 
 class APPO(APPOAlgoMixin, PPO):

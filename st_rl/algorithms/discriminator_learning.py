@@ -11,6 +11,7 @@ from torch import Tensor
 
 from st_rl.algorithms.optimizer import GuardedOptimizer, as_it_is
 from st_rl.modules.amp_discriminator import AMPDiscriminator
+from st_rl.modules.normalizer import RunningMeanStd
 from st_rl.storage.replay_buffer import ReplayBuffer
 from st_rl.utils.config import report_unused_keys, unknown_name_message, without_nulls
 from st_rl.utils.log import logger
@@ -83,6 +84,23 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1.0)
 
 
+def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tuple[int, str, str]]:
+    """The columns in which `ref_obs` and `ref_motion (n, Da)` differ most for their spread, with mean and deviation."""
+    sides = []
+    for values in (ref_obs, ref_motion):
+        side = RunningMeanStd(shape=values.shape[-1])
+        side.update(values.detach().cpu().numpy())
+        sides.append(side)
+    own, reference = sides
+    # Of mean and of spread: either is enough to tell two streams apart.
+    deviations = np.sqrt(own.var + reference.var) + 1e-8
+    distance = np.abs(own.mean - reference.mean) / deviations
+    distance = distance + np.abs(np.sqrt(own.var) - np.sqrt(reference.var)) / deviations
+    columns = np.argsort(-distance)[:count]
+    texts = [[f"{mean:.2g} ± {np.sqrt(var):.2g}" for mean, var in zip(side.mean, side.var)] for side in sides]
+    return [(int(column), texts[0][column], texts[1][column]) for column in columns]
+
+
 class DiscriminatorLearning:
     """The state that a discriminator's training needs beyond its weights; empty with the default options."""
 
@@ -144,24 +162,29 @@ class DiscriminatorLearning:
 
     # ---- watching ------------------------------------------------------------------------------------------------
 
-    def watch(self, expert_accuracy: Tensor, policy_accuracy: Tensor) -> None:
-        """Warn when the discriminator has known too well for too long; asks the device once in that time."""
+    def watch(self, expert_accuracy: Tensor, policy_accuracy: Tensor) -> bool:
+        """Whether it is time to warn: it has known too well for too long. Asks the device once in that time."""
         is_saturated = 0.5 * (expert_accuracy + policy_accuracy) > SATURATED_ACCURACY
         self._saturated_for.copy_(torch.where(is_saturated, self._saturated_for + 1.0, 0.0))
         self._num_watched += 1
-        patience = self.options.saturation_patience
-        if self._num_watched % patience:
-            return
-        stays = float(self._saturated_for) >= patience
-        if stays and not self._has_warned:
-            logger.warning(
-                f"for {patience} iterations the discriminator has told policy and reference apart with an accuracy "
-                f"above {SATURATED_ACCURACY}: the style reward hardly says what would be better. Raise "
-                "discriminator_grad_pen, slow it down with discriminator_cfg.learning_rate or update_interval, keep "
-                "past transitions with replay_size, or compare the two streams of features: a wrong order or scale "
-                "is told apart at once"
-            )
-        self._has_warned = stays
+        if self._num_watched % self.options.saturation_patience:
+            return False
+        stays = float(self._saturated_for) >= self.options.saturation_patience
+        is_news, self._has_warned = stays and not self._has_warned, stays
+        return is_news
+
+    def warn(self, ref_obs: Tensor, ref_motion: Tensor) -> None:
+        """Say that the discriminator is saturated, how `ref_obs` and `ref_motion (n, Da)` differ, and what helps."""
+        features = ", ".join(
+            f"{column} ({own} against {other})" for column, own, other in differences(ref_obs, ref_motion)
+        )
+        logger.warning(
+            f"for {self.options.saturation_patience} iterations the discriminator has told policy and reference apart "
+            f"with an accuracy above {SATURATED_ACCURACY}: the style reward hardly says what would be better. They "
+            f"differ most in features {features}: check order, units and rate of both. Else raise "
+            "discriminator_grad_pen, slow it down with discriminator_cfg.learning_rate or update_interval, or keep "
+            "past transitions with replay_size"
+        )
 
     # ---- saving --------------------------------------------------------------------------------------------------
 

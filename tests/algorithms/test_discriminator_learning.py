@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.algorithms.discriminator_learning import DiscriminatorOptions, scheduled_value
+from st_rl.algorithms.discriminator_learning import DiscriminatorOptions, differences, scheduled_value
 from tests.algorithms.motions import WIDTH, make_appo, rollout
 from tests.algorithms.rollouts import assert_same_parameters, collect, parameters_of
 
@@ -257,28 +257,31 @@ class TestWatch:
     def make(self, patience=3):
         return make_appo(discriminator_cfg={"saturation_patience": patience})._discriminator_learning
 
-    def warnings(self, caplog):
-        return [
-            r for r in caplog.records if r.levelname == "WARNING" and "told policy and reference apart" in r.message
-        ]
-
-    def test_warns_once_when_the_accuracy_stays_too_high(self, caplog):
+    def test_warns_once_when_the_accuracy_stays_too_high(self):
         learning = self.make()
-        for _ in range(2):
-            learning.watch(torch.tensor(1.0), torch.tensor(0.995))
-        assert not self.warnings(caplog)
-        for _ in range(10):
-            learning.watch(torch.tensor(1.0), torch.tensor(0.995))
-        assert len(self.warnings(caplog)) == 1
-        assert "discriminator_grad_pen" in self.warnings(caplog)[0].message
+        told = [learning.watch(torch.tensor(1.0), torch.tensor(0.995)) for _ in range(12)]
+        assert told == [False, False, True] + [False] * 9
 
-    def test_a_good_iteration_in_between_starts_the_count_anew(self, caplog):
+    def test_a_good_iteration_in_between_starts_the_count_anew(self):
         learning = self.make()
-        for accuracy in [1.0, 1.0, 0.9] * 5:
-            learning.watch(torch.tensor(1.0), torch.tensor(accuracy))
-        assert not self.warnings(caplog)
+        assert not any(learning.watch(torch.tensor(1.0), torch.tensor(a)) for a in [1.0, 1.0, 0.9] * 5)
 
-    def test_a_hopeless_discriminator_task_is_noticed_in_training(self, caplog):
+    def test_warns_again_after_it_was_better(self):
+        learning = self.make()
+        told = [learning.watch(torch.tensor(1.0), torch.tensor(a)) for a in [1.0] * 3 + [0.5] * 3 + [1.0] * 3]
+        assert [number for number, is_news in enumerate(told) if is_news] == [2, 8]
+
+    def test_names_the_features_that_differ_most(self):
+        generator = torch.Generator().manual_seed(0)
+        own, reference = (torch.randn(500, 5, generator=generator) for _ in range(2))
+        own[:, 3] += 5.0
+        reference[:, 1] *= 4.0
+        (first, own_text, other_text), (second, _, _) = differences(own, reference, 2)
+        assert (first, second) == (3, 1)
+        assert own_text == f"{own[:, 3].mean():.2g} ± {own[:, 3].std(correction=0):.2g}"
+        assert other_text == f"{reference[:, 3].mean():.2g} ± {reference[:, 3].std(correction=0):.2g}"
+
+    def test_a_hopeless_difference_is_noticed_and_named_in_training(self, caplog):
         alg = make_appo(
             discriminator={"discriminator_grad_pen": 0.0},
             learning_rate=1e-2,
@@ -286,10 +289,15 @@ class TestWatch:
             discriminator_cfg={"saturation_patience": 5},
         )
         for iteration in range(15):
-            steps, infos = rollout(seed=iteration, shift=20.0)
+            steps, infos = rollout(seed=iteration, shift=0.0)
+            for info in infos:
+                info["ref_motion"][:, 4] += 20.0
             collect(alg, steps, infos)
             alg.update(iteration)
-        assert len(self.warnings(caplog)) == 1
+        (warning,) = [r.message for r in caplog.records if "told policy and reference apart" in r.message]
+        assert "They differ most in features 4 (" in warning
+        assert "against 20 ± 0." in warning
+        assert "discriminator_grad_pen" in warning
 
 
 class TestCheckpoint:
