@@ -99,17 +99,19 @@ class EncoderActorCriticMixin(_Policy):
         if not self.shares_encoders:
             names = as_names(self.critic_encoder_component_names)
             return find_components(self.critic_obs_segments, names, "critic_encoder_component_names")
-        # A component that the critic's segments do not name is where the actor has it.
-        named = zip(self.encoder_component_names, self.encoder_obs_slices)
-        found = {name: get_obs_slice(segments, name) if name in segments else place for name, place in named}
-        for name, (where, shape) in found.items():
-            width = segment_width((self.obs_segments or {})[name])
-            if where.stop - where.start != width:
-                raise ValueError(
-                    f"'{name}' is {width} wide for the actor and has shape {shape} for the critic: "
-                    'critic_encoder_component_names="shared" needs the same shape; name the components instead'
-                )
-        return list(found.values())
+        found: list[ComponentSlice] = []
+        for name, (where, shape) in zip(self.encoder_component_names, self.encoder_obs_slices):
+            # A component that the critic's segments do not name is where the actor has it.
+            if name in segments:
+                where, critic_shape = get_obs_slice(segments, name)
+                if segment_width(critic_shape) != segment_width(shape):
+                    raise ValueError(
+                        f"'{name}' has shape {shape} for the actor and {critic_shape} for the critic: "
+                        'critic_encoder_component_names="shared" needs the same width; name the components instead'
+                    )
+            # In the shape that the encoder was made for: the critic's segments may have it flat.
+            found.append((where, shape))
+        return found
 
     def build_encoders(
         self,

@@ -135,6 +135,8 @@ def _name_in(module: Any, policy: Any, name: str) -> str | None:
     match = re.match(r"(critic_)?encoders\.(\d+)\.(.*)", name)
     if match is None:
         return name
+    if not isinstance(module, EncoderActorCriticMixin):
+        return None
     critic = match.group(1) is not None
     component = list(policy.encoders_by_component(critic))[int(match.group(2))]
     known = list(module.encoders_by_component(critic))

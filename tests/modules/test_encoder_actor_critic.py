@@ -99,6 +99,18 @@ def test_a_shared_component_that_the_critic_does_not_name_is_where_the_actor_has
     assert torch.equal(policy.evaluate(critic_obs), policy.critic(expected))
 
 
+def test_a_shared_image_may_be_flat_in_the_critics_segments():
+    settings = {
+        "obs_segments": {"a": 2, "depth": (1, 4, 6)}, "critic_obs_segments": {"depth": 24, "x": 1},
+        "encoder_component_names": ["depth"], "encoder_class_name": "Conv2dHeadModel", "encoder_kwargs": CONVOLUTION,
+    }  # fmt: skip
+    policy = EncoderActorCritic(26, 25, 2, critic_encoder_component_names="shared", **settings)
+    critic_obs = torch.randn(3, 25)
+    latent = policy.encoders[0](critic_obs[:, :24].reshape(3, 1, 4, 6))
+    assert torch.equal(policy.get_encoder_latent(critic_obs, "depth", critic=True), latent)
+    assert torch.equal(policy.evaluate(critic_obs), policy.critic(torch.cat([latent, critic_obs[:, 24:]], dim=-1)))
+
+
 def test_defaults_are_loud_enough_to_be_checked():
     policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, obs_segments=segments(), encoder_component_names=["pose"])
     sizes = [layer.out_features for layer in policy.encoders[0].model if isinstance(layer, torch.nn.Linear)]
@@ -191,7 +203,7 @@ def test_build_encoders_can_be_called_by_itself():
         (
             {"critic_encoder_component_names": "shared", "critic_obs_segments": {"pose": 4, "x": NUM_CRITIC_OBS - 4}},
             ValueError,
-            "'pose' is 5 wide for the actor and has shape 4 for the critic",
+            "'pose' has shape 5 for the actor and 4 for the critic",
         ),
     ],
 )  # fmt: skip

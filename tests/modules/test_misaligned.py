@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from st_rl.modules import EmpiricalNormalization, EncoderStateAc, EncoderStateAcRecurrent
+from st_rl.modules import EmpiricalNormalization, EncoderStateAc, EncoderStateAcRecurrent, StateAc
 from st_rl.modules.misaligned import load_misaligned_normalizer
 
 OLD = {"pose": 4, "velocity": 2, "contact": 3}
@@ -89,6 +89,18 @@ def test_parameters_without_a_counterpart_are_named():
     assert {"memory_a.rnn.weight_ih_l0", "memory_a.rnn.weight_hh_l0", "actor.0.weight"} <= set(skipped)
     assert {"std", "actor.2.weight", "encoders.0.model.0.weight"} <= set(copied)
     assert torch.equal(new.memory_a.rnn.weight_ih_l0, before["memory_a.rnn.weight_ih_l0"]), "what is skipped stays"
+
+
+def test_a_policy_without_encoders_gives_what_it_has():
+    settings = {name: value for name, value in SETTINGS.items() if not name.startswith("encoder")}
+    torch.manual_seed(0)
+    old = StateAc(9, 7, 2, obs_segments=OLD, critic_obs_segments=OLD_CRITIC, **settings)
+    new = make(EncoderStateAc, OLD, OLD_CRITIC, seed=1)
+    copied, skipped = new.load_misaligned_state_dict(old, OLD, OLD_CRITIC)
+    assert set(skipped) == {"actor.0.weight[contact]", *(f"encoders.0.{name}" for name in new.encoders[0].state_dict())}
+    assert set(copied) == set(old.state_dict())
+    assert torch.equal(new.actor[0].weight[:, :6], old.actor[0].weight[:, :6])
+    assert not new.actor[0].weight[:, 6:].any()
 
 
 def test_encoders_follow_their_components():
