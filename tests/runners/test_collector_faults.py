@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,9 @@ import pytest
 import torch
 
 from st_rl.cli import main
+from st_rl.storage.rollout_files import trajectory_pool
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
+from st_rl.utils.heartbeat import Heartbeat
 from tests.runners.killed_collectors import EPISODE_LENGTH
 from tests.runners.test_demonstration import load, on_disk, totals
 from tests.storage.recordings import RecordingEnv, record
@@ -131,18 +134,22 @@ def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
     assert not (tmp_path / "caught").exists()
 
 
-def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, caplog):
-    code = (
-        "import os, signal, sys; from st_rl.utils.heartbeat import Heartbeat; "
-        "Heartbeat(sys.argv[1], 'collector', 'x'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
+def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(trajectory_pool, "_LOOK_EVERY_S", 0.05)
     record(tmp_path, RecordingEnv(num_envs=2))
-    # alive when it is first seen: of another machine, as far as anybody can tell
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Heartbeat(tmp_path, "collector", "x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    os.waitpid(pid, 0)
+    # As from another machine, where nobody can ask for the process.
     path = next(tmp_path.glob(".alive-*"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
     data = RolloutDataset(tmp_path, 2, device="cpu", wait_seconds=0, dataset_loops=0)
-    data.collectors.gone_after_s = 1.0
+    data.collectors.gone_after_s = 0.3
     begin = time.monotonic()
     caplog.set_level("INFO", "st_rl")
     while "is gone" not in caplog.text and time.monotonic() - begin < 5:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from st_rl.cli.command_line import parse_options
+from st_rl.cli.command_line import UsageError, parse_options
 from st_rl.cli.dataset.folders import savers_in
 from st_rl.cli.progress import track
 
@@ -18,8 +18,8 @@ class ExportOptions:
 
     folder: Path
     """Folder of the data set."""
-    output: Path
-    """The npz file, or the folder of the Minari data set, to write."""
+    output: Path | None = None
+    """The npz file, or the folder of the Minari data set, to write; must be given."""
     format: Literal["npz", "minari"] = "npz"
     """What to write; minari needs the package h5py."""
 
@@ -27,20 +27,18 @@ class ExportOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(ExportOptions, arguments, "dataset export", __doc__ or "")
+    if options.output is None:
+        raise UsageError("where to? st-rl dataset export FOLDER --output FILE")
     from st_rl.storage.rollout_files import exporting, upkeep
 
     savers = savers_in(options.folder)
     folders = [path for saver in savers for path in upkeep.own_trajectories(saver)]
     recorded = (episode for folder in track(folders, "exporting") for episode in exporting.episodes([folder]))
+    target = options.output
     if options.format == "npz":
-        target = (
-            options.output
-            if options.output.suffix == ".npz"
-            else options.output.with_name(f"{options.output.name}.npz")
-        )
+        target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
         count = exporting.export_npz(recorded, target)
     else:
-        target = options.output
         count = exporting.export_minari(recorded, target, f"exported by st_rl from {options.folder.name}")
     print(f"{count:,} episodes written to {target}")
     return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from st_rl.cli.command_line import CommandError, parse_options
+from st_rl.cli.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.dataset.folders import savers_in
 from st_rl.cli.progress import track
 
@@ -21,8 +21,8 @@ class MergeOptions:
 
     folders: tuple[Path, ...]
     """Folders of the data sets."""
-    output: Path
-    """The new folder, or one to add to."""
+    output: Path | None = None
+    """The new folder, or one to add to; must be given."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.utils.files import write_json
 
     target = options.output
+    if target is None:
+        raise UsageError("where to? st-rl dataset merge FOLDER... --output NEW")
     savers = [saver for folder in options.folders for saver in savers_in(folder)]
     if str(target) in savers:
         raise CommandError(f"{target} cannot be joined with itself: choose another --output")
