@@ -173,3 +173,18 @@ def test_example_runs(example: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "check_env:" not in done.stdout
     assert (tmp_path / "run" / "model_2.pt").exists()
+
+
+def test_demonstrations_shown_are_saved_read_and_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    block = next(block for block in python_blocks("docs/datasets.md") if block.startswith("from"))
+    policy = ActorCritic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
+    namespace: dict = {"env": EchoEnv(num_envs=4), "policy": policy}
+    exec(block, namespace)
+    assert namespace["transition"].observation.shape == (4, 4)
+    settings = fragment("docs/datasets.md", "runner")
+    config = {**documented_config(), **settings, "pretrain_iterations": 1}
+    config["algorithm"] = {"class_name": "TPPO", "teacher_policy": {"class_name": "ActorCritic"}}
+    runner = build_runner("TwoStageRunner", EchoEnv(num_envs=4), config)
+    runner.learn(2)
+    assert runner.rollout_dataset.num_transitions_read == 24 * 4
