@@ -46,6 +46,14 @@ class SquashedGaussian(DiagonalGaussian):
         super().__init__(mean, std)
         self._bound = bound
 
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Bounded actions `(*sample_shape, ..., A)`."""
+        return self._bound * torch.tanh(super().sample(sample_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Bounded actions `(*sample_shape, ..., A)`, through which gradients reach mean and standard deviation."""
+        return self._bound * torch.tanh(super().rsample(sample_shape))
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of every bounded action, `(..., A)`."""
         before = torch.atanh((value / self._bound).clamp(-LARGEST_SHARE, LARGEST_SHARE))

@@ -74,6 +74,18 @@ class TestSquashedGaussian:
         expected = TransformedDistribution(Normal(mean, std.expand_as(mean)), transforms).log_prob(actions)
         torch.testing.assert_close(SquashedGaussian(mean, std, bound).log_prob(actions), expected, rtol=1e-6, atol=1e-6)
 
+    def test_samples_are_bounded_actions(self):
+        mean, std, bound, _ = self.make()
+        distribution, plain = SquashedGaussian(mean, std, bound), Normal(mean, std.expand_as(mean))
+        for draw in ("sample", "rsample"):
+            torch.manual_seed(0)
+            actions = getattr(distribution, draw)((4,))
+            torch.manual_seed(0)
+            torch.testing.assert_close(actions, bound * torch.tanh(getattr(plain, draw)((4,))))
+            assert actions.shape == (4, 6, 3)
+        assert actions.requires_grad
+        assert not distribution.sample().requires_grad
+
     def test_density_integrates_to_one(self):
         mean, std = torch.tensor([0.7], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
         bound = torch.tensor([2.0], dtype=torch.float64)
