@@ -49,9 +49,28 @@ def test_quick_calls_wait_until_they_are_asked_for_and_slow_ones_no_longer():
 
     for seconds in (0.0, 0.0, 0.05, 0.05, 0.05):
         ahead.expect("x", work, seconds)
-        time.sleep(0.01)
         ahead.take("x")
     assert threads[:3] == [False, False, False]
+    # Expected now and asked for later, so that the thread can begin.
+    ahead.expect("x", work, 0.0)
+    time.sleep(0.05)
+    ahead.take("x")
+    assert threads[-1] is True
+    ahead.close()
+
+
+def test_even_quick_calls_are_made_ahead_for_somebody_who_is_busy():
+    ahead, threads = ReadAhead(slow_s=10.0), []
+
+    def work():
+        threads.append(threading.current_thread() is not threading.main_thread())
+        time.sleep(0.002)
+
+    for _ in range(40):
+        ahead.expect("x", work)
+        time.sleep(0.01)
+        ahead.take("x")
+    assert threads[0] is False
     assert threads[-1] is True
     ahead.close()
 
