@@ -32,10 +32,8 @@ from st_rl.algorithms.teacher import load_teacher
 from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners import DaggerSaver, DemonstrationSaver, OnPolicyRunner, TwoStageRunner
-from st_rl.runners.dagger_saver import TRAINER
 from st_rl.sim.tasks import TASKS, make_task
 from st_rl.storage.rollout_files.layout import frame_files, trajectory_folders
-from st_rl.utils.heartbeat import heartbeats
 
 
 def parse_options() -> argparse.Namespace:
@@ -124,7 +122,7 @@ def collect(options: argparse.Namespace) -> None:
         env,
         policy,
         job["save_dir"],
-        rollout_storage_length=48,
+        rollout_storage_length=64,
         min_timesteps=1e12,
         use_critic_obs=True,
         critic_obs_normalizer=normalizer,
@@ -132,16 +130,7 @@ def collect(options: argparse.Namespace) -> None:
         teacher_act_prob=DAGGER.get("teacher_act_prob", "exp"),
         update_times_scale=DAGGER["update_times_scale"],
     )
-    has_begun = False
-    check_stop = saver.check_stop
-
-    def stops_with_the_trainer() -> bool:
-        nonlocal has_begun
-        is_there = bool(heartbeats(job["student"], TRAINER))
-        has_begun |= is_there
-        return check_stop() or (has_begun and not is_there)
-
-    saver.check_stop = stops_with_the_trainer
+    saver.stop_with_trainer = True
     begin = time.perf_counter()
     saver.collect_and_save()
     seconds = time.perf_counter() - begin

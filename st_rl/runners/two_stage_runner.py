@@ -18,6 +18,8 @@ from st_rl.utils.log import logger
 
 # Frames from which the observation statistics of a data set are taken.
 STATISTICS_FRAMES = 500_000
+# Iterations before which that is done again while collectors add to the data set: the first frames are all alike.
+LATER_STATISTICS = (5, 15, 40, 100)
 
 
 class TwoStageRunner(OnPolicyRunner):
@@ -42,6 +44,8 @@ class TwoStageRunner(OnPolicyRunner):
         # Whether the last step came from the data set, so that the next one of the environment is the hand-over.
         self._was_pretraining = False
         self._is_exhausted = False
+        # Normalisers, by the field of the data set whose statistics they have.
+        self._taught: dict[str, EmpiricalNormalization] = {}
         self._heartbeat: Heartbeat | None = None
         self._logged = (time.perf_counter(), 0, 0.0)
 
@@ -103,6 +107,8 @@ class TwoStageRunner(OnPolicyRunner):
         """One rollout; files cannot be part of a captured one, and neither can the hand-over."""
         self.rollout_dataset.current_iteration = self.current_learning_iteration
         if self.is_pretraining:
+            if self.current_learning_iteration in LATER_STATISTICS and self.rollout_dataset.collectors.num_alive:
+                self._learn_statistics()
             outcome = self._roll_out()
             self._episodes.drain()
             return outcome
@@ -143,30 +149,30 @@ class TwoStageRunner(OnPolicyRunner):
         return infos
 
     def _start_observing(self) -> None:
-        if self.is_pretraining:
+        if self.is_pretraining and not self._taught:
             self._learn_statistics()
         super()._start_observing()
 
     def _learn_statistics(self) -> None:
-        """Give normalisers that know nothing yet the statistics of the data set, which its frames will not change."""
+        """Give normalisers that know nothing yet the statistics of the data set, which playing it will not change."""
         self.train_mode()
         streams = {"observations": self.alg.obs_normalizer}
         if self._sizes.has_critic_obs:
             streams["privileged_observations"] = self.alg.critic_obs_normalizer
         # One that stays in evaluation mode belongs to a teacher.
-        untaught = {
+        self._taught |= {
             name: normalizer
             for name, normalizer in streams.items()
             if isinstance(normalizer, EmpiricalNormalization) and normalizer.training and int(normalizer.count) == 0
         }
-        if not untaught:
+        if not self._taught:
             return
         num_frames = 0
         for frames in self._first_frames():
             num_frames += len(frames["observations"])
-            for name, normalizer in untaught.items():
+            for name, normalizer in self._taught.items():
                 normalizer.update(frames[name].to(self.device))
-        logger.info(f"normalisers start with the statistics of {num_frames:,} recorded frames")
+        logger.info(f"normalisers have learned the statistics of {num_frames:,} recorded frames")
 
     def _first_frames(self) -> Iterator[Mapping[str, Tensor]]:
         num_frames = 0

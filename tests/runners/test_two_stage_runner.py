@@ -9,7 +9,8 @@ import torch
 
 from st_rl.runners import TwoStageRunner, build_runner
 from st_rl.runners.dagger_saver import TRAINER
-from st_rl.utils.heartbeat import heartbeats
+from st_rl.storage.rollout_files import trajectory_pool
+from st_rl.utils.heartbeat import Heartbeat, heartbeats
 from tests.fakes import EchoEnv
 from tests.runners.training import progress, recurrent, small_config, weights
 from tests.storage.recordings import EchoPolicy, RecordingEnv, record
@@ -155,6 +156,18 @@ class TestHandOver:
         count = int(runner.alg.obs_normalizer.count)
         runner.learn(2)
         assert int(runner.alg.obs_normalizer.count) == count
+
+    def test_statistics_follow_a_data_set_that_grows(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(trajectory_pool, "_LOOK_EVERY_S", 0.0)
+        folder = demonstrations(tmp_path)
+        runner = make(folder, empirical_normalization=True, pretrain_iterations=-1)
+        runner.learn(1)
+        before = int(runner.alg.obs_normalizer.count)
+        heart = Heartbeat(folder, "collector", "somewhere-1")
+        runner.rollout_dataset.reset()
+        runner.learn(5)
+        heart.stop()
+        assert int(runner.alg.obs_normalizer.count) > before + 150
 
 
 class TestResume:
