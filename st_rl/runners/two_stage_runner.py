@@ -97,6 +97,8 @@ class TwoStageRunner(OnPolicyRunner):
         for policy in (self.alg.actor_critic, getattr(self.alg, "teacher_actor_critic", None)):
             if policy is not None:
                 policy.forget()
+        # Where a rollout that is captured from now on begins.
+        self.alg.settle_memory()
         return self._env_observations()
 
     def _env_observations(self) -> tuple[Tensor, Tensor]:
