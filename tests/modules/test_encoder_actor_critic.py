@@ -51,17 +51,25 @@ def test_latents_take_the_place_of_their_components(order, leading):
         torch.testing.assert_close(policy.get_encoder_latent(critic_obs, component, critic=True), judged[component])
 
 
-def test_a_critic_with_its_own_encoders():
-    policy = make_policy("EncoderActorCritic", "cnn, critic its own")
+@pytest.mark.parametrize("names", [["mass", "pose"], ["pose", "mass"]])
+def test_a_critic_with_its_own_encoders(names):
+    policy = make_policy("EncoderActorCritic", "cnn, critic its own", critic_encoder_component_names=names)
     _, critic_obs = observations(6)
     judged = parts(critic_obs, critic_segments())
-    judged["mass"], judged["pose"] = (policy.critic_encoders[i](judged[n]) for i, n in enumerate(["mass", "pose"]))
+    judged |= {name: encoder(judged[name]) for name, encoder in zip(names, policy.critic_encoders)}
     torch.testing.assert_close(policy.evaluate(critic_obs), policy.critic(torch.cat(list(judged.values()), dim=-1)))
     torch.testing.assert_close(policy.get_encoder_latent(critic_obs, "pose", critic=True), judged["pose"])
     with pytest.raises(ValueError, match=r"the actor has no encoder for 'pose'; it has encoders for \['depth'\]"):
         policy.get_encoder_latent(critic_obs, "pose")
     with pytest.raises(ValueError, match="the critic has no encoder for 'depth'"):
         policy.get_encoder_latent(critic_obs, "depth", critic=True)
+
+
+def test_the_encoders_of_the_critic_are_like_those_of_the_actor_unless_told():
+    own = {"critic_encoder_class_name": None, "critic_encoder_kwargs": None, "critic_encoder_component_names": "depth"}
+    policy = make_policy("EncoderActorCritic", "cnn, critic its own", **own)
+    assert repr(policy.critic_encoders) == repr(policy.encoders)
+    assert not torch.equal(policy.critic_encoders[0].head.model[0].weight, policy.encoders[0].head.model[0].weight)
 
 
 def test_a_critic_without_encoders_sees_the_raw_observation():

@@ -123,6 +123,17 @@ def test_encoders_follow_their_components():
     assert "encoders.1.model.0.weight" in copied
 
 
+def test_the_encoders_of_the_critic_are_its_own():
+    settings = {"encoder_component_names": ["contact", "pose"], "critic_encoder_component_names": ["pose", "mass"]}
+    old = make(EncoderStateAc, OLD, OLD_CRITIC, **settings)
+    new = make(
+        EncoderStateAc, OLD, OLD_CRITIC, seed=1, **settings | {"critic_encoder_component_names": ["mass", "pose"]}
+    )
+    assert new.load_misaligned_state_dict(old, OLD, OLD_CRITIC)[1] == []
+    critic_obs = torch.randn(5, 7)
+    torch.testing.assert_close(new.evaluate(critic_obs), old.evaluate(critic_obs))
+
+
 def test_a_latent_is_not_mistaken_for_a_component_of_its_width():
     """`pose` is 4 wide, raw in one policy and a latent of width 4 in the other."""
     old = make(EncoderStateAc, OLD, OLD_CRITIC, encoder_component_names=["contact"], encoder_output_size=4)
