@@ -35,6 +35,12 @@ else:
 DISCRIMINATOR_LOSSES = ("discriminator_expert_loss", "discriminator_policy_loss", "discriminator_grad_len_loss")
 
 
+def delivered_features(infos: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+    """The motion features of robots and references as an environment delivers them, or None for what it does not."""
+    groups = infos.get("observations")
+    return None if groups is None else groups.get("ref_obs"), infos.get("ref_motion")
+
+
 class APPOAlgoMixin(_Algorithm):
     """Adds a style reward to the task's, and the discriminator that gives it to what is trained.
 
@@ -93,7 +99,8 @@ class APPOAlgoMixin(_Algorithm):
     def _checked_width(self, amp_obs_dim: Any) -> int:
         """The width of a transition, which the discriminator knows; ValueError when the configuration says another."""
         width = self._discriminator.input_dim
-        if amp_obs_dim and amp_obs_dim != width:
+        # A client whose configuration leaves it unset sends an empty dictionary.
+        if amp_obs_dim is not None and amp_obs_dim != {} and amp_obs_dim != width:
             raise ValueError(
                 f"amp_obs_dim is {amp_obs_dim} but the discriminator takes {width} numbers; leave amp_obs_dim out, or "
                 "set amp_discriminator.input_dim to the width of all frames of a transition together"
@@ -192,8 +199,8 @@ class APPOAlgoMixin(_Algorithm):
         next_critic_obs: Tensor | None = None,
     ) -> None:
         """Store the step that follows `act`, with the reward for style and task in the place of `rewards (N,)`."""
-        ref_obs, ref_motion = self._motion_features(infos)
         rewards = rewards.to(self.device).reshape(-1)
+        ref_obs, ref_motion = self._motion_features(infos, len(rewards))
         finished = dones.to(self.device).reshape(-1) > 0
         judged = self.engine.fused(self._judge)(ref_obs, ref_motion, rewards, finished)
         transition = self.transition
@@ -208,29 +215,27 @@ class APPOAlgoMixin(_Algorithm):
             shown["Episode_Reward/task_reward"] = judged["mean_task"]
         super().process_env_step(judged["reward"], dones, infos, next_obs, next_critic_obs)
 
-    def _motion_features(self, infos: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def _motion_features(self, infos: Mapping[str, Any], num_envs: int) -> tuple[Tensor, Tensor]:
         """The transitions `(N, Da)` of robot and reference that the environment delivers."""
-        ref_obs = (infos.get("observations") or {}).get("ref_obs")
+        ref_obs, ref_motion = delivered_features(infos)
         if ref_obs is None:
             raise AssertionError(
                 "infos['observations']['ref_obs'] is missing: the environment must deliver the robot's motion "
                 "features (N, frames, D) in every step"
             )
-        if infos.get("ref_motion") is None:
+        if ref_motion is None:
             raise KeyError(
                 "infos['ref_motion'] is missing: the environment must deliver the reference's motion features in every "
                 "step (are any style fields configured?)"
             )
         features = []
-        for name, value in (
-            ("infos['observations']['ref_obs']", ref_obs),
-            ("infos['ref_motion']", infos["ref_motion"]),
-        ):
-            flat = value.to(self.device).reshape(value.shape[0], -1)
-            if flat.shape[1] != self.amp_obs_dim:
+        for name, value in (("infos['observations']['ref_obs']", ref_obs), ("infos['ref_motion']", ref_motion)):
+            flat = value.to(self.device, torch.float32).reshape(value.shape[0], -1)
+            if flat.shape != (num_envs, self.amp_obs_dim):
                 raise ValueError(
-                    f"{name} has {flat.shape[1]} numbers for a robot, shape {tuple(value.shape)}; the discriminator "
-                    f"takes {self.amp_obs_dim} (amp_discriminator.input_dim)"
+                    f"{name} has shape {tuple(value.shape)}: {flat.shape[1]} numbers for each of {flat.shape[0]} "
+                    f"robots; there are {num_envs} robots, and the discriminator takes {self.amp_obs_dim} numbers "
+                    "(amp_discriminator.input_dim)"
                 )
             features.append(flat)
         return features[0], features[1]
@@ -339,7 +344,7 @@ class APPOAlgoMixin(_Algorithm):
             stats["amp_expert_pred"] = expert.mean()
             stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask)
             stats["amp_expert_accuracy"] = (expert > 0).float().mean()
-            # A tensor where a schedule moves it, a number otherwise; a number must not become a tensor in a captured step.
+            # A tensor where a schedule moves it, else a number, which must not become one in a captured step.
             weight = discriminator.discriminator_grad_pen
             stats["amp_gradient_norm"] = (penalty / (weight + 1e-12)).sqrt()
 
@@ -353,7 +358,7 @@ class ATPPO(APPOAlgoMixin, TPPO):
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
         """Store recorded steps of all robots, with the motion features that `infos` must carry for them."""
-        if (infos.get("observations") or {}).get("ref_obs") is None or infos.get("ref_motion") is None:
+        if any(features is None for features in delivered_features(infos)):
             raise ValueError(
                 "ATPPO learns from recorded steps only if infos carries their motion features: "
                 "infos['observations']['ref_obs'] and infos['ref_motion']; without them use TPPO"

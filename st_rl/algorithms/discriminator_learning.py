@@ -148,8 +148,13 @@ class DiscriminatorLearning:
             return
         count = min(len(transitions), max(1, self.options.replay_size // self.options.replay_iterations))
         lot = torch.rand(len(transitions), device=transitions.device)
-        lot = lot if mask is None else lot - 2.0 * (1.0 - mask)
-        kept = transitions[lot.topk(count).indices]
+        if mask is None:
+            drawn = lot.topk(count).indices
+        else:
+            # Those that count come first; where they are too few they come again.
+            drawn = (lot - 2.0 * (1.0 - mask.float())).topk(count).indices
+            drawn = drawn[torch.arange(count, device=drawn.device) % mask.sum().long().clamp(min=1)]
+        kept = transitions[drawn]
         halves = F.pad(kept, (0, self._width % 2)).chunk(2, dim=-1)
         self.replay.insert(*halves)
 

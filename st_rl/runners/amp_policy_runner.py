@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from st_rl.algorithms.appo import delivered_features
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.utils.log import logger
 
@@ -23,7 +24,7 @@ class AmpPolicyRunner(OnPolicyRunner):
             )
             return
         _, _, extras = self._observe()
-        ref_obs = (extras.get("observations") or {}).get("ref_obs")
+        ref_obs, _ = delivered_features(extras)
         if ref_obs is None:
             logger.warning(
                 "the environment delivers no observations['ref_obs'], the robot's motion features: enough to play a "

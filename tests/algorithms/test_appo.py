@@ -53,6 +53,8 @@ class TestConstruction:
     def test_another_width_is_refused(self):
         with pytest.raises(ValueError, match="amp_obs_dim is 7 but the discriminator takes 6 numbers"):
             make_appo(amp_obs_dim=7)
+        with pytest.raises(ValueError, match="amp_obs_dim is 0 but"):
+            make_appo(amp_obs_dim=0)
         with pytest.raises(ValueError, match=r"amp_obs_shape is \(7,\) but the discriminator takes 6"):
             make_appo().init_storage(6, 5, [4], [5], [2], amp_obs_shape=(7,))
 
@@ -176,8 +178,34 @@ class TestCollecting:
             step_once(alg, {"observations": infos["observations"]})
         with pytest.raises(KeyError, match="ref_motion"):
             step_once(alg, {**infos, "ref_motion": None})
-        with pytest.raises(ValueError, match=r"ref_motion'\] has 4 numbers for a robot.*the discriminator takes 6"):
+        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(6, 4\): 4 numbers.*discriminator takes 6"):
             step_once(alg, {**infos, "ref_motion": torch.zeros(6, 4)})
+        # One reference for all robots would spread over them without a word.
+        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(1, 6\).*there are 6 robots"):
+            step_once(alg, {**infos, "ref_motion": torch.zeros(1, 6)})
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+    def test_features_of_any_type_are_taken_as_single_precision(self, dtype):
+        infos = motion_infos(6, 1)[0]
+        infos = {
+            "observations": {"ref_obs": (4 * infos["observations"]["ref_obs"]).to(dtype)},
+            "ref_motion": (4 * infos["ref_motion"]).to(dtype),
+        }
+        alg, plain = make_appo(), make_appo()
+        step_once(alg, infos)
+        step_once(
+            plain,
+            {"observations": {"ref_obs": infos["observations"]["ref_obs"].float()}}
+            | {"ref_motion": infos["ref_motion"].float()},
+        )
+        for name in ("ref_obs", "ref_motion", "rewards"):
+            assert torch.equal(getattr(alg.storage, name)[0], getattr(plain.storage, name)[0])
+
+    def test_groups_may_come_as_a_tensordict(self):
+        tensordict = pytest.importorskip("tensordict")
+        alg, infos = make_appo(), motion_infos(6, 1)[0]
+        step_once(alg, {**infos, "observations": tensordict.TensorDict(infos["observations"], [6])})
+        assert alg.storage.ref_obs[0].abs().sum() > 0
 
     def test_without_a_teacher_actions_are_their_own_labels(self):
         alg = make_appo()

@@ -206,8 +206,11 @@ class TestMask:
         assert stats["amp_policy_pred"].item() == pytest.approx(scores.mean(), rel=1e-4, abs=1e-6)
         assert stats["amp_policy_accuracy"].item() == pytest.approx(np.mean(scores < 0))
 
-    def test_the_replay_takes_none_of_them(self):
-        alg = make_appo(discriminator_cfg={"mask_resets": True, "replay_size": 20, "replay_iterations": 4})
+    @pytest.mark.parametrize("iterations", [4, 1])
+    def test_the_replay_takes_none_of_them(self, iterations):
+        # With one iteration it wants more rows than there are that count.
+        config = {"mask_resets": True, "replay_size": 20, "replay_iterations": iterations}
+        alg = make_appo(discriminator_cfg=config)
         learning = alg._discriminator_learning
         rows = torch.arange(60.0).reshape(10, WIDTH)
         mask = torch.tensor([0.0, 1.0] * 5)
