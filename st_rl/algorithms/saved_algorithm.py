@@ -7,6 +7,7 @@ from torch import nn
 
 from st_rl.algorithms.novelty import NoveltyLearning
 from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.utils.log import logger
 
@@ -19,6 +20,7 @@ class SavedAlgorithm:
     critic_obs_normalizer: nn.Module
     _stepper: GuardedOptimizer
     _novelty: NoveltyLearning | None
+    engine: Engine
 
     def state_dict(self) -> dict[str, Any]:
         """Everything of the algorithm that a checkpoint keeps."""
@@ -53,6 +55,8 @@ class SavedAlgorithm:
             self._normalizers()[key].load_state_dict(state)
         if self._novelty is not None:
             self._novelty.load_state_dict(state_dict)
+        # Optimisers have new tensors now, and captured steps would go on with the old ones.
+        self.engine.forget()
 
     def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """The statistics in a checkpoint by our key; ValueError when there is no normaliser to take them."""

@@ -68,6 +68,7 @@ class Engine:
         self._capacity = 0
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._steps: dict[Any, GraphedStep] = {}
+        self._loops: list[GraphedLoop] = []
 
     def suits(self, setting: str, iterations: int | None) -> bool:
         """Whether a new engine for this setting would do the same."""
@@ -139,4 +140,11 @@ class Engine:
         """A function without arguments on tensors in fixed places, as one graph if that is the plan."""
         if self._stream is None:
             return lambda key=None: function()
-        return GraphedLoop(function, self._stream, host_state, during_capture)
+        self._loops.append(GraphedLoop(function, self._stream, host_state, during_capture))
+        return self._loops[-1]
+
+    def forget(self) -> None:
+        """Capture everything anew: tensors are no longer where graphs look for them."""
+        self._steps.clear()
+        for loop in self._loops:
+            loop.forget()

@@ -396,6 +396,8 @@ class OnPolicyRunner(SavedTraining):
         if device is not None:
             self.alg.actor_critic.to(device)
             self.alg.obs_normalizer.to(device)
+            # Even if they come back, they will not lie where captured steps look for them.
+            self.alg.engine.forget()
         self.alg.actor_critic.forget()
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)
 

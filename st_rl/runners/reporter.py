@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 GIBIBYTE = 1024**3
-# Numbers in a tensor up to which it is read together with others.
-SMALL = 1024
 
 
 def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -57,17 +55,17 @@ def _is_gpu_number(value: Any) -> bool:
 
 
 def infos_on_host(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the infos with every small tensor of a GPU read, all of them together; waits for the device once."""
+    """Copies of the infos with every tensor of a GPU read, all of them together; waits for the device once."""
     result = [dict(info) for info in infos]
-    small = [
+    places = [
         (info, key)
         for info in result
         for key, value in info.items()
-        if isinstance(value, Tensor) and value.numel() <= SMALL and value.device.type != "cpu"
+        if isinstance(value, Tensor) and value.device.type != "cpu"
     ]
-    if small:
-        parts = [info[key].detach().reshape(-1).float() for info, key in small]
-        for (info, key), part in zip(small, torch.cat(parts).cpu().split([part.numel() for part in parts])):
+    if places:
+        parts = [info[key].detach().reshape(-1).float() for info, key in places]
+        for (info, key), part in zip(places, torch.cat(parts).cpu().split([part.numel() for part in parts])):
             info[key] = part
     return result
 

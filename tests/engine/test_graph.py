@@ -1,8 +1,11 @@
 """What surrounds a captured graph, with a stand-in for the graph itself."""
 
+from contextlib import nullcontext
+
 import torch
 
-from st_rl.engine.graph import _Capture
+from st_rl.engine import Engine, graph
+from st_rl.engine.graph import GraphedLoop, _Capture
 
 
 class Doubling:
@@ -56,3 +59,20 @@ def test_inputs_are_not_kept_alive(monkeypatch):
     for _ in range(3):
         # A new tensor may get the address and the id of the one before, which is gone.
         assert replay_counting_copies(capture, [torch.randn(3)], monkeypatch)
+
+
+def test_what_was_captured_is_forgotten_on_demand(monkeypatch):
+    """Tensors that were replaced lie elsewhere: steps are captured anew, loops run as they are once more."""
+    monkeypatch.setattr(graph, "on_stream", lambda stream: nullcontext())
+    calls = []
+    loop = GraphedLoop(lambda: calls.append(1) or "as written", stream=None)
+    assert loop("key") == "as written"
+    loop._key, loop._capture = "key", _Capture([], "captured", Doubling([], []))
+    assert loop("key") == "captured"
+    engine = Engine("eager")
+    engine._loops.append(loop)
+    engine._steps["step"] = None
+    engine.forget()
+    assert not engine._steps
+    assert loop("key") == "as written"
+    assert len(calls) == 2

@@ -98,3 +98,37 @@ def test_an_iteration_waits_for_the_device_at_most_three_times():
         torch.cuda.set_sync_debug_mode("default")
     waits = [w for w in caught if "synchroniz" in str(w.message)]
     assert len(waits) <= 3, [str(w.message) for w in waits]
+
+
+def make_captured(policy="ActorCritic"):
+    """A training whose rollout and steps have been captured."""
+    torch.manual_seed(0)
+    config = {
+        "num_steps_per_env": 8,
+        "engine": "graph",
+        "policy": {"class_name": policy, "actor_hidden_dims": [32], "critic_hidden_dims": [32]},
+        "algorithm": {"num_learning_epochs": 2, "num_mini_batches": 2},
+    }
+    runner = OnPolicyRunner(FollowEnv(), config, device="cuda")
+    runner.learn(5)
+    return runner
+
+
+@pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
+def test_a_training_that_goes_back_trains_with_the_optimiser_it_loaded(policy, tmp_path):
+    runner = make_captured(policy)
+    runner.save(tmp_path / "model_5.pt")
+    runner.learn(2)
+    runner.load(tmp_path / "model_5.pt")
+    runner.learn(3)
+    for state in runner.alg.optimizer.state.values():
+        assert float(state["step"]) == 8 * 4
+
+
+def test_a_policy_that_was_taken_to_another_device_and_back_goes_on_learning():
+    runner = make_captured()
+    runner.get_inference_policy("cpu")
+    before = [parameter.detach().cpu().clone() for parameter in runner.alg.actor_critic.parameters()]
+    runner.learn(1)
+    after = [parameter.detach().cpu() for parameter in runner.alg.actor_critic.parameters()]
+    assert all(not torch.equal(old, new) for old, new in zip(before, after))

@@ -122,3 +122,11 @@ def test_infos_are_read_together_and_say_the_same(device):
     assert aggregate_infos(read) == aggregate_infos(infos) == {"x": 1.0, "many": 2.0, "y": 2.0}
     assert read[0] is not infos[0]
     assert isinstance(infos[0]["x"], torch.Tensor)
+
+
+@pytest.mark.gpu
+def test_infos_of_many_robots_are_read_before_the_next_rollout_overwrites_them():
+    values = torch.ones(5000, device="cuda")
+    read = infos_on_host([{"x": values}])
+    values.zero_()
+    assert aggregate_infos(read) == {"x": 1.0}
