@@ -170,28 +170,27 @@ class DemonstrationSaver(TrajectorySaver):
         self, step_i: int, actions: Tensor, rewards: Tensor, dones: Tensor, infos: Mapping[str, Any]
     ) -> None:
         """Fill the transition with what was seen and done; zeros for what only a training knows."""
-        transition, outcome = self.transition, self._last_outcome
-        transition.observations = outcome.obs
-        transition.critic_observations = outcome.critic_obs
+        self._start()
+        transition, outcome = self.transition, self._outcome
+        transition.observations = self.obs if outcome is None else outcome.obs
+        transition.critic_observations = self.critic_obs if outcome is None else outcome.critic_obs
         transition.actions = actions
         transition.rewards = rewards
         transition.dones = dones
         transition.action_mean = transition.action_sigma = torch.zeros_like(actions)
         transition.values = transition.actions_log_prob = torch.zeros_like(rewards)
 
-    @property
-    def _last_outcome(self) -> StepOutcome:
-        if self._outcome is None:
-            raise RuntimeError("nothing has happened yet: call get_transition() first")
-        return self._outcome
-
     def add_transition(self, step_i: int, infos: Mapping[str, Any]) -> None:
         """Store the last step and go on from where it led; a full buffer is saved outside of `collect_and_save`."""
         if self._closed:
             raise RuntimeError("the saver is closed; make a new one for the same folder to go on")
-        outcome = self._last_outcome
+        self._start()
+        outcome = self._outcome
         if self.transition.observations is None:
+            if outcome is None:
+                raise RuntimeError("nothing has happened since the last step: call get_transition() first")
             self.build_transition(step_i, outcome.actions, outcome.rewards, outcome.dones, infos)
+        self._outcome = None
         row = self.rollout_storage.step
         self.rollout_storage.add_transitions(self.transition)
         self.transition.clear()
@@ -202,7 +201,10 @@ class DemonstrationSaver(TrajectorySaver):
         self.transition_timeouts[row] = False if time_outs is None else time_outs.reshape(-1) > 0
         self._has_success |= success is not None
         self._successes[row] = False if success is None else success.reshape(-1) > 0
-        self.obs, self.critic_obs = outcome.next_obs, outcome.next_critic_obs
+        if outcome is None:
+            self.obs, self.critic_obs, _ = observe(self.env)
+        else:
+            self.obs, self.critic_obs = outcome.next_obs, outcome.next_critic_obs
         if not self._collecting and self.rollout_storage.step == self.rollout_storage_length:
             self.save_steps()
             self.rollout_storage.clear()

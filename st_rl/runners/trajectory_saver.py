@@ -170,7 +170,7 @@ class TrajectorySaver(abc.ABC):
     def dump_to_file(self, env_i: int, step_slice: slice) -> None:
         """Save one robot's steps as the next file of its trajectory."""
         start = int(self.dumped_traj_lengths[env_i])
-        stop = start + step_slice.stop - step_slice.start
+        stop = start + len(range(*step_slice.indices(self.rollout_storage.step)))
         name = layout.frame_file_name(start, stop, self.file_format)
         write_frames(os.path.join(self._folder(env_i), name), self.wrap_up_trajectory(env_i, step_slice))
         self.dumped_traj_lengths[env_i] = stop

@@ -350,6 +350,26 @@ class TestByHand:
         assert totals(tmp_path / "new") == on_disk(tmp_path / "new")
         assert_same_trajectories(read_back(tmp_path / "new"), env.trajectories())
 
+    def test_a_step_that_the_user_took_can_be_stored(self, tmp_path):
+        env = RecordingEnv(num_envs=2)
+        saver = DemonstrationSaver(env, EchoPolicy(), tmp_path, rollout_storage_length=6)
+        saver.init_traj_handlers()
+        for step_i in range(4):
+            actions = saver.get_policy_actions() + 1.0
+            _, rewards, dones, infos = env.step(actions)
+            saver.build_transition(step_i, actions, rewards, dones, infos)
+            saver.add_transition(step_i, infos)
+        with pytest.raises(RuntimeError, match=r"get_transition\(\) first"):
+            saver.add_transition(4, {})
+        saver.close()
+        assert_same_trajectories(read_back(tmp_path), env.trajectories())
+
+    def test_a_folder_with_the_folders_of_others_is_fresh(self, tmp_path):
+        (tmp_path / "collector_a" / "trajectory_7").mkdir(parents=True)
+        saver = record(tmp_path, RecordingEnv(num_envs=2))
+        assert (tmp_path / "trajectory_0").is_dir()
+        assert saver.total_timesteps == on_disk(tmp_path)[0]
+
     def test_deleting_a_saver_closes_it(self, tmp_path):
         env = RecordingEnv(num_envs=2)
         saver = DemonstrationSaver(env, EchoPolicy(), tmp_path, rollout_storage_length=6)

@@ -226,6 +226,11 @@ class TestFolders:
             data.get_batch()
         assert (tmp_path / "later").is_dir()
 
+    def test_neither_a_device_nor_a_folder_is_needed_to_make_one(self):
+        data = RolloutDataset("nowhere", 4)
+        assert (data.device, data.num_envs, data.num_dataset_looped) == ("cuda", 4, 0)
+        assert not Path("nowhere").exists()
+
     def test_several_folders_and_depths(self, tmp_path):
         write_trajectory(tmp_path / "a" / "collector", 0)
         write_trajectory(tmp_path / "b", 1)
@@ -331,6 +336,14 @@ class TestContents:
         batches = list(dataset(tmp_path))
         expected = [[1, 0, 0.2, 0], [1, 0.4, 1, 0]]
         torch.testing.assert_close(torch.cat([b.observation for b in batches]), torch.tensor(expected))
+
+    def test_assembling_replaces_the_components(self, tmp_path):
+        data = dataset(tmp_path)
+        data.metadata = {"obs_segments": {"b": 1, "a": 2}, "obs_disassemble_mapping": {"a": "normalized_image"}}
+        content = {"obs_a": torch.tensor([[0, 255]], dtype=torch.uint8), "obs_b": torch.ones(1, 1), "actions": 3}
+        assert data.assemble_obs_components(content) is content
+        assert list(content) == ["actions", "observations"]
+        assert content["observations"].tolist() == [[1.0, 0.0, 1.0]]
 
     def test_all_frames_once(self, three):
         data = dataset(three, 2)

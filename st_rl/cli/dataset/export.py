@@ -29,10 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(ExportOptions, arguments, "dataset export", __doc__ or "")
     if options.output is None:
         raise UsageError("where to? st-rl dataset export FOLDER --output FILE")
-    from st_rl.storage.rollout_files import exporting, upkeep
+    from st_rl.storage.rollout_files import exporting, layout
 
     savers = savers_in(options.folder)
-    folders = [path for saver in savers for path in upkeep.own_trajectories(saver)]
+    folders = [path for saver in savers for path in layout.own_trajectories(saver)]
     recorded = (episode for folder in track(folders, "exporting") for episode in exporting.episodes([folder]))
     target = options.output
     if options.format == "npz":

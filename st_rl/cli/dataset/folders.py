@@ -17,7 +17,7 @@ def inspect(folder: Path, words: str) -> dict[str, list[TrajectoryState]]:
     from st_rl.storage.rollout_files import layout, upkeep
 
     savers = savers_in(folder)
-    work = [(saver, path) for saver in savers for path in upkeep.own_trajectories(saver)]
+    work = [(saver, path) for saver in savers for path in layout.own_trajectories(saver)]
     metadata = {saver: layout.read_metadata(saver) or {} for saver in savers}
     found: dict[str, list[TrajectoryState]] = {saver: [] for saver in savers}
     for saver, path in track(work, words):

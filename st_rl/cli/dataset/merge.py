@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     target.mkdir(parents=True, exist_ok=True)
     if layout.read_metadata(target) is None:
         write_json(target / layout.METADATA_FILE, metadata)
-    work = [path for saver in savers for path in upkeep.own_trajectories(saver) if layout.frame_files(path)]
+    work = [path for saver in savers for path in layout.own_trajectories(saver) if layout.frame_files(path)]
     for path in track(work, "copying"):
         upkeep.merge_trajectory(path, str(target))
     states = list(upkeep.inspect_folder(str(target)))

@@ -28,7 +28,7 @@ class RolloutFileBase(IterableDataset, abc.ABC):
 
     def reset(self, env_ids: Sequence[int] | torch.Tensor | None = None) -> None:
         """Start all environments anew, or give some of them other trajectories."""
-        if env_ids is None or len(env_ids) == self.num_envs or not self.__initialized:
+        if env_ids is None or len(env_ids) == self.num_envs:
             self.reset_all()
             self.__initialized = True
         else:

@@ -35,7 +35,8 @@ class FrameStore:
         self.num_envs = num_envs
         self.device = device
         self.columns: dict[str, slice] = {}
-        self._frames = torch.zeros(num_envs, 0, 0, device=device)
+        # Nothing on the device before there is something to keep.
+        self._frames = torch.zeros(num_envs, 0, 0)
 
     def pack(self, frames: Frames) -> np.ndarray:
         """The fields of a file as `(n, F)`; `FrameFileError` when they do not fit. Any thread may call it."""

@@ -78,19 +78,18 @@ def read_frames(path: StrPath) -> Frames:
     return frames
 
 
-def assemble_observations(frames: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which `observations` is put together from components `obs_{name}`, decompressed, in segment order."""
-    result = dict(frames)
+def assemble_observations(frames: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the components `obs_{name}` of a file by `observations`: decompressed, in segment order; returns it."""
     kinds, parts = metadata.get("obs_disassemble_mapping") or {}, []
     for name in metadata.get("obs_segments") or {}:
-        if f"obs_{name}" not in result:
+        if f"obs_{name}" not in frames:
             raise FrameFileError(f"it has no obs_{name}, which the metadata promise")
-        part = result.pop(f"obs_{name}")
+        part = frames.pop(f"obs_{name}")
         parts.append(get_decompressor(kinds[name])(part) if name in kinds else part)
     if parts:
         join = torch.cat if isinstance(parts[0], torch.Tensor) else np.concatenate
-        result["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return result
+        frames["observations"] = join(parts, -1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return frames
 
 
 def read_complete_frames(path: StrPath, metadata: Mapping[str, Any]) -> Frames:

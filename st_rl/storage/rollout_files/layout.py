@@ -84,6 +84,12 @@ def trajectory_folders(root: StrPath) -> list[str]:
     return [entry.path for entry in walk(root) if entry.is_dir()]
 
 
+def own_trajectories(folder: StrPath) -> list[str]:
+    """The trajectory folders that lie directly in a folder, in natural order, the empty ones too."""
+    folder = os.fspath(folder)
+    return [path for path in trajectory_folders(folder) if os.path.dirname(path) == folder.rstrip(os.sep)]
+
+
 def read_metadata(folder: StrPath) -> dict[str, Any] | None:
     """What `metadata.json` of a folder says, in its order; None when it is missing or damaged."""
     try:

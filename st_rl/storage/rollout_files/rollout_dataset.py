@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,8 +297,8 @@ class RolloutDataset(TrajectoryPool):
         others = {name: array for name, array in frames.items() if name not in FIELDS}
         return LoadedFile(self._store.pack(frames), others)
 
-    def assemble_obs_components(self, traj_data: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy in which `observations` is put together from the components `obs_{name}`, decompressed, in order."""
+    def assemble_obs_components(self, traj_data: dict[str, Any]) -> dict[str, Any]:
+        """Replace the components `obs_{name}` by `observations`: decompressed, in segment order; returns the same."""
         return assemble_observations(traj_data, self.metadata)
 
     @property

@@ -80,13 +80,8 @@ def saver_folders(root: str) -> list[str]:
 def inspect_folder(folder: str) -> Iterator[TrajectoryState]:
     """The state of every trajectory of one saver, in natural order."""
     metadata = layout.read_metadata(folder) or {}
-    for trajectory in own_trajectories(folder):
+    for trajectory in layout.own_trajectories(folder):
         yield inspect_trajectory(trajectory, metadata)
-
-
-def own_trajectories(folder: str) -> list[str]:
-    """The trajectories that lie directly in a folder."""
-    return [path for path in layout.trajectory_folders(folder) if os.path.dirname(path) == folder]
 
 
 def totals(states: Iterable[TrajectoryState]) -> tuple[int, int]:
