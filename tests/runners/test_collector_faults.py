@@ -14,12 +14,15 @@ import pytest
 import torch
 
 from st_rl.cli import main
+from st_rl.runners import DaggerSaver
 from st_rl.storage.rollout_files import trajectory_pool
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
+from st_rl.utils.files import newest_checkpoint
 from st_rl.utils.heartbeat import Heartbeat
 from tests.runners.killed_collectors import EPISODE_LENGTH
 from tests.runners.test_demonstration import load, on_disk, totals
-from tests.storage.recordings import RecordingEnv, record
+from tests.runners.test_two_stage_runner import demonstrations, make
+from tests.storage.recordings import EchoPolicy, RecordingEnv, record
 
 NUM_DEATHS = 50
 
@@ -158,3 +161,43 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
     assert "is at work" in caplog.text
     assert "is gone: no sign of life" in caplog.text
     assert data.collectors.num_alive == 0
+
+
+def test_a_killed_trainer_is_noticed_and_goes_on_where_it_was(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.0)
+    data, run = demonstrations(tmp_path / "data"), tmp_path / "run"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(1)
+            make(data, log_dir=run, pretrain_iterations=-1, save_interval=1, log_interval=1000, engine="eager").learn(
+                10**6
+            )
+        finally:
+            os._exit(1)
+    while not (run / "model_3.pt").is_file():
+        time.sleep(0.01)
+    saver = DaggerSaver(RecordingEnv(num_envs=2), EchoPolicy(), tmp_path / "more", 4, training_policy_logdir=run)
+    saver.trainers.gone_after_s = 0.3
+    saver.init_traj_handlers()
+    caplog.set_level("INFO", "st_rl")
+    saver.collect_step(0)
+    assert "is at work" in caplog.text
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    begin = time.monotonic()
+    while "is gone" not in caplog.text and time.monotonic() - begin < 5:
+        saver.collect_step(0)
+        saver.load_latest_training_policy()
+    assert "is gone" in caplog.text
+    newest = newest_checkpoint(run)
+    assert newest is not None
+    resumed = make(data, log_dir=run, pretrain_iterations=-1)
+    resumed.load(newest)
+    done = resumed.current_learning_iteration
+    assert done >= 3
+    resumed.learn(2)
+    resumed.close()
+    saver.check_stop()
+    assert saver.training_policy_iteration == done + 2, "the collector did not follow the resumed training"
+    saver.close()
