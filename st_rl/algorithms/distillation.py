@@ -55,6 +55,17 @@ def action_distance(kind: str, mean: Tensor, std: Tensor, labels: Tensor, label_
     return vector_distance(kind, mean, labels)
 
 
+def teacher_std(student: Any, teacher: Any) -> Tensor:
+    """The teacher's standard deviation `(A,)`; ValueError where one of the two policies has none."""
+    for policy in (student, teacher):
+        if getattr(policy, "std", None) is None or getattr(policy, "action_bound", None) is not None:
+            raise ValueError(
+                f"distill_target='kl' compares two Gaussians, which a {type(policy).__name__} without a standard "
+                "deviation or with an action_bound is not; use 'max_log_prob' or 'real'"
+            )
+    return teacher.std.detach().clamp(min=MIN_TEACHER_STD)
+
+
 def bounded_statistics(mean: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """What is worth watching when actions are bounded: their distance, also before the tanh that bounds them, 0-d."""
     before = [torch.atanh(value.clamp(-_INSIDE_ONE, _INSIDE_ONE)) for value in (mean, labels)]

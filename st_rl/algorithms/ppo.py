@@ -14,7 +14,7 @@ from st_rl.algorithms.saved_algorithm import SavedAlgorithm
 from st_rl.algorithms.symmetry import SymmetricLearning
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.normalizer import EmpiricalNormalization, scaled
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -309,8 +309,7 @@ class PPO(SavedAlgorithm):
         ):
             # The actor's last observation says nothing to a critic that sees another one, even of the same width.
             return None
-        final, normalizer = final.to(self.device), self._critic_stream_normalizer
-        return normalizer.normalize(final) if isinstance(normalizer, EmpiricalNormalization) else normalizer(final)
+        return scaled(self._critic_stream_normalizer, final.to(self.device))
 
     @property
     def _critic_stream_normalizer(self) -> nn.Module:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from st_rl.modules import ActorCriticMutex, policy_class
+from st_rl.modules import ActorCriticMutex, EmpiricalNormalization, policy_class
 from st_rl.utils.config import without_nulls
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
@@ -53,6 +54,21 @@ def load_teacher(
     policy.to(device).eval().requires_grad_(False)
     has_snapshot = bool(path) or isinstance(policy, ActorCriticMutex)
     return Teacher(policy, has_snapshot, snapshot.get("obs_norm_state_dict") or None)
+
+
+def make_teacher_normalizer(statistics: Mapping[str, Any] | None, stream: str, width: int) -> nn.Module:
+    """What scales the observations of `stream`, so many numbers wide, for the teacher, and never learns."""
+    if statistics is None:
+        return nn.Identity().eval()
+    taught_on = statistics["_mean"].numel()
+    if taught_on != width:
+        raise ValueError(
+            f"the teacher was trained on {taught_on} observations, the {stream} here have {width}; "
+            "check label_action_with_critic_obs and the observations of both tasks"
+        )
+    normalizer = EmpiricalNormalization(shape=[width], until=1.0e8)
+    normalizer.load_state_dict(statistics)
+    return normalizer.eval()
 
 
 def _build(student: Any, settings: dict[str, Any], class_name: str, sees_critic_obs: bool) -> Any:

@@ -11,17 +11,18 @@ from st_rl.algorithms.distillation import (
     BOUNDED_TARGETS,
     DISTILL_TARGETS,
     LATENT_TARGETS,
-    MIN_TEACHER_STD,
     action_distance,
     bounded_statistics,
     check_target,
     latent_width,
+    teacher_std,
     vector_distance,
 )
 from st_rl.algorithms.lr_scheduler import make_lr_scheduler
 from st_rl.algorithms.ppo import PPO
-from st_rl.algorithms.teacher import load_teacher
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
+from st_rl.modules.gaussian import SquashedGaussian
+from st_rl.modules.normalizer import EmpiricalNormalization, scaled
 from st_rl.storage.mini_batches import leaves
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
@@ -144,7 +145,10 @@ class TPPO(PPO):
             self.device,
         )
         self.teacher_actor_critic = self._teacher.policy
-        self._teacher_std = self._make_teacher_std()
+        # Only the distance between two Gaussians needs it.
+        self._teacher_std = (
+            teacher_std(self.actor_critic, self.teacher_actor_critic) if distill_target == "kl" else None
+        )
         self._prepare_latents()
 
     def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> Any:
@@ -156,18 +160,6 @@ class TPPO(PPO):
                 "use schedule='fixed' with a scheduler"
             )
         return None if name is None else make_lr_scheduler(name, self.optimizer, settings)
-
-    def _make_teacher_std(self) -> Tensor | None:
-        """The teacher's standard deviation `(A,)`, where the distance to the student needs it."""
-        if self.distill_target != "kl":
-            return None
-        for policy in (self.actor_critic, self.teacher_actor_critic):
-            if getattr(policy, "std", None) is None or getattr(policy, "action_bound", None) is not None:
-                raise ValueError(
-                    f"distill_target='kl' compares two Gaussians, which a {type(policy).__name__} without a standard "
-                    "deviation or with an action_bound is not; use 'max_log_prob' or 'real'"
-                )
-        return self.teacher_actor_critic.std.detach().clamp(min=MIN_TEACHER_STD)
 
     def _prepare_latents(self) -> None:
         """Set the weights of the latent losses; refuse components that cannot be compared."""
@@ -190,23 +182,23 @@ class TPPO(PPO):
         if not self._teacher.has_snapshot:
             return
         stream, width = ("critic_obs", num_critic_obs) if self._teacher_sees_critic_obs else ("obs", num_obs)
-        statistics = self._teacher.obs_statistics
-        if statistics is None:
-            if self.empirical_normalization:
-                logger.info(f"the teacher was trained without normalisation: {stream} are not normalised")
-            normalizer: nn.Module = nn.Identity()
-        else:
-            taught_on = statistics["_mean"].numel()
-            if taught_on != width:
-                raise ValueError(
-                    f"the teacher was trained on {taught_on} observations, the {stream} here have {width}; "
-                    "check label_action_with_critic_obs and the observations of both tasks"
-                )
+        normalizer = make_teacher_normalizer(self._teacher.obs_statistics, stream, width)
+        if isinstance(normalizer, EmpiricalNormalization):
             logger.info(f"{stream} are normalised with the frozen statistics of the teacher")
-            normalizer = EmpiricalNormalization(shape=[width], until=1.0e8)
-            normalizer.load_state_dict(statistics)
-        self._teacher_normalizer = normalizer.to(self.device).eval()
+        elif self.empirical_normalization:
+            logger.info(f"the teacher was trained without normalisation: {stream} are not normalised")
+        self._teacher_normalizer = normalizer.to(self.device)
         setattr(self, f"{stream}_normalizer", self._teacher_normalizer)
+
+    def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """The statistics that a checkpoint brings; the teacher's stay its own."""
+        states = super()._normalizer_states(state_dict)
+        for key, normalizer in self._normalizers().items():
+            if normalizer is self._teacher_normalizer and key in states:
+                mean = states.pop(key)["_mean"]
+                if not torch.equal(mean.to(self.device), normalizer.state_dict()["_mean"]):
+                    logger.warning(f"'{key}' of the checkpoint is not loaded: the scale of the teacher stays")
+        return states
 
     @property
     def _teacher_sees_critic_obs(self) -> bool:
@@ -292,10 +284,10 @@ class TPPO(PPO):
 
     def _as_seen(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Raw observations as the networks see them, without counting them in the statistics."""
-        seen = _scaled(self.obs_normalizer, obs.to(self.device))
+        seen = scaled(self.obs_normalizer, obs.to(self.device))
         if self.storage.critic_observations is None:
             return seen, seen
-        return seen, _scaled(self.critic_obs_normalizer, critic_obs.to(self.device))
+        return seen, scaled(self.critic_obs_normalizer, critic_obs.to(self.device))
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Compute returns and advantages, if anything learns from them."""
@@ -358,15 +350,14 @@ class TPPO(PPO):
             policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         labels = minibatch.action_labels
         # Mirrored samples, which follow the real ones, have no labels.
-        mean = policy.bounded(policy.action_mean[: labels.shape[0]])
-        std = policy.action_std[: labels.shape[0]]
+        mean, std = (value[: labels.shape[0]] for value in (policy.action_mean, policy.action_std))
         if self.distill_target == "max_log_prob" and policy.action_bound is not None:
-            distance = -policy.get_actions_log_prob(labels)
+            distance = -SquashedGaussian(mean, std, policy.action_bound).log_prob(labels).sum(dim=-1)
         else:
-            distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
+            distance = action_distance(self.distill_target, policy.bounded(mean), std, labels, self._teacher_std)
         losses["distillation_loss"] = distance.mean()
         if self.distill_target in BOUNDED_TARGETS:
-            stats |= bounded_statistics(mean.detach(), labels)
+            stats |= bounded_statistics(policy.bounded(mean).detach(), labels)
         return losses | self._latent_losses(minibatch), inter_vars, stats
 
     def _latent_losses(self, minibatch: Any) -> dict[str, Tensor]:
@@ -392,8 +383,3 @@ class TPPO(PPO):
             return torch.where(chosen.view(1, -1, 1), 2.0 * torch.rand_like(leaf) - 1.0, leaf)
 
         return buffer_func(hidden_states, resample)
-
-
-def _scaled(normalizer: nn.Module, obs: Tensor) -> Tensor:
-    """Observations `(..., O)` through a normaliser whose statistics stay as they are."""
-    return normalizer.normalize(obs) if isinstance(normalizer, EmpiricalNormalization) else normalizer(obs)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from st_rl.algorithms import PPO
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.normalizer import EmpiricalNormalization, scaled
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
@@ -82,10 +82,10 @@ class TwoStageRunner(OnPolicyRunner):
         """Let the algorithm store a recorded step; what follows it is normalised as the algorithm does."""
         self._was_pretraining = True
         self.alg.collect_transition_from_dataset(transition, infos)
-        obs = _frozen(self.alg.obs_normalizer, transition.next_observation)
+        obs = scaled(self.alg.obs_normalizer, transition.next_observation)
         critic_obs = obs
         if self._sizes.has_critic_obs:
-            critic_obs = _frozen(self.alg.critic_obs_normalizer, transition.next_privileged_observation)
+            critic_obs = scaled(self.alg.critic_obs_normalizer, transition.next_privileged_observation)
         return obs, critic_obs, transition.reward, transition.done, infos
 
     def _hand_over(self) -> tuple[Tensor, Tensor]:
@@ -213,8 +213,3 @@ class TwoStageRunner(OnPolicyRunner):
             "files_skipped": dataset.num_files_skipped,
             "trajectories_refused": dataset.num_trajectories_refused,
         }
-
-
-def _frozen(normalizer: Any, obs: Tensor) -> Tensor:
-    """Normalised observations; the statistics stay as they are."""
-    return normalizer.normalize(obs) if isinstance(normalizer, EmpiricalNormalization) else normalizer(obs)

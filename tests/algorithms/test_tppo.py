@@ -174,6 +174,21 @@ def test_the_teacher_sees_its_own_scale_for_ever(tmp_path, caplog, sees_critic_o
     assert set(alg.state_dict()) >= {f"{stream}_norm_state_dict"}
 
 
+def test_a_checkpoint_with_another_scale_leaves_the_teacher_its_own(tmp_path, caplog):
+    """A student that learned with PPO before brings statistics of its own, on which the teacher was not trained."""
+    normalizer = statistics(3.0 + 2.0 * torch.randn(50, CRITIC_DIM))
+    alg, _ = make_tppo(tmp_path, normalizer=normalizer, empirical_normalization=True)
+    alg.load_state_dict(alg.state_dict())
+    assert "is not loaded" not in caplog.text
+    before = make_ppo(empirical_normalization=True)
+    for stream, width in (("obs", OBS_DIM), ("critic_obs", CRITIC_DIM)):
+        getattr(before, f"{stream}_normalizer")(torch.randn(40, width))
+    alg.load_state_dict(before.state_dict())
+    assert torch.equal(alg.obs_normalizer.mean, before.obs_normalizer.mean)
+    assert torch.equal(alg.critic_obs_normalizer.mean, normalizer.mean)
+    assert "'critic_obs_norm_state_dict' of the checkpoint is not loaded: the scale of the teacher stays" in caplog.text
+
+
 def test_a_teacher_without_statistics_sees_raw_observations(tmp_path, caplog):
     alg, _ = make_tppo(tmp_path, empirical_normalization=True)
     assert isinstance(alg.critic_obs_normalizer, nn.Identity)

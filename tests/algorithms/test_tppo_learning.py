@@ -222,6 +222,24 @@ def test_bounded_students_are_compared_by_the_actions_they_take(target):
         make_ppo(policy=policy, algorithm=TPPO, distill_target="kl")
 
 
+@pytest.mark.parametrize(
+    ("target", "bound"), [("real", None), ("kl", None), ("max_log_prob", None), ("max_log_prob", 2.0)]
+)
+def test_mirrored_samples_have_no_labels(target, bound):
+    policy = modules.ActorCritic(
+        OBS_DIM, CRITIC_DIM, NUM_ACTIONS, actor_hidden_dims=[8], action_bound=bound,
+        obs_segments={"command": 2, "joints": 2}, critic_obs_segments={"command": 2, "joints": 2, "height": 1},
+    )  # fmt: skip
+    kinds = {"command": "scalar", "joints": "joints"}
+    symmetry = {"joint_names": ["left_hip", "right_hip"], "obs": kinds, "critic_obs": {**kinds, "height": "scalar"}}
+    alg = make_ppo(policy=policy, algorithm=TPPO, distill_target=target, symmetry_cfg=symmetry)
+    collect(alg, random_steps(6, 5))
+    batch = first_mini_batch(alg)
+    mirrored = alg.compute_losses(batch)[0]["distillation_loss"]
+    alg.symmetry = None
+    torch.testing.assert_close(mirrored, alg.compute_losses(batch)[0]["distillation_loss"])
+
+
 def test_without_ppo_only_the_actor_learns_and_nothing_is_returned(tmp_path):
     alg, _ = make_tppo(tmp_path, using_ppo=False, learning_rate=1e-2)
     before = parameters_of(alg)
