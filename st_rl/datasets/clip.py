@@ -181,9 +181,20 @@ def linear_velocity(positions: np.ndarray, dt: float) -> np.ndarray:
     return np.gradient(positions, dt, axis=0, edge_order=2 if len(positions) > 2 else 1)
 
 
-def frame_rate(source: str, times: Any) -> float:
-    """Frames a second of time stamps `(F,)`; MotionError unless they rise evenly."""
-    times = _array(source, "time", times).reshape(-1)
+def single_number(source: str, field: str, value: Any) -> float:
+    """The number that a file gives, alone or in an array of one; MotionError for anything else."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.size != 1 or not np.isfinite(array).all():
+        raise MotionError(source, field, f"is {value!r}", "give a number")
+    return float(array.item())
+
+
+def frame_rate(source: str, times: Any, num_frames: int) -> float:
+    """Frames a second of time stamps, one for each of the frames; MotionError unless they rise evenly."""
+    times = _array(source, "time", np.ravel(times), (num_frames,))
     steps = np.diff(times)
     if len(steps) == 0:
         raise MotionError(source, "time", "has a single frame", "a clip needs two frames or more")

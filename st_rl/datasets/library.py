@@ -35,10 +35,10 @@ def motion_paths(name: str | Path) -> list[Path]:
     return of_gait
 
 
-def load_clips(names: Sequence[str | Path], joint_names: Sequence[str] | None = None) -> list[MotionClip]:
-    """The clips of several names; `joint_names` are for files that do not name their joints."""
+def load_clips(names: Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
+    """The clips of several names; `robot_joints` are for files whose joints are in the robot's order, without names."""
     paths = [path for name in names for path in motion_paths(name)]
-    clips = [clip for path in paths for clip in read_motion(path, joint_names=joint_names)]
+    clips = [clip for path in paths for clip in read_motion(path, robot_joints=robot_joints)]
     if not clips:
         raise ValueError("no motions are named: give at least one file or clip")
     return clips

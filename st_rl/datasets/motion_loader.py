@@ -16,6 +16,7 @@ from st_rl.datasets.formats.amp import (
     amp_dictionary,
     column_names,
     read_trajectories,
+    unit_rotations,
 )
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.datasets.formats.retargeted import is_retargeted
@@ -269,14 +270,8 @@ class AMPLoader:
             frames = self.reorder_from_pybullet_to_isaac(frames)
         rotation = list(self._layout.rotation)
         if rotation:
-            length = np.linalg.norm(frames[:, rotation], axis=1, keepdims=True)
-            if (length < 1.0e-6).any():
-                frame = int(np.flatnonzero(length[:, 0] < 1.0e-6)[0])
-                raise MotionError(
-                    trajectory.source, "root rotation", f"is zero at frame {frame}", "write unit quaternions x, y, z, w"
-                )
-            signs = np.where(frames[:, rotation[3:]] < 0, -1.0, 1.0)
-            frames[:, rotation] *= signs / length
+            unit = unit_rotations(trajectory.source, frames[:, rotation])
+            frames[:, rotation] = np.where(unit[:, 3:] < 0, -unit, unit)
         return frames
 
     def _draw(self, size: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from st_rl.datasets.clip import MotionError, frame_rate, make_clip
+from st_rl.datasets.clip import MotionError, frame_rate, make_clip, single_number
 from tests.datasets.clips import smooth_rotations, some_clip
 
 TIME = np.arange(101) / 50.0
@@ -72,13 +72,23 @@ def test_frame_rate_and_names_are_checked():
 
 
 def test_time_stamps_give_the_frame_rate_and_must_rise_evenly():
-    assert frame_rate("f", np.arange(11) * 0.04) == pytest.approx(25.0)
+    assert frame_rate("f", np.arange(11) * 0.04, 11) == pytest.approx(25.0)
     with pytest.raises(MotionError, match=r"f: time goes from 0.2 to 0.1 s at frame 3; sort the frames"):
-        frame_rate("f", [0.0, 0.1, 0.2, 0.1, 0.3])
+        frame_rate("f", [0.0, 0.1, 0.2, 0.1, 0.3], 5)
     with pytest.raises(MotionError, match=r"time has steps from 0\.1 to 0\.3 s"):
-        frame_rate("f", [0.0, 0.1, 0.2, 0.5])
+        frame_rate("f", [0.0, 0.1, 0.2, 0.5], 4)
     with pytest.raises(MotionError, match="single frame"):
-        frame_rate("f", [0.0])
+        frame_rate("f", [0.0], 1)
+    with pytest.raises(MotionError, match=r"time has shape \(2,\), expected \(3,\)"):
+        frame_rate("f", [0.0, 0.1], 3)
+
+
+def test_a_single_number_may_be_in_an_array():
+    for value in (30, 30.0, np.array(30.0), np.array([30]), [30]):
+        assert single_number("f", "fps", value) == 30.0
+    for value in (None, "soon", [], [30, 20], [[1], [2, 3]], float("nan")):
+        with pytest.raises(MotionError, match=r"f: fps is .*; give a number"):
+            single_number("f", "fps", value)
 
 
 def test_length_counts_from_the_first_frame_to_the_last():

@@ -10,6 +10,7 @@ import pytest
 from st_rl.datasets.clip import Bodies, MotionError
 from st_rl.datasets.formats import read_motion, write_motion
 from st_rl.datasets.formats.amp import QUADRUPED_JOINTS, amp_dictionary, column_names
+from st_rl.datasets.processing import reorder_joints
 from tests.datasets.clips import FEET, JOINTS, random_quaternions, smooth_rotations, some_clip
 
 ARRAYS = ("joint_pos", "joint_vel", "root_pos", "root_rot", "root_lin_vel", "root_ang_vel")
@@ -127,8 +128,10 @@ def test_amp_pickles_hold_several_clips_and_other_files_one(tmp_path):
     assert [clip.name for clip in read_motion(tmp_path / "both.pkl")] == ["one", "two"]
     with pytest.raises(MotionError, match=r"both.npz: the file cannot hold 2 clips; write each"):
         write_motion(tmp_path / "both.npz", clips)
-    with pytest.raises(MotionError, match=r"the format 'csv' does not go with '.npz'; use one of: amp"):
+    with pytest.raises(MotionError, match=r"the suffix '.npz' does not go with 'csv'; use one of: amp"):
         write_motion(tmp_path / "both.npz", clips[0], "csv")
+    with pytest.raises(MotionError, match=r"the suffix '.bvh' is that of no format; use one of: amp"):
+        write_motion(tmp_path / "both.bvh", clips[0])
 
 
 def test_amp_without_names_is_the_layout_of_a_quadruped(tmp_path):
@@ -146,6 +149,36 @@ def test_amp_without_names_is_the_layout_of_a_quadruped(tmp_path):
     assert_same_rotations(clip.root_rot, frames[:, [6, 3, 4, 5]], 1e-12)
     (named,) = read_motion(path, joint_names=[f"j{i}" for i in range(12)])
     assert named.joint_names[3] == "j3"
+
+
+def test_the_order_of_a_robot_counts_only_where_a_file_follows_it(tmp_path):
+    # A robot whose left legs come first, as most do: the legs of AMP files stay where that layout has them.
+    robot = tuple(f"{leg}_{joint}_joint" for leg in ("FL", "FR", "RL", "RR") for joint in ("hip", "thigh", "calf"))
+    frames = np.tile(np.arange(61.0), (3, 1))
+    frames[:, 3:7] = [0.0, 0.0, 0.0, 1.0]
+    (tmp_path / "dog.json").write_text(json.dumps({"FrameDuration": 0.02, "Frames": frames.tolist()}))
+    (clip,) = read_motion(tmp_path / "dog.json", robot_joints=robot)
+    assert clip.joint_names == QUADRUPED_JOINTS
+    assert reorder_joints(clip, robot).joint_pos[0].tolist() == [10, 11, 12, 7, 8, 9, 16, 17, 18, 13, 14, 15]
+
+    (tmp_path / "dog.csv").write_text("\n".join(",".join(map(str, row[:19])) for row in frames))
+    (clip,) = read_motion(tmp_path / "dog.csv", robot_joints=robot)
+    assert clip.joint_names == robot
+    (clip,) = read_motion(tmp_path / "dog.csv", robot_joints=robot, joint_names=QUADRUPED_JOINTS)
+    assert clip.joint_names == QUADRUPED_JOINTS
+
+
+def test_a_table_of_a_spreadsheet_loses_no_frame(tmp_path):
+    row = "0,0,0.3,0,0,0,1,0.1,0.2\r\n"
+    (tmp_path / "sheet.csv").write_bytes(b"\xef\xbb\xbf" + 4 * row.encode())
+    (clip,) = read_motion(tmp_path / "sheet.csv")
+    assert clip.num_frames == 4
+    assert clip.joint_names == ("joint_0", "joint_1")
+
+
+def test_a_table_that_forgets_its_frame_rate_says_so(tmp_path, caplog):
+    write_motion(tmp_path / "slow.csv", some_clip(fps=50.0))
+    assert "cannot say that it has 50 frames a second: read it with fps=50" in caplog.text
 
 
 def test_a_table_may_name_its_columns_and_its_time(tmp_path):
@@ -184,12 +217,21 @@ def npz(tmp_path, **changes):
         ({"time": np.array([0.0, 0.1, 0.05, 0.2])}, r"time goes from 0.1 to 0.05 s at frame 2"),
         ({"fps": None}, r"fps is missing; say how many"),
         ({"fps": np.array(-5.0)}, r"fps is -5"),
+        ({"fps": np.array([])}, r"fps is array.*; give a number"),
+        ({"weight": np.array("much")}, r"weight is array.*; give a number"),
+        ({"time": np.arange(3.0)}, r"time has shape \(3,\), expected \(4,\)"),
+        ({"dof_positions": np.array(1.0)}, r"dof_positions has shape \(\); store it as \(frames, joints\)"),
+        ({"body_positions": np.zeros((4, 0, 3))}, r"body_positions has shape .* \(frames, bodies, 3\), root first"),
+        ({"body_linear_velocities": np.zeros(4)}, r"body_linear_velocities has shape \(4,\)"),
         ({"dof_names": np.array(["a", {"b": 1}], dtype=object)}, r"the file cannot be read .*store plain arrays"),
     ],
 )
 def test_a_numpy_file_that_cannot_be_used_is_refused(tmp_path, changes, message):
     with pytest.raises(MotionError, match=r"bad\.npz: " + message):
         read_motion(npz(tmp_path, **changes))
+
+
+ROOTED = [[0.0] * 6 + [1.0, 0.1, 0.2]] * 3
 
 
 @pytest.mark.parametrize(
@@ -206,6 +248,12 @@ def test_a_numpy_file_that_cannot_be_used_is_refused(tmp_path, changes, message)
         ({"FrameDuration": "soon"}, "FrameDuration is 'soon'; give a number"),
         ({"FrameDuration": None}, "FrameDuration is None; give a number"),
         ({"MotionWeight": -1}, "MotionWeight is -1"),
+        ({"Fields": 61}, "Fields is 61; list the names of all columns"),
+        ({"Frames": [[0.0] * 61] * 3}, "root rotation is zero at frame 0; write unit quaternions"),
+        (
+            {"Frames": ROOTED, "Fields": [*column_names(["a"], [])[:8], "foot_pos_FR_x"]},
+            "Fields lack x, y or z of FR; name foot_pos_FOOT_x",
+        ),
     ],
 )
 def test_an_amp_file_that_cannot_be_used_is_refused(tmp_path, changes, message):
@@ -236,6 +284,14 @@ class Malicious:
             {"dof_pos": np.zeros((3, 2)), "root_pos": np.zeros((3, 3)), "root_rot": np.zeros(3), "fps": 30},
             r"root_rot has shape \(3,\)",
         ),
+        (
+            {"dof_pos": [[0.0], [0.0, 1.0]], "root_pos": np.zeros((2, 3)), "root_rot": np.ones((2, 4)), "fps": 30},
+            r"dof_pos is not an array of numbers",
+        ),
+        (
+            {"dof_pos": np.ones((2, 1)), "root_pos": np.zeros((2, 3)), "root_rot": np.ones((2, 4)), "fps": "30 Hz"},
+            r"fps is '30 Hz'; give a number",
+        ),
         ([1, 2], "the pickle holds no trajectories"),
         ({"walk": {"Frames": [[0.0]]}}, "FrameDuration is missing"),
     ],
@@ -254,12 +310,19 @@ def test_a_pickle_that_cannot_be_used_is_refused_and_nothing_in_it_runs(tmp_path
         ("1,x\n2,3\n", "the table is not numbers"),
         ("time,a,b\n0,1\n", "the header names 3 columns of 2"),
         ("", r"the table has shape \(0,\)"),
+        ("0,1,\xe9", "the text is not UTF-8"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, message):
-    (tmp_path / "bad.csv").write_text(text)
+    (tmp_path / "bad.csv").write_bytes(text.encode("latin1"))
     with pytest.raises(MotionError, match=r"bad\.csv: " + message):
         read_motion(tmp_path / "bad.csv")
+
+
+def test_a_frame_rate_of_zero_is_not_taken_for_none(tmp_path):
+    (tmp_path / "bad.csv").write_text(3 * "0,0,0.3,0,0,0,1,0.1\n")
+    with pytest.raises(MotionError, match=r"bad\.csv: fps is 0"):
+        read_motion(tmp_path / "bad.csv", fps=0.0)
 
 
 def test_other_files_are_refused(tmp_path):
@@ -267,6 +330,10 @@ def test_other_files_are_refused(tmp_path):
         read_motion(tmp_path / "walk.bvh")
     with pytest.raises(MotionError, match=r"walk\.npz: the file is not there"):
         read_motion(tmp_path / "walk.npz")
+    with open(tmp_path / "array.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(MotionError, match=r"array\.npz: the file cannot be read \(it is a single array"):
+        read_motion(tmp_path / "array.npz")
     (tmp_path / "walk.json").write_text("{")
     with pytest.raises(MotionError, match=r"walk\.json: the text is not JSON"):
         read_motion(tmp_path / "walk.json")

@@ -14,7 +14,8 @@ class ReadingOptions:
     robot: str = "quadruped"
     """The robot that moves: the path of an MJCF file, or the name of a built-in robot."""
     joint_names: tuple[str, ...] | None = None
-    """Joints in the order of the file, for formats that do not name them; those of the robot when None."""
+    """Joints in the order of the file, for formats that do not name them. When None: those of the robot, of AMP files
+    those of FR, FL, RR, RL."""
     fps: float | None = None
     """Frames a second, for files that do not say."""
 
@@ -27,11 +28,11 @@ def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
     paths: list[Path] = [path for name in motions for path in motion_paths(name)]
     clips = []
     for path in paths:
-        names = options.joint_names
-        if names is None:
+        robot_joints = None
+        if options.joint_names is None:
             unnamed = read_motion(path, fps=options.fps)
-            names = _robot_joints(options.robot, len(unnamed[0].joint_names))
-        clips += read_motion(path, joint_names=names, fps=options.fps)
+            robot_joints = _robot_joints(options.robot, len(unnamed[0].joint_names))
+        clips += read_motion(path, joint_names=options.joint_names, robot_joints=robot_joints, fps=options.fps)
     return clips
 
 

@@ -27,6 +27,7 @@ def read_motion(
     path: str | Path,
     *,
     joint_names: Sequence[str] | None = None,
+    robot_joints: Sequence[str] | None = None,
     body_names: Sequence[str] | None = None,
     foot_names: Sequence[str] | None = None,
     fps: float | None = None,
@@ -36,6 +37,8 @@ def read_motion(
     Args:
         path: The file; its suffix and its content tell the format.
         joint_names: Joints in the order of the file, for formats that do not name them.
+        robot_joints: Joints of the robot, for formats that have them in its order (mjlab, csv, GMR) and no
+            `joint_names`; the legs of AMP files without names are in an order of their own, FR, FL, RR, RL.
         body_names: Links in the order of the file, likewise.
         foot_names: Feet in the order of the file, for AMP files without names.
         fps: Frames a second, for formats that do not say; overrides what a file says, except AMP's FrameDuration.
@@ -46,13 +49,14 @@ def read_motion(
         raise MotionError(str(path), "the suffix", f"is '{suffix}'", f"use one of {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise MotionError(str(path), "the file", "is not there", "give the path of a motion file")
+    in_order = robot_joints if joint_names is None else joint_names
     if suffix == ".npz":
-        return read_npz(path, joint_names, body_names, fps)
+        return read_npz(path, in_order, body_names, fps)
     if suffix == ".csv":
-        return read_csv(path, joint_names, fps)
+        return read_csv(path, in_order, fps)
     content = load_pickle(path) if suffix in PICKLES else None
     if is_retargeted(content):
-        return read_gmr(path, content, joint_names, fps)
+        return read_gmr(path, content, in_order, fps)
     return read_amp(path, joint_names, foot_names, content)
 
 
@@ -70,7 +74,8 @@ def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], for
     name = format or next((name for name, (_, suffixes) in FORMATS.items() if suffix in suffixes), None)
     if name not in FORMATS or suffix not in FORMATS[name][1]:
         known = "; ".join(f"{name} {' '.join(suffixes)}" for name, (_, suffixes) in FORMATS.items())
-        raise MotionError(str(path), "the format", f"'{name}' does not go with '{suffix}'", f"use one of: {known}")
+        problem = f"'{suffix}' is that of no format" if format is None else f"'{suffix}' does not go with '{format}'"
+        raise MotionError(str(path), "the suffix", problem, f"use one of: {known}")
     if len(clips) != 1 and not (name == "amp" and suffix in PICKLES):
         raise MotionError(str(path), "the file", f"cannot hold {len(clips)} clips", "write each to a file of its own")
     FORMATS[name][0](path, clips)

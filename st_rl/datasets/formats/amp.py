@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.datasets import quaternions
-from st_rl.datasets.clip import MotionClip, MotionError, make_clip
+from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils.files import atomic_write
 
@@ -99,7 +99,9 @@ def _trajectory(name: str, content: Any, source: str) -> AmpTrajectory:
         raise MotionError(
             source, "Frames", f"hold no number at frame {row}, column {column}", "cut the clip there or repair it"
         )
-    duration, weight = _number(content, "FrameDuration", source), _number(content, "MotionWeight", source, 1.0)
+    given_weight = content.get("MotionWeight")
+    duration = single_number(source, "FrameDuration", content["FrameDuration"])
+    weight = 1.0 if given_weight is None else single_number(source, "MotionWeight", given_weight)
     if duration <= 0:
         raise MotionError(source, "FrameDuration", f"is {duration} s, so time does not rise", "give positive seconds")
     if weight < 0:
@@ -107,23 +109,12 @@ def _trajectory(name: str, content: Any, source: str) -> AmpTrajectory:
     return AmpTrajectory(name, frames, _fields(content, frames.shape[1], source), duration, weight, source)
 
 
-def _number(content: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
-    """A number of a file, or its default where the file has none."""
-    value = content.get(key)
-    value = default if value is None else value
-    try:
-        number = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not np.isfinite(number):
-        raise MotionError(source, key, f"is {value!r}", "give a number")
-    return number
-
-
 def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, ...] | None:
     """The names of the columns, if the file has any."""
     if content.get("Fields") is None:
         return None
+    if not np.iterable(content["Fields"]):
+        raise MotionError(source, "Fields", f"is {content['Fields']!r}", "list the names of all columns")
     fields = tuple(str(name) for name in content["Fields"])
     if len(fields) != width:
         raise MotionError(
@@ -133,6 +124,15 @@ def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, .
     if repeated:
         raise MotionError(source, "Fields", f"repeat {', '.join(repeated)}", "name every column once")
     return fields
+
+
+def unit_rotations(source: str, rotations: np.ndarray) -> np.ndarray:
+    """Quaternions `(F, 4)` of a file with length one; MotionError for one of zeros."""
+    length = np.linalg.norm(rotations, axis=1, keepdims=True)
+    if (length < 1.0e-6).any():
+        frame = int(np.flatnonzero(length[:, 0] < 1.0e-6)[0])
+        raise MotionError(source, "root rotation", f"is zero at frame {frame}", "write unit quaternions x, y, z, w")
+    return rotations / length
 
 
 def read_amp(
@@ -175,12 +175,14 @@ def _clip(trajectory: AmpTrajectory, joint_names: Sequence[str] | None, foot_nam
     for name, value in {**parts, "joint_pos": joint_pos}.items():
         if value is None:
             raise MotionError(source, "Fields", f"lack {name}", f"name its columns {name}_... (found: {fields})")
-    root_pos, root_rot = np.asarray(parts["root_pos"]), quaternions.normalized(np.asarray(parts["root_rot"]))
+    root_pos, root_rot = np.asarray(parts["root_pos"]), unit_rotations(source, np.asarray(parts["root_rot"]))
     lin_vel, ang_vel = block("root_lin_vel", _AXES), block("root_ang_vel", _AXES)
     made_feet = None
     if feet:
         pos, vel = (block(name, [f"{foot}_{a}" for foot in feet for a in _AXES]) for name in ("foot_pos", "foot_vel"))
-        made_feet = _feet_in_world(feet, np.asarray(pos), vel, root_pos, root_rot, lin_vel, ang_vel)
+        if pos is None:
+            raise MotionError(source, "Fields", f"lack x, y or z of {', '.join(feet)}", "name foot_pos_FOOT_x, _y, _z")
+        made_feet = _feet_in_world(feet, pos, vel, root_pos, root_rot, lin_vel, ang_vel)
     return make_clip(
         trajectory.name,
         1.0 / trajectory.frame_duration,

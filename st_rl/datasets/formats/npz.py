@@ -1,13 +1,14 @@
 """Motion files of numpy: `.npz` as Isaac Lab's AMP tasks have it, and as mjlab and whole-body tracking have it."""
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip
+from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.utils.files import atomic_write
 
 # Key of each quantity in the two kinds of file: positions, velocities, bodies.
@@ -47,13 +48,10 @@ def read_npz(
     for name in ("pos", "rot"):
         if keys[name] not in content:
             raise MotionError(source, keys[name], "is missing", "the first body of it is the root, which is needed")
+    _check_axes(source, content, keys)
     joint_pos, pos, rot = content[keys["joint_pos"]], content[keys["pos"]], content[keys["rot"]]
-    if pos.ndim != 3 or rot.ndim != 3:
-        raise MotionError(
-            source, keys["pos"], f"has shape {pos.shape}, rotations {rot.shape}", "bodies are (frames, bodies, 3 or 4)"
-        )
     lin_vel, ang_vel = content.get(keys["lin_vel"]), content.get(keys["ang_vel"])
-    names = _names(content, "dof_names", joint_names, joint_pos.shape[-1], "joint")
+    names = _names(content, "dof_names", joint_names, joint_pos.shape[1], "joint")
     bodies = _names(content, "body_names", body_names, pos.shape[1], "body")
     if pos.shape[1] > 1:
         bodies_given = (bodies, pos, rot, lin_vel, ang_vel)
@@ -61,10 +59,11 @@ def read_npz(
         bodies_given = None
     feet = None
     if "foot_names" in content and "foot_positions" in content:
-        feet = (content["foot_names"].tolist(), content["foot_positions"], content.get("foot_velocities"))
+        foot_names = [str(name) for name in content["foot_names"].reshape(-1)]
+        feet = (foot_names, content["foot_positions"], content.get("foot_velocities"))
     clip = make_clip(
         path.stem,
-        _rate(source, content, fps),
+        _rate(source, content, len(joint_pos), fps),
         names,
         joint_pos,
         pos[:, 0],
@@ -74,18 +73,31 @@ def read_npz(
         root_ang_vel=None if ang_vel is None else ang_vel[:, 0],
         feet=feet,
         bodies=bodies_given,
-        weight=float(content.get("weight", np.ones(1)).reshape(-1)[0]),
+        weight=single_number(source, "weight", content.get("weight", 1.0)),
         source=source,
     )
     return [clip]
 
 
+def _check_axes(source: str, content: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> None:
+    """MotionError for arrays that are no tables of joints or bodies; what is in them is checked with the clip."""
+    for name, key in keys.items():
+        array = content.get(key)
+        of_joints = name in ("joint_pos", "joint_vel")
+        if array is not None and (array.ndim != (2 if of_joints else 3) or 0 in array.shape):
+            wanted = "(frames, joints)" if of_joints else f"(frames, bodies, {4 if name == 'rot' else 3}), root first"
+            raise MotionError(source, key, f"has shape {array.shape}", f"store it as {wanted}")
+
+
 def _load(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file; nothing in it is ever run."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it is a single array, a .npy")
+        with content as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise MotionError(
@@ -105,15 +117,15 @@ def _names(
     return list(given) if given is not None else [f"{kind}_{number}" for number in range(count)]
 
 
-def _rate(source: str, content: Mapping[str, np.ndarray], fps: float | None) -> float:
+def _rate(source: str, content: Mapping[str, np.ndarray], num_frames: int, fps: float | None) -> float:
     """Frames a second: as given, as the file says, or as its time stamps say."""
     if fps is not None:
         return fps
     if "time" in content:
-        return frame_rate(source, content["time"])
+        return frame_rate(source, content["time"], num_frames)
     if "fps" not in content:
         raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
-    return float(content["fps"].reshape(-1)[0])
+    return single_number(source, "fps", content["fps"])
 
 
 def write_isaaclab(path: Path, clips: Sequence[MotionClip]) -> None:

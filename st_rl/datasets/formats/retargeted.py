@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip
+from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.utils.files import atomic_write
+from st_rl.utils.log import logger
 
 LAFAN_FPS = 30.0
 """Frames a second of a table that does not say."""
@@ -30,14 +31,27 @@ def read_gmr(
         if not isinstance(content, Mapping) or key not in content:
             found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
             raise MotionError(source, key, f"is missing (found: {found})", "store fps, root_pos, root_rot and dof_pos")
+    joint_pos, rotation = _table(source, content, "dof_pos"), _table(source, content, "root_rot")
+    if rotation.shape[1] != 4:
+        raise MotionError(source, "root_rot", f"has shape {rotation.shape}", "rotations are (frames, 4): x, y, z, w")
     if fps is None:
-        fps = frame_rate(source, content[_TIME]) if _TIME in content else content.get("fps")
+        has_times = content.get(_TIME) is not None
+        fps = frame_rate(source, content[_TIME], len(joint_pos)) if has_times else content.get("fps")
     if fps is None:
         raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
-    joint_pos, rotation = np.asarray(content["dof_pos"]), np.asarray(content["root_rot"])
-    if rotation.ndim != 2 or rotation.shape[1] != 4:
-        raise MotionError(source, "root_rot", f"has shape {rotation.shape}", "rotations are (frames, 4): x, y, z, w")
-    return [_clip(path, float(np.asarray(fps)), joint_names, joint_pos, content["root_pos"], rotation)]
+    fps = single_number(source, "fps", fps)
+    return [_clip(path, fps, joint_names, joint_pos, content["root_pos"], rotation)]
+
+
+def _table(source: str, content: Mapping[Any, Any], key: str) -> np.ndarray:
+    """An array `(F, W)` of a pickle's content; MotionError for anything else."""
+    try:
+        table = np.asarray(content[key], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise MotionError(source, key, f"is not an array of numbers ({error})", "store (frames, width)") from error
+    if table.ndim != 2:
+        raise MotionError(source, key, f"has shape {table.shape}", "store (frames, width), two frames or more")
+    return table
 
 
 def _clip(
@@ -49,7 +63,7 @@ def _clip(
     rotation: np.ndarray,
 ) -> MotionClip:
     """A clip without velocities, its rotations written x, y, z, w."""
-    width = joint_pos.shape[-1] if joint_pos.ndim == 2 else 0
+    width = joint_pos.shape[1]
     names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
     return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, [3, 0, 1, 2]], source=str(path))
 
@@ -74,7 +88,12 @@ def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | 
     there.
     """
     source = str(path)
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        # Spreadsheets put a mark in front of the first number, which would make it a name.
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MotionError(source, "the text", f"is not UTF-8 ({error})", "write numbers, comma between them") from error
+    lines = [line for line in text.splitlines() if line.strip()]
     header = _header(lines[0]) if lines else None
     try:
         table = np.array([[float(cell) for cell in line.split(",")] for line in lines[header is not None :]])
@@ -87,7 +106,7 @@ def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | 
             source, "the header", f"names {len(header)} columns of {table.shape[1]}", "name every column once"
         )
     if header is not None and header[0] == _TIME and table.ndim == 2:
-        fps = fps if fps is not None else frame_rate(source, table[:, 0])
+        fps = fps if fps is not None else frame_rate(source, table[:, 0], len(table))
         table, header = table[:, 1:], header[1:]
     if table.ndim != 2 or table.shape[1] <= len(_ROOT_COLUMNS):
         raise MotionError(
@@ -95,7 +114,8 @@ def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | 
         )
     if joint_names is None and header is not None:
         joint_names = header[len(_ROOT_COLUMNS) :]
-    return [_clip(path, fps or LAFAN_FPS, joint_names, table[:, 7:], table[:, :3], table[:, 3:7])]
+    fps = LAFAN_FPS if fps is None else fps
+    return [_clip(path, fps, joint_names, table[:, 7:], table[:, :3], table[:, 3:7])]
 
 
 def _header(line: str) -> list[str] | None:
@@ -109,8 +129,10 @@ def _header(line: str) -> list[str] | None:
 
 
 def write_csv(path: Path, clips: Sequence[MotionClip]) -> None:
-    """Write a clip as a table, without names as such tables are."""
+    """Write a clip as a table, without names and frame rate as such tables are."""
     clip = clips[0]
+    if clip.fps != LAFAN_FPS:
+        logger.warning(f"{path} cannot say that it has {clip.fps:g} frames a second: read it with fps={clip.fps:g}")
     table = np.concatenate([clip.root_pos, clip.root_rot[:, [1, 2, 3, 0]], clip.joint_pos], axis=1)
     with atomic_write(path) as temporary:
         temporary.write_text("".join(",".join(f"{value:.9g}" for value in row) + "\n" for row in table))
