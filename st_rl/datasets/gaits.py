@@ -49,6 +49,9 @@ def make_gait(
     The base bobs, rolls and pitches as gravity and the loads of the standing feet make a rigid body move, so that a
     robot can follow it. `gait` is by default the one that `name` says.
     """
+    for what, value in (("fps", fps), ("strides", strides)):
+        if not value > 0:
+            raise ValueError(f"{what} is {value}; a gait needs more than 0")
     gait = GAITS[name] if gait is None else gait
     num_frames = round(strides * gait.period_s * fps) + 1
     time = np.arange(num_frames) / fps

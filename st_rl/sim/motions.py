@@ -158,6 +158,8 @@ def draw_clip(
     robot: Robot, clip: MotionClip, path: Path, repeats: int = 1, width: int = 640, height: int = 360
 ) -> None:
     """Write the clip as an mp4 in real time, `repeats` times; each time the robot goes on from where it has got to."""
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; a video shows the clip at least once")
     mujoco, base = require_mujoco(), robot.require_locomotion("motion")
     every = max(1, round(clip.fps / _VIDEO_FPS))
     qpos, _ = model_rows(robot, clip)

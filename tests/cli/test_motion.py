@@ -70,6 +70,29 @@ def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
     assert main(["motion", "make", "no-such-run", "--output", str(tmp_path)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["make", "trott"], "'trott' is no gait (trot, pace, bound, all), and as a run: no run 'trott'"),
+        (["make", "trot", "--speeds"], "--speeds names no speed"),
+        (["make", "trot", "--strides", "0"], "strides is 0; a gait needs more than 0"),
+        (["make", "trot", "--fps", "0"], "fps is 0.0; a gait needs more than 0"),
+        (["convert", "trot_0.5", "trot.json", "--weight", "-1"], "--weight is -1.0: give a number"),
+        (
+            ["convert", "trot_0.5", "trot.bvh"],
+            "trot.bvh: the suffix '.bvh' is that of no format; use one of: amp .json",
+        ),
+    ],
+)
+def test_what_cannot_be_made_or_converted_is_said_and_nothing_is_written(
+    capsys, tmp_path, monkeypatch, command, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["motion", *command]) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.*"))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_view_plots_a_clip(capsys, tmp_path):
     assert main(["motion", "view", "trot_0.9", "--no-video", "--output", str(tmp_path)]) == 0

@@ -11,7 +11,7 @@ from st_rl.datasets.clip import MotionError
 from st_rl.datasets.gaits import GAITS, foot_phases, make_gait
 from st_rl.datasets.leg_kinematics import foot_positions, joint_angles
 from st_rl.datasets.library import CLIPS, load_clips, motion_paths
-from st_rl.sim.motions import model_rows, quadruped_geometry, record_policy, with_bodies
+from st_rl.sim.motions import draw_clip, model_rows, quadruped_geometry, record_policy, with_bodies
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import make_task
 
@@ -128,6 +128,12 @@ def test_a_clip_ends_as_it_begins(geometry):
     assert clip.num_frames == round(3 * 0.32 * 50) + 1
     np.testing.assert_allclose(clip.joint_pos[-1], clip.joint_pos[0], atol=1e-9)
     np.testing.assert_allclose(clip.root_pos[-1] - clip.root_pos[0], [0.7 * 0.96, 0, 0], atol=1e-9)
+
+
+def test_a_video_shows_the_clip_at_least_once(robot, geometry, tmp_path):
+    with pytest.raises(ValueError, match="repeats is 0; a video shows the clip at least once"):
+        draw_clip(robot, make_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_robot_is_refused():

@@ -42,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(ConvertOptions, arguments, "motion convert", __doc__ or "")
     from st_rl.datasets.formats import FORMATS, write_motion
 
+    if options.weight is not None and not options.weight >= 0:
+        raise UsageError(f"--weight is {options.weight}: give a number that is not negative")
     clips = [_changed(clip, options) for clip in read_clips((options.motion,), options)]
     targets = [(options.output, clips)]
     if not options.output.suffix:

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if options.format not in FORMATS:
         raise UsageError(f"unknown format '{options.format}'; known: {', '.join(FORMATS)}")
+    if not options.speeds:
+        raise UsageError("--speeds names no speed: give one or more, in m/s")
     if options.what in (*GAITS, ALL):
         clips = _gaits(tuple(GAITS) if options.what == ALL else (options.what,), options)
     else:
@@ -74,10 +76,14 @@ def _recordings(options: MakeOptions) -> list[Any]:
     from st_rl.cli.loading import SavedRun
     from st_rl.cli.run_folder import find_run
     from st_rl.cli.task_source import BuiltInTask
+    from st_rl.datasets.gaits import GAITS
     from st_rl.sim.evaluation import is_commanded, make_judged_task
     from st_rl.sim.motions import record_policy
 
-    run = find_run(options.what)
+    try:
+        run = find_run(options.what)
+    except UsageError as error:
+        raise UsageError(f"'{options.what}' is no gait ({', '.join((*GAITS, ALL))}), and as a run: {error}") from error
     saved = SavedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")

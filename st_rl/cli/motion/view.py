@@ -74,16 +74,20 @@ def plot(clip: Any, robot: Any, path: Path) -> None:
 
     time = np.arange(clip.num_frames) / clip.fps
     figure, (joints, speed, feet) = plt.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")
-    for name, angle in zip(clip.joint_names, clip.joint_pos.T):
-        joints.plot(time, angle, linewidth=1, label=name)
+    # Joints and feet that move together lie on each other: dashes above whole lines let those shine through.
+    dashes = ("-", (0, (4, 2)), (2, (2, 4)), ":")
+    styles = [{"linestyle": dashes[number % 4], "zorder": 2 + number % 4} for number in range(len(clip.joint_names))]
+    color = plt.colormaps["tab20"]
+    for number, (name, angle) in enumerate(zip(clip.joint_names, clip.joint_pos.T)):
+        joints.plot(time, angle, linewidth=1, label=name, color=color(number % 20), **styles[number])
     joints.set(ylabel="joint angle, rad", title=f"{clip.name} ({clip.fps:g} fps)")
     joints.legend(fontsize=6, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis, row in zip("xyz", clip.root_lin_vel.T):
         speed.plot(time, row, label=axis)
     speed.set(ylabel="velocity of the root, m/s")
     speed.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    for foot, name, height in zip(robot.feet, clip.feet.names, clip.feet.pos[..., 2].T):
-        feet.plot(time, 100.0 * (height - foot.radius), label=name)
+    for foot, name, height, style in zip(robot.feet, clip.feet.names, clip.feet.pos[..., 2].T, styles):
+        feet.plot(time, 100.0 * (height - foot.radius), label=name, **style)
     feet.set(xlabel="s", ylabel="height of the soles, cm")
     feet.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, dpi=120)
