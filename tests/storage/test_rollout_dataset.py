@@ -214,6 +214,12 @@ class TestPasses:
         assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
         assert orders[0] != orders[1] != list(range(30))
 
+    def test_folders_of_one_age_come_in_natural_order(self, tmp_path):
+        for index in (10, 2, 1):
+            write_trajectory(tmp_path, index, (1,))
+            os.utime(tmp_path / f"trajectory_{index}", (1000, 1000))
+        assert [i for i, _ in frames_played(dataset(tmp_path))] == [1, 2, 10]
+
     def test_only_the_newest(self, three):
         assert {i for i, _ in frames_played(dataset(three, keep_latest_n_trajs=2))} == {1, 2}
 

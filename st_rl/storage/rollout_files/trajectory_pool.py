@@ -1,5 +1,6 @@
 """The trajectories in the folders of a data set, and which of them were not given out yet."""
 
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -72,12 +73,14 @@ class TrajectoryPool(RolloutFileBase):
                 self._warned_of_metadata = True
                 logger.warning(f"{len(metadata_dirs)} folders have a metadata.json; that of {metadata_dirs[0]} counts")
         self._collector_files = collectors
-        folders = [path for _, path in sorted(found, key=lambda item: item[0])]
+        newest_first = reversed(sorted(found, key=lambda item: item[0]))
+        of_use = (path for _, path in newest_first if self._is_of_use(path))
+        # Whoever wants the newest need not look into the others.
+        wanted = self.keep_latest_n_trajs if self.keep_latest_n_trajs > 0 else None
+        folders = list(itertools.islice(of_use, wanted))[::-1]
         if len(folders) < max(1, self.keep_latest_n_trajs):
             self.all_available_trajectory_dirs = folders
             return False
-        if self.keep_latest_n_trajs > 0:
-            folders = folders[-self.keep_latest_n_trajs :]
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
             folders = folders[worker.id :: worker.num_workers] or folders
@@ -97,7 +100,7 @@ class TrajectoryPool(RolloutFileBase):
                     metadata_dirs.append(os.path.dirname(entry.path))
                 elif is_heartbeat(entry.name, COLLECTOR):
                     collectors.append(Path(entry.path))
-                elif entry.name.startswith(layout.TRAJECTORY_PREFIX) and self._is_of_use(entry.path):
+                elif entry.name.startswith(layout.TRAJECTORY_PREFIX):
                     try:
                         found.append((entry.stat().st_mtime_ns, entry.path))
                     except OSError:  # deleted while we looked
