@@ -11,7 +11,7 @@ from st_rl.utils.config import unknown_name_message
 
 def make_lr_scheduler(name: str, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]) -> Any:
     """A scheduler of `torch.optim.lr_scheduler` that is stepped once an update."""
-    known = {key: cls for key, cls in vars(lr_scheduler).items() if _is_usable(cls)}
+    known = {key: cls for key, cls in vars(lr_scheduler).items() if _is_usable(cls) and not key.startswith("_")}
     if name not in known:
         raise ValueError(unknown_name_message("lr_scheduler_class_name", name, known))
     return known[name](optimizer, **settings)

@@ -72,6 +72,17 @@ class GuardedOptimizer:
         for group in self.optimizer.param_groups:
             group["lr"] = value
 
+    @property
+    def waits(self) -> bool:
+        """Whether a step asks the device if the gradients are good, so that it cannot be captured."""
+        return self._rate_tensor is None
+
+    @property
+    def settings(self) -> tuple[tuple[str, Any], ...]:
+        """Every plain value but the rate that a step reads; a scheduler may change the momentum, say."""
+        items = (item for group in self.optimizer.param_groups for item in group.items())
+        return tuple((name, value) for name, value in items if name not in ("params", "lr", "initial_lr"))
+
     def step(self, loss: Tensor, max_grad_norm: float, fused: Callable[..., Any] = as_it_is) -> Tensor:
         """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
         self.forget_gradients()

@@ -333,10 +333,13 @@ class PPO(SavedAlgorithm):
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
-        settings = self._settings()
+        settings = (self._settings(), self._stepper.settings)
         for number, minibatch in enumerate(self._mini_batches()):
-            turn = number % self.num_mini_batches
-            self._averages.add(self.engine.run_step(self.learn_from, minibatch, settings, turn))
+            if self._stepper.waits:
+                measured = self.learn_from(minibatch)
+            else:
+                measured = self.engine.run_step(self.learn_from, minibatch, settings, number % self.num_mini_batches)
+            self._averages.add(measured)
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}

@@ -124,6 +124,8 @@ class TPPO(PPO):
         self.action_labels_from_sample = action_labels_from_sample
         self.lr_scheduler_class_name = lr_scheduler_class_name
         self.lr_scheduler = self._make_lr_scheduler(lr_scheduler or {})
+        # A schedule may begin below the rate that was set.
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
 
         self.teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
         weight = Schedule(distillation_loss_coef, update_times_scale, self.device)

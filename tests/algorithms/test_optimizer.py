@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from st_rl.algorithms.optimizer import step_factors
+from st_rl.algorithms.optimizer import GuardedOptimizer, step_factors
+from st_rl.engine import Engine
+from tests.algorithms.rollouts import collect, make_ppo, random_steps
 
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 50.0])
@@ -28,3 +30,22 @@ def test_a_step_is_skipped_for_bad_numbers_and_on_request(bad):
     good = [torch.tensor(1.0), torch.tensor(2.0)]
     assert float(step_factors(good, 1.0, torch.tensor(True))[2]) == 1.0
     assert float(step_factors(good, 1.0, torch.tensor(False))[2]) == 0.0
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_only_a_step_that_never_waits_may_be_captured(device):
+    """Those that wait run as written, with every optimiser of torch and every engine."""
+    adam, descent = (
+        GuardedOptimizer(name, [nn.Parameter(torch.zeros(2, device=device))], 0.1, device) for name in ("Adam", "SGD")
+    )
+    assert descent.waits
+    assert adam.waits is (device == "cpu")
+    alg = make_ppo(optimizer_class_name="SGD", num_learning_epochs=8, device=device)
+    alg.engine = Engine("auto", device)
+    captured = []
+    alg.engine.run_step = lambda *args: captured.append(args)
+    steps = [{name: value.to(device) for name, value in step.items()} for step in random_steps(6, 5)]
+    collect(alg, steps)
+    losses, _ = alg.update(0)
+    assert not captured
+    assert torch.isfinite(losses["total_loss"])

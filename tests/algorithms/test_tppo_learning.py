@@ -361,6 +361,31 @@ def test_the_scheduler_steps_once_an_update_and_is_saved(tmp_path):
     assert other.learning_rate == pytest.approx(6.25e-5)
 
 
+def test_a_rate_that_warms_up_begins_where_its_schedule_says(tmp_path):
+    settings = {"lr_scheduler_class_name": "LinearLR", "lr_scheduler": {"start_factor": 0.1, "total_iters": 9}}
+    alg, _ = make_tppo(tmp_path, learning_rate=1e-3, **settings)
+    assert alg.learning_rate == alg.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+    collect(alg, random_steps(6, 5))
+    alg.update(0)
+    assert alg.learning_rate == alg.optimizer.param_groups[0]["lr"] == pytest.approx(2e-4)
+
+
+def test_a_schedule_of_the_momentum_is_a_reason_to_capture_the_step_anew(tmp_path):
+    alg, _ = make_tppo(tmp_path, lr_scheduler_class_name="OneCycleLR", lr_scheduler={"max_lr": 1e-3, "total_steps": 9})
+    keys = []
+    for update in range(2):
+        collect(alg, random_steps(6, 5))
+        keys.append(alg._stepper.settings)
+        alg.update(update)
+    assert keys[0] != keys[1]
+    steady, _ = make_tppo(tmp_path, lr_scheduler_class_name="ExponentialLR", lr_scheduler={"gamma": 0.9})
+    before = steady._stepper.settings
+    collect(steady, random_steps(6, 5))
+    steady.update(0)
+    assert steady._stepper.settings == before
+    assert hash(before) == hash(steady._stepper.settings)
+
+
 def test_a_rolling_storage_keeps_labels_beside_their_steps(tmp_path):
     alg, teacher = make_tppo(tmp_path, buffer_dilation_ratio=2.0)
     for update in range(4):
