@@ -73,8 +73,9 @@ class TrajectoryPool(RolloutFileBase):
                 self._warned_of_metadata = True
                 logger.warning(f"{len(metadata_dirs)} folders have a metadata.json; that of {metadata_dirs[0]} counts")
         self._collector_files = collectors
-        newest_first = reversed(sorted(found, key=lambda item: item[0]))
-        of_use = (path for _, path in newest_first if self._is_of_use(path))
+        # Folders of the same age in natural order.
+        found.sort(key=lambda item: item[0])
+        of_use = (path for _, path in reversed(found) if self._is_of_use(path))
         # Whoever wants the newest need not look into the others.
         wanted = self.keep_latest_n_trajs if self.keep_latest_n_trajs > 0 else None
         folders = list(itertools.islice(of_use, wanted))[::-1]
