@@ -143,9 +143,9 @@ def distill(
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
     if (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")
+    checkpoint = teacher.run.checkpoint(options.checkpoint)
     make_writable(folder)
     options.log_dir = folder
-    checkpoint = teacher.run.checkpoint(options.checkpoint)
     _copy_teacher(checkpoint, folder)
     algorithm = {
         **others.get("algorithm", {}),

@@ -93,6 +93,9 @@ def test_wrong_command_lines_are_explained(teacher, student, capsys):
     before = (student / "teacher.pt").stat().st_mtime_ns
     error_of(capsys, "distill", teacher, "quadruped-walk", "--log-dir", student)
     assert (student / "teacher.pt").stat().st_mtime_ns == before
+    options = ("--checkpoint", "77", "--log-dir", student.parent / "nothing")
+    assert "no checkpoint '77' in" in error_of(capsys, "distill", teacher, "quadruped-walk", *options)
+    assert not (student.parent / "nothing").exists()
     assert "no run 'nobody'" in error_of(capsys, "distill", "nobody", "quadruped-walk")
 
 
