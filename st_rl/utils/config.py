@@ -45,7 +45,8 @@ def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
 def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a constructor find its own keywords in the dictionary that comes as keyword `part`, too.
 
-    Those given directly win. Its own keywords are taken out of the dictionary that it passes on.
+    Those given directly win; None counts as not given. Its own keywords are taken out of the dictionary that it passes
+    on.
     """
 
     def decorate(init: Callable[..., None]) -> Callable[..., None]:
@@ -54,6 +55,7 @@ def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[...
 
         @functools.wraps(init)
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            kwargs = {key: value for key, value in kwargs.items() if value is not None or key not in own}
             inner = kwargs.get(part)
             if isinstance(inner, Mapping):
                 found = without_nulls({key: value for key, value in inner.items() if key in own})

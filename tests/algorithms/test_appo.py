@@ -373,7 +373,7 @@ class TestTeacher:
             "dagger_loss_coef": None,
         }
         before = copy.deepcopy(ppo)
-        alg, _ = self.make(tmp_path, ppo=ppo, discriminator_loss_coef=1.0)
+        alg, _ = self.make(tmp_path, ppo=ppo, discriminator_loss_coef=1.0, mimic_loss_coef=None)
         assert ppo == before
         assert (alg.gamma, alg.mimic_loss_coef, alg.dagger_loss_coef) == (0.9, 0.25, 0.0)
         assert alg.share_amp_normalizer is False
