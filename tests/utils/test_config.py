@@ -115,11 +115,13 @@ class TestOwnSettings:
         assert part == before
 
     def test_given_directly_they_win_even_with_the_default_value(self):
-        made = self.Mixin(part={"weight": 2.0, "width": 3}, weight=1.0, width=None)
-        assert (made.weight, made.width, made.part) == (1.0, None, {})
+        made = self.Mixin(part={"weight": 2.0, "width": 3}, weight=1.0)
+        assert (made.weight, made.width, made.part) == (1.0, 3, {})
 
-    def test_null_inside_means_not_given(self):
+    def test_null_means_not_given_inside_and_outside(self):
         assert self.Mixin(part={"weight": None}).weight == 1.0
+        assert self.Mixin(part={"weight": 2.0}, weight=None).weight == 2.0
+        assert self.Mixin(weight=None).weight == 1.0
 
     def test_without_the_dictionary_nothing_changes(self):
         assert self.Mixin(weight=5.0, other=1).rest == {"other": 1}
