@@ -28,6 +28,7 @@ from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
 from st_rl.utils import store_code_state
 from st_rl.utils.config import unknown_name_message, without_nulls
+from st_rl.utils.devices import move_to
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.number_guard import NumberGuard
 from st_rl.utils.writers import make_writer
@@ -135,6 +136,8 @@ class OnPolicyRunner(SavedTraining):
         self._durations.clear()
         try:
             self.init_writter(init_at_random_ep_len)
+            # An inference policy may have taken it to another device.
+            self._move_policy(self.device)
             self._start_engine(num_learning_iterations)
             self._start_observing()
             self.train_mode()
@@ -213,9 +216,7 @@ class OnPolicyRunner(SavedTraining):
 
     def _start_observing(self) -> None:
         """The observations to act on first: those of a resumed training, or those the environment shows now."""
-        # An inference policy may have taken both to another device.
-        policy = self.alg.actor_critic.to(self.device)
-        self.alg.obs_normalizer.to(self.device)
+        policy = self.alg.actor_critic
         if self._observations is not None and self._continue_from_observations:
             self._continue_from_observations = False
         else:
@@ -278,6 +279,12 @@ class OnPolicyRunner(SavedTraining):
         if getattr(self.env, "is_graph_safe", False):
             host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
             self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
+
+    def _move_policy(self, device: torch.device | str) -> None:
+        """Put the policy on a device; what was captured of it elsewhere is of no use then."""
+        moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
+        if any(moved):
+            self._rollout = None
 
     def _roll_out(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """Act, step and store for the length of a rollout, then compute the returns; no wait for the device."""
@@ -394,8 +401,7 @@ class OnPolicyRunner(SavedTraining):
         """The trained policy as a function of raw observations, with `reset(dones)` and an empty memory."""
         self.eval_mode()
         if device is not None:
-            self.alg.actor_critic.to(device)
-            self.alg.obs_normalizer.to(device)
+            self._move_policy(device)
             # Even if they come back, they will not lie where captured steps look for them.
             self.alg.engine.forget()
         self.alg.actor_critic.forget()

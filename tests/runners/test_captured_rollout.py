@@ -125,6 +125,16 @@ def test_a_training_that_goes_back_trains_with_the_optimiser_it_loaded(policy, t
         assert float(state["step"]) == 8 * 4
 
 
+@pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
+def test_weights_keep_their_place_from_one_call_of_learn_to_the_next(policy):
+    runner = make_captured(policy)
+    places = [parameter.data_ptr() for parameter in runner.alg.actor_critic.parameters()]
+    runner.learn(2)
+    runner.get_inference_policy("cuda")
+    runner.learn(2)
+    assert [parameter.data_ptr() for parameter in runner.alg.actor_critic.parameters()] == places
+
+
 def test_a_policy_that_was_taken_to_another_device_and_back_goes_on_learning():
     runner = make_captured()
     runner.get_inference_policy("cpu")

@@ -147,7 +147,7 @@ def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
         (small_config(logger="tensorbord"), "unknown logger 'tensorbord'; did you mean 'tensorboard'? known: nep"),
         (small_config(engine="graf"), "unknown engine 'graf'; did you mean 'graph'? known: auto, compile, "),
         (small_config({"class_name": "ActorCritik"}), "unknown policy class 'ActorCritik'; did you mean 'Actor"),
-        (small_config(algorithm={"class_name": "SAC"}), "unknown algorithm class 'SAC'; known: PPO"),
+        (small_config(algorithm={"class_name": "SAC"}), "unknown algorithm class 'SAC'; known: APPO, ATPPO, "),
         (small_config({"activation": "eluu"}), "activation='eluu' is not a layer"),
         (small_config(algorithm={"schedule": "adaptiv"}), "unknown schedule 'adaptiv'"),
         (small_config({"num_actor_obs": 9}), "num_actor_obs=9 but the environment delivers 4; leave"),
