@@ -35,8 +35,12 @@ def motion_paths(name: str | Path) -> list[Path]:
     return of_gait
 
 
-def load_clips(names: Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
-    """The clips of several names; `robot_joints` are for files whose joints are in the robot's order, without names."""
+def load_clips(names: str | Path | Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
+    """The clips of one or several names.
+
+    `robot_joints` are for files whose joints are in the robot's order, without names.
+    """
+    names = [names] if isinstance(names, str | Path) else names
     paths = [path for name in names for path in motion_paths(name)]
     clips = [clip for path in paths for clip in read_motion(path, robot_joints=robot_joints)]
     if not clips:

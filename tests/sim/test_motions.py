@@ -176,6 +176,7 @@ def test_clips_of_the_library_are_what_the_command_makes(geometry):
 
 
 def test_clips_by_name(tmp_path):
+    assert [clip.name for clip in load_clips("trot_0.5")] == [clip.name for clip in load_clips(["trot_0.5"])]
     assert [path.stem for path in motion_paths("trot_0.5")] == ["trot_0.5"]
     assert len(motion_paths("bound")) == 4
     assert motion_paths(CLIPS / "pace_0.3.npz") == [CLIPS / "pace_0.3.npz"]

@@ -97,10 +97,16 @@ def test_style_is_made_of_the_fields_asked_for():
         build(**{"style.fields": ("joint_position",)})
     with pytest.raises(ValueError, match="a style needs fields"):
         build(**{"style.fields": ()})
-    with pytest.raises(ValueError, match=r"unknown style field in style\.noise 'base_lin_vel'"):
-        build(**{"style.noise": {"base_lin_vel": 1.0}})
+    with pytest.raises(ValueError, match=r"unknown style field in style\.noise 'base_velocity'"):
+        build(**{"style.noise": {"base_velocity": 1.0}})
     with pytest.raises(ValueError, match="start_share is a share"):
         build(**{"style.start_share": 1.5})
+
+
+def test_other_fields_need_no_other_noise():
+    amp = make_task("quadruped-amp", 4, **{"style.fields": ("joint_pos",), "physics.num_threads": 1})
+    assert amp.cfg.style.noise["joint_vel"] > 0
+    assert amp.random["style_noise"].shape == (4, 4 * 12)
 
 
 def test_noise_is_added_to_robots_and_references_alike():

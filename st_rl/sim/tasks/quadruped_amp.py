@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from st_rl.sim.tasks.cfg import Range
-from st_rl.sim.tasks.motion_reference import MotionReference
+from st_rl.sim.tasks.motion_reference import STYLE_FIELDS, MotionReference
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, CommandsCfg, GaitCfg, PushCfg, QuadrupedWalkCfg
 from st_rl.utils.config import unknown_name_message
@@ -24,6 +24,7 @@ class StyleCfg:
     """Quantities of which a style is made, in this order (`STYLE_FIELDS` of `motion_reference`)."""
     noise: dict[str, float] = field(default_factory=lambda: {"joint_pos": 0.03, "joint_vel": 1.0, "base_height": 0.005})
     """Largest deviation added to fields of robot and reference alike, uniform: what is smaller is no matter of style.
+    Those that the style has not are of no account.
     Without any, a discriminator can tell a robot by the jitter of its exploration alone."""
     start_share: float = 0.8
     """Share of episodes that start from a state of the reference; the others start near the default pose."""
@@ -106,9 +107,9 @@ class QuadrupedAmp(QuadrupedWalk):
         ranges = {**super()._random_ranges(seen), "reference": [(0.0, 1.0)] * 3}
         noise = self.cfg.style.noise
         for name in noise:
-            if name not in self.reference.widths:
-                raise ValueError(unknown_name_message("style field in style.noise", name, self.reference.widths))
-        if any(noise.values()):
+            if name not in STYLE_FIELDS:
+                raise ValueError(unknown_name_message("style field in style.noise", name, STYLE_FIELDS))
+        if any(noise.get(name) for name in self.reference.widths):
             row = [noise.get(name, 0.0) for name, width in self.reference.widths.items() for _ in range(width)]
             ranges["style_noise"] = [(-value, value) for value in row] * 4
         return ranges
