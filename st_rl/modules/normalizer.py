@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from st_rl.utils.distributed import combine_moments
 
 
+_BATCH_SIZE = 4096
+
+
 class EmpiricalNormalization(nn.Module):
     """Scales observations by the mean and standard deviation of all that it has seen in training mode.
 
@@ -155,10 +158,12 @@ class Normalizer(RunningMeanStd):
     def update_normalizer(self, rollouts: Any, expert_loader: Any) -> None:
         """Add pairs of policy and expert batches, until either source ends.
 
-        A source that offers only `feed_forward_generator` gives as many batches as `rollouts` has samples for.
+        A source that offers only `feed_forward_generator` gives as many batches as `rollouts` has samples for; an
+        `expert_loader` without a `batch_size`, such as `AMPLoader`, gives them in batches of at most 4096.
         """
-        batch_size = int(expert_loader.batch_size)
-        num_batches = max(1, int(getattr(rollouts, "num_samples", batch_size)) // batch_size)
+        num_samples = int(getattr(rollouts, "num_samples", 0))
+        batch_size = int(getattr(expert_loader, "batch_size", None) or min(num_samples or _BATCH_SIZE, _BATCH_SIZE))
+        num_batches = max(1, num_samples // batch_size)
         if callable(getattr(rollouts, "feed_forward_generator_amp", None)):
             policy_batches = rollouts.feed_forward_generator_amp(None, mini_batch_size=batch_size)
         else:

@@ -10,7 +10,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from st_rl.datasets.library import CLIPS
+from st_rl.datasets.motion_loader import AMPLoader
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
+from st_rl.storage import ReplayBuffer
 from tests.modules.graph_safety import NoHostSync
 
 
@@ -342,6 +345,17 @@ def test_update_normalizer_stacks_policy_and_expert_batches():
     np.testing.assert_allclose(normalizer.var, expected.var)
     assert policy.calls == [((None,), {"mini_batch_size": 4})]
     assert expert.calls == [((4,), {})]
+
+
+def test_update_normalizer_takes_the_classes_of_this_library():
+    replay = ReplayBuffer(42, 30, "cpu")
+    replay.insert(torch.full((20, 42), 100.0), torch.full((20, 42), 100.0))
+    expert = AMPLoader("cpu", 0.02, motion_files=[CLIPS / "trot_0.5.npz"])
+    normalizer = Normalizer(42)
+    normalizer.update_normalizer(replay, expert)
+    # Half of all rows are the policy's.
+    assert normalizer.count == pytest.approx(80 + 1e-4)
+    assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
 
 
 def test_update_normalizer_with_plain_generators():
