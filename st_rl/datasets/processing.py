@@ -60,7 +60,7 @@ def resample(clip: MotionClip, fps: float) -> MotionClip:
         return quaternions.slerp(rotations[low], rotations[low + 1], weight)
 
     feet, bodies = clip.feet, clip.bodies
-    return make_clip(
+    made = make_clip(
         clip.name,
         fps,
         clip.joint_names,
@@ -77,6 +77,7 @@ def resample(clip: MotionClip, fps: float) -> MotionClip:
         weight=clip.weight,
         source=clip.source,
     )
+    return replace(made, estimated=clip.estimated)
 
 
 def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> MotionClip:

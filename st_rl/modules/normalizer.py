@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from st_rl.utils.distributed import combine_moments
 
-
 _BATCH_SIZE = 4096
 
 

@@ -56,6 +56,11 @@ def test_resampling_to_the_same_rate_changes_nothing():
         np.testing.assert_allclose(getattr(got, name), getattr(clip, name), atol=1e-12)
 
 
+def test_resampling_remembers_what_was_estimated():
+    clip = some_clip(joint_vel=None)
+    assert resample(clip, 100.0).estimated == clip.estimated == ("joint_vel",)
+
+
 def test_resampling_needs_two_frames():
     with pytest.raises(MotionError, match="leaves one frame"):
         resample(some_clip(num_frames=3), 1.0)
