@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +32,24 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"unknown {kind} '{name}'; {hint}known: {', '.join(known)}"
+
+
+def run_action(package: str, help_text: str, actions: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run the action of a command that the first argument names: `main` of the module of that name in the package.
+
+    `help_text` shows what the modules say of themselves in the place of `{rows}`.
+    """
+    command = package.rpartition(".")[2]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        documents = {name: importlib.import_module(f"{package}.{name}").__doc__ or "" for name in actions}
+        print(
+            help_text.format(rows="\n".join(f"  {name:<8} {text.splitlines()[0]}" for name, text in documents.items()))
+        )
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in actions:
+        raise UsageError(f"{unknown_name('action', name, actions)} (st-rl {command} --help explains them)")
+    return importlib.import_module(f"{package}.{name}").main(rest)
 
 
 def parse_options(

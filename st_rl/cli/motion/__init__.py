@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
-from st_rl.cli.command_line import UsageError, unknown_name
+from st_rl.cli.command_line import run_action
 
 ACTIONS = ("inspect", "convert", "view", "make")
 _HELP = """usage: st-rl motion ACTION [OPTIONS]
@@ -18,15 +17,4 @@ of the library by name (trot, pace, bound, trot_0.5, ...). st-rl motion ACTION -
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action that the first argument names."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        rows = [f"  {name:<8} {(_module(name).__doc__ or '').splitlines()[0]}" for name in ACTIONS]
-        print(_HELP.format(rows="\n".join(rows)))
-        return 0 if arguments else 2
-    name, *rest = arguments
-    if name not in ACTIONS:
-        raise UsageError(f"{unknown_name('action', name, ACTIONS)} (st-rl motion --help explains them)")
-    return _module(name).main(rest)
-
-
-def _module(action: str):
-    return importlib.import_module(f"st_rl.cli.motion.{action}")
+    return run_action(__name__, _HELP, ACTIONS, arguments)
