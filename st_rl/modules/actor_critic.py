@@ -82,8 +82,6 @@ class ActorCritic(nn.Module):
 
     is_recurrent = False
     action_bound: Tensor | None
-    # Whether `act` draws from the distribution that it updates.
-    _draws = True
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -127,6 +125,8 @@ class ActorCritic(nn.Module):
         self.register_buffer("action_bound", bound, persistent=False)
         # The distribution of the last act; there is none before the first one.
         self.distribution: Normal | None = None
+        # Whether `act` draws from the distribution that it updates.
+        self._draws = True
 
     @property
     def privileged_obs_segments(self) -> Mapping[str, Any] | None:
