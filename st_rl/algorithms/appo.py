@@ -273,7 +273,10 @@ class APPOAlgoMixin(_Algorithm):
         return losses, stats
 
     def _raw_features(self) -> tuple[Tensor, Tensor]:
-        """The stored transitions of robots and references as they came, `(T, N, Da)`."""
+        """The stored transitions of robots and references, `(T, N, Da)`, as they came.
+
+        Nearly so: the statistics move a little within a rollout, and those of its end are used for all of it.
+        """
         rows = slice(0, self.storage.num_valid_steps)
         ref_obs = self.ref_obs_normalizer.inverse(self.storage.ref_obs[rows])
         return ref_obs, self.ref_motion_normalizer.inverse(self.storage.ref_motion[rows])
