@@ -147,6 +147,7 @@ def test_amp_without_names_is_the_layout_of_a_quadruped(tmp_path):
     np.testing.assert_allclose(clip.joint_pos, frames[:, 7:19])
     np.testing.assert_allclose(clip.joint_vel, frames[:, 37:49])
     assert_same_rotations(clip.root_rot, frames[:, [6, 3, 4, 5]], 1e-12)
+    assert read_motion(path, fps=25.0)[0].fps == 25.0
     (named,) = read_motion(path, joint_names=[f"j{i}" for i in range(12)])
     assert named.joint_names[3] == "j3"
 

@@ -17,7 +17,7 @@ class ReadingOptions:
     """Joints in the order of the file, for formats that do not name them. When None: those of the robot, of AMP files
     those of FR, FL, RR, RL."""
     fps: float | None = None
-    """Frames a second, for files that do not say."""
+    """Frames a second, whatever a file says; needed for files that do not say."""
 
 
 def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:

@@ -41,7 +41,7 @@ def read_motion(
             `joint_names`; the legs of AMP files without names are in an order of their own, FR, FL, RR, RL.
         body_names: Links in the order of the file, likewise.
         foot_names: Feet in the order of the file, for AMP files without names.
-        fps: Frames a second, for formats that do not say; overrides what a file says, except AMP's FrameDuration.
+        fps: Frames a second, for formats that do not say; overrides what a file says.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -57,7 +57,7 @@ def read_motion(
     content = load_pickle(path) if suffix in PICKLES else None
     if is_retargeted(content):
         return read_gmr(path, content, in_order, fps)
-    return read_amp(path, joint_names, foot_names, content)
+    return read_amp(path, joint_names, foot_names, content, fps)
 
 
 def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], format: str | None = None) -> None:

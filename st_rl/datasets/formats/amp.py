@@ -140,12 +140,18 @@ def read_amp(
     joint_names: Sequence[str] | None = None,
     foot_names: Sequence[str] | None = None,
     content: Any = None,
+    fps: float | None = None,
 ) -> list[MotionClip]:
     """The clips of an AMP file; names are needed only for columns that are not named in it."""
-    return [_clip(trajectory, joint_names, foot_names) for trajectory in read_trajectories(path, content)]
+    return [_clip(trajectory, joint_names, foot_names, fps) for trajectory in read_trajectories(path, content)]
 
 
-def _clip(trajectory: AmpTrajectory, joint_names: Sequence[str] | None, foot_names: Sequence[str] | None) -> MotionClip:
+def _clip(
+    trajectory: AmpTrajectory,
+    joint_names: Sequence[str] | None,
+    foot_names: Sequence[str] | None,
+    fps: float | None,
+) -> MotionClip:
     """A clip of a trajectory; velocities and feet, which AMP files hold in the frame of the base, in the world's."""
     frames, source = trajectory.frames, trajectory.source
     fields = trajectory.fields
@@ -185,7 +191,7 @@ def _clip(trajectory: AmpTrajectory, joint_names: Sequence[str] | None, foot_nam
         made_feet = _feet_in_world(feet, pos, vel, root_pos, root_rot, lin_vel, ang_vel)
     return make_clip(
         trajectory.name,
-        1.0 / trajectory.frame_duration,
+        1.0 / trajectory.frame_duration if fps is None else fps,
         joints,
         joint_pos,
         root_pos,
