@@ -219,6 +219,13 @@ class TPPO(PPO):
         if self._teacher_normalizer is not None and before != self._teacher_sees_critic_obs:
             # The critic has its own observations after all.
             self.init_obs_norm(self._num_obs, self._num_critic_obs)
+        stream = "critic_observations" if self._teacher_sees_critic_obs else "observations"
+        expected, delivered = self.teacher_actor_critic.num_actor_obs, getattr(self.storage, stream).shape[2:].numel()
+        if expected != delivered:
+            raise ValueError(
+                f"the teacher sees {expected} numbers, the {stream} here have {delivered}; "
+                "check label_action_with_critic_obs and num_actor_obs in teacher_policy"
+            )
 
     def _networks(self) -> list[nn.Module]:
         """What learns: neither the teacher nor the statistics of its observations."""

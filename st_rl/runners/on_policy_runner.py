@@ -85,16 +85,18 @@ class OnPolicyRunner(SavedTraining):
         # Null means "not given", except for the one setting whose null says "no limit".
         alg_cfg: dict[str, Any] = {k: v for k, v in self.alg_cfg.items() if v is not None or k == "desired_kl"}
         alg_cfg.pop("class_name", None)
-        if (alg_cfg.get("ppo") or {}).get("empirical_normalization") is None:
+        inner = alg_cfg.get("ppo") or {}
+        if inner.get("empirical_normalization") is None:
             alg_cfg.setdefault("empirical_normalization", bool(self.cfg.get("empirical_normalization")))
-        if alg_cfg.get("rnd_cfg"):
+        rnd_cfg = alg_cfg.get("rnd_cfg") or inner.get("rnd_cfg")
+        if rnd_cfg:
             rnd_state = (extras.get("observations") or {}).get("rnd_state")
             if rnd_state is None:
                 raise ValueError(
                     "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
                     "deliver the states whose novelty is rewarded, or remove rnd_cfg"
                 )
-            alg_cfg["rnd_cfg"] = {"num_states": rnd_state.shape[-1], **without_nulls(alg_cfg["rnd_cfg"])}
+            alg_cfg["rnd_cfg"] = {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
         return classes[name](policy, device=self.device, **alg_cfg)
 
     # ---- learning ------------------------------------------------------------------------------------------------

@@ -201,6 +201,14 @@ def test_statistics_of_another_width_are_refused(tmp_path):
         make_tppo(tmp_path, normalizer=statistics(torch.randn(20, 9)), empirical_normalization=True)
 
 
+@pytest.mark.parametrize(("sees_critic_obs", "stream"), [(True, "critic_observations"), (False, "observations")])
+def test_a_teacher_of_another_width_is_refused_before_it_acts(sees_critic_obs, stream):
+    with pytest.raises(
+        ValueError, match=rf"the teacher sees 9 numbers, the {stream} here have [45]; check label_action"
+    ):
+        make_ppo(algorithm=TPPO, label_action_with_critic_obs=sees_critic_obs, teacher_policy={"num_actor_obs": 9})
+
+
 @pytest.mark.parametrize("separate", [True, False])
 def test_observations_of_one_width_are_told_apart_by_the_storage(tmp_path, separate):
     """Only the storage knows whether a critic observation as wide as the actor's is another one."""

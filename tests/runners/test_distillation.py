@@ -16,7 +16,7 @@ from tests.fakes import BLIND_REWARD, ClientEnv
 from tests.runners.distillations import STUDENTS, TEACHER, echo_env, make_distillation, save_perfect_teacher
 from tests.runners.test_client import client_config, policy_section
 from tests.runners.test_host_sync import CpuShortcutsOnly
-from tests.runners.training import differences
+from tests.runners.training import RND, NoveltyEnv, differences, make_runner, small_config
 
 REPOSITORY = Path(__file__).parents[2]
 MEMORY = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 32}
@@ -159,3 +159,11 @@ def test_neither_rollout_nor_update_waits_for_the_device(tmp_path, name):
     with CpuShortcutsOnly():
         runner._roll_out()
         runner.alg.update(1)
+
+
+def test_novelty_may_be_configured_in_the_inner_dictionary():
+    algorithm = {"class_name": "TPPO", "ppo": {"rnd_cfg": {**RND, "num_states": None}}}
+    runner = make_runner(NoveltyEnv(), small_config(algorithm=algorithm))
+    runner.learn(1)
+    assert runner.alg.rnd is not None
+    assert runner.alg.rnd.num_states == runner.alg.storage.rnd_state.shape[-1]
