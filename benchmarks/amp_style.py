@@ -284,6 +284,40 @@ def _say(result: dict[str, Any]) -> None:
         print("      " + ", ".join(f"{k} {v:.3f}" for k, v in result["collapse"].items()), flush=True)
 
 
+def plot(source: Path) -> Path:
+    """Distances to the reference with and without a prior, and how well a long training's discriminator tells both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    results = json.loads(source.read_text())["results"]
+    figure, (bars, curve) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for place, gait in enumerate(GAITS):
+        for shift, (algorithm, colour) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
+            values = [
+                r["judged"][gait]["joint_distance"]
+                for r in results
+                if r["algorithm"] == algorithm and gait in r["judged"]
+            ]
+            at = place + 0.36 * shift
+            bars.bar(at, statistics.mean(values), 0.32, color=colour, label=algorithm.upper() if place == 0 else None)
+            bars.plot([at] * len(values), values, "k.", markersize=4)
+    bars.set(title="distance to the reference over a stride, rad", xticks=[0.18, 1.18, 2.18], xticklabels=list(GAITS))
+    bars.legend()
+    beside = source.with_name("no_collapse.json")
+    if beside.is_file():
+        curves = json.loads(beside.read_text())["results"][0]["curves"]
+        for name, label in (("Train/amp_policy_accuracy", "robot"), ("Train/amp_expert_accuracy", "reference")):
+            steps = [1200 * number / len(curves[name]) for number in range(len(curves[name]))]
+            curve.plot(steps, curves[name], label=f"accuracy on the {label}")
+        curve.set(title="a training three times as long", xlabel="iteration", ylim=(0, 1.02))
+        curve.legend()
+    target = source.with_suffix(".png")
+    figure.savefig(target, dpi=110)
+    return target
+
+
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -301,6 +335,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
     parser.add_argument("--name", default="amp_style")
     parser.add_argument("--out", type=Path, help="results file; benchmarks/results/NAME.json by default")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a results file, and no_collapse.json beside it")
     parser.add_argument("--one", nargs=3, metavar=("GAIT", "ALGORITHM", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -311,6 +346,9 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
+    if options.plot:
+        print(f"written to {plot(options.plot)}")
+        return
     if options.one:
         result = train_and_judge(options)
         if result["algorithm"] == "appo":
@@ -320,7 +358,7 @@ def main() -> None:
     results = run_all(options)
     summary = summarise(results, options.gaits)
     print(json.dumps(summary, indent=1))
-    named = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items() if k not in ("one", "write")}
+    named = {k: v for k, v in vars(options).items() if k not in ("one", "write", "plot") and not isinstance(v, Path)}
     content = {
         "benchmark": options.name,
         "options": named,

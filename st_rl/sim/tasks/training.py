@@ -47,6 +47,8 @@ def amp_config(
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
     config["runner_class_name"] = "AmpPolicyRunner"
     config["policy"]["class_name"] = "AmpActorCritic"
+    # Slower than the policy, whose rate adapts: a discriminator that runs ahead rewards nothing.
+    config["algorithm"].setdefault("discriminator_cfg", {"learning_rate": 1e-4})
     config["policy"]["amp_discriminator"] = {
         "input_dim": 2 * style_width,
         "hidden_dims": [128, 64],
