@@ -114,18 +114,18 @@ class QueueRolloutStorage(RolloutStorage):
 
     def load_state_dict(self, state: Mapping[str, Any], hidden_states: Any = None) -> None:
         """Continue with the steps of `state_dict`; `hidden_states`, leaves `(L, N, H)`, show their containers."""
-        while self.num_transitions_per_env < state["num_steps"]:
-            if self.expand_buffer_once() == 0:
-                raise ValueError(
-                    f"{state['num_steps']} saved steps do not fit a buffer of {self.max_num_steps}; "
-                    "continue with the buffer_dilation_ratio and num_steps_per_env of the saved training"
-                )
-        for name, rows in state["buffers"].items():
-            getattr(self, name).copy_(rows)
-        if state["hidden_states"]:
-            with torch.inference_mode(False):
-                container = buffer_from_example(hidden_states, (self.num_transitions_per_env,))
-                self.saved_hidden_states = buffer_to(container, self.device)
-            for saved, rows in zip(leaves(self.saved_hidden_states), state["hidden_states"], strict=True):
+        num_steps, step, is_full = int(state["num_steps"]), int(state["step"]), bool(state["buffer_full"])
+        num_rollout, limit = self.num_timesteps_each_rollout, max(self.max_num_steps, self.num_timesteps_each_rollout)
+        if num_steps not in ((limit,) if is_full else (step, min(step + num_rollout, limit))):
+            raise ValueError(
+                f"{num_steps} saved steps do not fit a buffer of {limit} for rollouts of {num_rollout}; "
+                "continue with the buffer_dilation_ratio and num_steps_per_env of the saved training"
+            )
+        with torch.inference_mode(False):
+            for name, rows in state["buffers"].items():
+                setattr(self, name, rows.to(self.device, copy=True))
+            container = buffer_from_example(hidden_states, (num_steps,)) if state["hidden_states"] else None
+            self.saved_hidden_states = buffer_to(container, self.device)
+            for saved, rows in zip(leaves(self.saved_hidden_states), state["hidden_states"]):
                 saved.copy_(rows)
-        self.step, self.buffer_full = int(state["step"]), bool(state["buffer_full"])
+        self.num_transitions_per_env, self.step, self.buffer_full = num_steps, step, is_full

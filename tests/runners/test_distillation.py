@@ -109,6 +109,22 @@ def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
         assert bool(state["storage"]["hidden_states"]) == (name == "rolling_lstm")
 
 
+@pytest.mark.parametrize("name", STUDENTS)
+def test_a_training_that_goes_back_to_its_beginning_takes_the_same_course(tmp_path, name):
+    save_perfect_teacher(tmp_path / "teacher.pt")
+    runner = make_distillation(name, tmp_path / "parts" / name, seed=1)
+    runner.learn(1)
+    runner.save(tmp_path / "first.pt")
+    ends = []
+    for path in (tmp_path / "once.pt", tmp_path / "again.pt"):
+        runner.learn(3)
+        runner.save(path)
+        ends.append(checkpoint(path))
+        runner.load(tmp_path / "first.pt")
+    runner.close()
+    assert differences(*ends) == []
+
+
 def test_a_student_file_is_read_without_the_teachers_weights_in_it(trainings):
     saved = checkpoint(trainings / "whole" / "gru" / "model_6.pt")
     teacher = load_checkpoint(trainings / "teacher.pt")

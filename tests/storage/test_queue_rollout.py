@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -256,3 +258,34 @@ def test_motion_features_need_a_size():
         make_queue(1.0, AmpRolloutStorage)
     with pytest.raises(ValueError, match=r"amp_obs_shape is \{\}"):
         make_queue(1.0, AmpRolloutStorage, amp_obs_shape={})
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+@pytest.mark.parametrize("later", [0, 1, 4])
+@pytest.mark.parametrize("earlier", [1, 2, 3, 4])
+def test_a_storage_goes_on_from_any_state_whatever_it_has_kept_since(earlier, later, cleared):
+    storage, other = make_queue(2.75), make_queue(2.75)
+    run(storage, earlier, clear_last=cleared)
+    state = copy.deepcopy(storage.state_dict())
+    run(other, later, clear_last=True)
+    with torch.inference_mode():
+        other.load_state_dict(state, hidden(0))
+    for name in ("step", "buffer_full", "num_transitions_per_env", "num_valid_steps"):
+        assert getattr(other, name) == getattr(storage, name)
+    for either in (storage, other):
+        either.clear()
+        run(either, 3, clear_last=True)
+    for field in storage.fields:
+        kept, expected = getattr(other, field.name), getattr(storage, field.name)
+        assert kept is expected is None or torch.equal(kept, expected)
+    assert torch.equal(other.saved_hidden_states, storage.saved_hidden_states)
+
+
+def test_the_steps_of_another_training_are_refused_in_words():
+    storage = make_queue(3.0)
+    run(storage, 3, clear_last=True)
+    with pytest.raises(ValueError, match="12 saved steps do not fit a buffer of 8 for rollouts of 4; continue"):
+        make_queue(2.0).load_state_dict(storage.state_dict(), hidden(0))
+    longer = QueueRolloutStorage(NUM_ENVS, 3 * ROLLOUT, [OBS_DIM], [None], [NUM_ACTIONS], buffer_dilation_ratio=2.0)
+    with pytest.raises(ValueError, match="12 saved steps do not fit a buffer of 24 for rollouts of 12"):
+        longer.load_state_dict(storage.state_dict(), hidden(0))
