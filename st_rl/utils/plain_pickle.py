@@ -31,7 +31,7 @@ class _JoblibArray:
 
     def read(self, file: IO[bytes]) -> np.ndarray:
         """Read the array whose bytes come next."""
-        if self.dtype.hasobject:
+        if _has_objects(self.dtype):
             raise PlainPickleError("it holds an array of Python objects")
         if self.numpy_array_alignment_bytes is not None:
             file.read(file.read(1)[0])
@@ -41,23 +41,45 @@ class _JoblibArray:
         return array.reshape(self.shape[::-1]).T if self.order == "F" else array.reshape(self.shape)
 
 
+class ArrayType(np.ndarray):
+    """Stands for numpy's array where a pickle names it: something to rebuild, not to call.
+
+    numpy's own constructor takes the memory of an array from its caller, and bytes for the addresses of objects.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to make one."""
+        raise PlainPickleError("it calls numpy.ndarray")
+
+
+_numpy_reconstruct: Any = np.empty(0).__reduce__()[0]
 _numpy_scalar: Any = np.float64(0).__reduce__()[0]
+
+
+def _reconstruct(array_type: Any, shape: Any, typecode: Any) -> np.ndarray:
+    """An array whose content comes next."""
+    return _numpy_reconstruct(np.ndarray, shape, typecode)
+
+
+def _has_objects(dtype: np.dtype) -> bool:
+    """Whether elements hold Python objects, also where a forged dtype denies it."""
+    inner = [dtype.base] if dtype.base is not dtype else [field[0] for field in (dtype.fields or {}).values()]
+    return dtype.hasobject or any(_has_objects(part) for part in inner)
 
 
 def _scalar(dtype: np.dtype, data: bytes) -> Any:
     """A numpy number from its bytes."""
-    if dtype.hasobject:
+    if _has_objects(dtype):
         raise PlainPickleError("it holds a Python object as a numpy number")
     return _numpy_scalar(dtype, data)
 
 
 def _numpy_globals() -> dict[tuple[str, str], Any]:
     """What numpy 1 and numpy 2 name in the pickle of an array, under the module paths of both."""
-    reconstruct = np.empty(0).__reduce__()[0]
     from_buffer = np.empty(1).__reduce_ex__(5)[0]
-    admitted: dict[tuple[str, str], Any] = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
+    admitted: dict[tuple[str, str], Any] = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype}
     for core in ("numpy.core", "numpy._core"):
-        admitted[f"{core}.multiarray", "_reconstruct"] = reconstruct
+        admitted[f"{core}.multiarray", "_reconstruct"] = _reconstruct
         admitted[f"{core}.multiarray", "scalar"] = _scalar
         admitted[f"{core}.numeric", "_frombuffer"] = from_buffer
     return admitted
@@ -110,6 +132,8 @@ class _PlainUnpickler(pickle._Unpickler):
             raise PlainPickleError(f"it sets the state of a {type(instance).__name__}")
         if not isinstance(instance, _JoblibArray):
             super().load_build()  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(instance, np.dtype) and _has_objects(instance) != instance.hasobject:
+                raise PlainPickleError("it holds a dtype that denies its objects")
             return
         self.stack.pop()  # pyright: ignore[reportAttributeAccessIssue]
         instance.__dict__.update(state)

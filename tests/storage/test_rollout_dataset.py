@@ -394,6 +394,17 @@ class TestDamage:
         assert frames_played(data) == EVERYTHING
         assert data.num_files_skipped == 1
 
+    @pytest.mark.parametrize("name", ["rewards", "dones", "timeouts"])
+    @pytest.mark.parametrize("width", [0, 2])
+    def test_numbers_and_flags_of_another_width_are_foreign(self, three, name, width):
+        write_trajectory(three, 9, (2,), **{name: lambda n: np.zeros((n, width))})
+        os.utime(three / "trajectory_9", (500, 500))
+        assert frames_played(dataset(three)) == EVERYTHING
+
+    def test_files_of_no_frames_are_skipped(self, tmp_path):
+        write_trajectory(tmp_path, 0, (2, 0, 2))
+        assert frames_played(dataset(tmp_path)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
     def test_a_trajectory_deleted_meanwhile_is_no_damage(self, three, caplog):
         data = dataset(three, read_ahead=False)
         stream = iter(data)

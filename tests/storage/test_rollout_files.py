@@ -67,6 +67,28 @@ class TestFrames:
                 read_frames(path)
         assert not (tmp_path / "caught").exists()
 
+    def test_an_array_with_forged_addresses_is_refused(self, tmp_path):
+        class Forged:
+            def __reduce__(self):
+                return np.ndarray, ((5,), "O", b"\0" * 40)
+
+        path = tmp_path / "traj_0_5.pickle"
+        path.write_bytes(pickle.dumps({"observations": Forged()}))
+        with pytest.raises(FrameFileError, match=r"calls numpy\.ndarray"):
+            read_frames(path)
+
+    @pytest.mark.parametrize("protocol", [2, 4])
+    def test_arrays_are_numpys_own(self, tmp_path, protocol):
+        path = tmp_path / "traj_0_5.pickle"
+        path.write_bytes(pickle.dumps(frames(), protocol=protocol))
+        assert {type(array) for array in read_frames(path).values()} == {np.ndarray}
+
+    def test_a_file_of_no_frames_is_refused(self, tmp_path):
+        path = tmp_path / "traj_5_5.pickle"
+        write_frames(path, {"observations": np.zeros((0, 3))})
+        with pytest.raises(FrameFileError, match="no frames"):
+            read_frames(path)
+
     @pytest.mark.parametrize(
         ("content", "reason"),
         [

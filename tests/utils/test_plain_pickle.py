@@ -114,6 +114,33 @@ def test_attack_inside_an_array_of_objects_or_behind_dotted_names_is_refused(tmp
     assert not trace.exists()
 
 
+class Forged:
+    """An array of objects whose addresses are bytes of the pickle, by numpy's constructor."""
+
+    def __reduce__(self):
+        return np.ndarray, ((1,), "O", b"\0" * 8)
+
+
+class ForgedType:
+    """A dtype with an object in it that says it has none, so that bytes become its address."""
+
+    def __reduce__(self):
+        state = (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)
+        return np.dtype, ("V8", False, True), state
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_addresses_of_objects_cannot_be_forged(protocol):
+    with pytest.raises(PlainPickleError, match=r"calls numpy\.ndarray"):
+        load_plain_pickle(io.BytesIO(pickle.dumps({"a": Forged()}, protocol=protocol)))
+    with pytest.raises(PlainPickleError, match="denies its objects"):
+        load_plain_pickle(io.BytesIO(pickle.dumps({"a": ForgedType()}, protocol=protocol)))
+
+
+def test_arrays_are_numpys_own():
+    assert type(load_plain_pickle(io.BytesIO(pickle.dumps(np.ones(3))))) is np.ndarray
+
+
 def test_damaged_pickle_is_refused_by_name(tmp_path):
     data = pickle.dumps(plain_data())
     path = tmp_path / "cut.pickle"

@@ -21,7 +21,11 @@ def complete(frames: Frames) -> Frames:
     count = len(frames["actions"])
     stand_ins = {"privileged_observations": frames["observations"], "timeouts": np.zeros(count)}
     fields = {name: frames.get(name, stand_ins.get(name)) for name in FIELDS}
-    return {name: np.asarray(array).reshape(count, -1) for name, array in fields.items()}
+    complete_fields = {name: np.asarray(array).reshape(count, -1) for name, array in fields.items()}
+    for name in ("rewards", *FLAGS):
+        if complete_fields[name].shape[1] != 1:
+            raise FrameFileError(f"its {name} are {complete_fields[name].shape[1]} numbers a frame, not one")
+    return complete_fields
 
 
 class FrameStore:

@@ -15,12 +15,12 @@ import torch
 from st_rl.storage.rollout_files.layout import TEMPORARY_PREFIX, StrPath, frame_range
 from st_rl.utils.data_compresser import get_decompressor
 from st_rl.utils.files import load_plain_pickle
-from st_rl.utils.plain_pickle import PlainPickleError
+from st_rl.utils.plain_pickle import ArrayType, PlainPickleError
 
 Frames = dict[str, np.ndarray]
-# Arrays of a pickle name these and nothing else; all of them live in numpy's C code, where a pickle cannot change them.
+# Arrays of a pickle name these and nothing else, and a pickle can change none of them.
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
-_ARRAY_PARTS = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype} | {
+_ARRAY_PARTS = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype} | {
     (module, "_reconstruct"): np.empty(0).__reduce__()[0] for module in _ARRAY_MODULES
 }
 
@@ -70,6 +70,8 @@ def read_frames(path: StrPath) -> Frames:
         raise FrameFileError(f"it holds a {type(content).__name__}, not a dictionary of arrays")
     frames = {name: _unwrapped(value) for name, value in content.items()}
     start, stop = frame_range(os.fspath(path))
+    if stop <= start:
+        raise FrameFileError("its name stands for no frames")
     for name, array in frames.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise FrameFileError(f"'{name}' is not an array of numbers")
@@ -100,7 +102,8 @@ def read_complete_frames(path: StrPath, metadata: Mapping[str, Any]) -> Frames:
 
 
 def _unwrapped(value: Any) -> Any:
-    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    return np.asarray(value) if isinstance(value, ArrayType) else value
 
 
 def _read_npz(path: StrPath) -> Frames:
