@@ -17,10 +17,8 @@ from st_rl.utils.log import logger
 
 
 class StepOutcome(NamedTuple):
-    """What a step was taken on, and what came of it."""
+    """What was done in a step, and what came of it."""
 
-    obs: Tensor
-    critic_obs: Tensor | None
     actions: Tensor
     rewards: Tensor
     dones: Tensor
@@ -107,7 +105,7 @@ class DemonstrationSaver(TrajectorySaver):
             self.init_storage_buffer()
             self.dump_metadata()
             self.env.reset()
-            self.obs, self.critic_obs, _ = observe(self.env)
+            self._see(*observe(self.env)[:2])
             self.policy_reset(torch.ones(self.env.num_envs, dtype=torch.bool, device=self._device))
             self._collecting = True
             while not self.check_stop():
@@ -132,7 +130,9 @@ class DemonstrationSaver(TrajectorySaver):
     @torch.no_grad()
     def collect_step(self, step_i: int) -> None:
         """Act, step, store."""
-        actions, rewards, dones, infos, _, _ = self.get_transition()
+        actions, rewards, dones, infos, next_obs, next_critic_obs = self.get_transition()
+        # What it returned counts, whoever has overridden it.
+        self._outcome = StepOutcome(actions, rewards, dones, next_obs, next_critic_obs)
         self.build_transition(step_i, actions, rewards, dones, infos)
         self.add_transition(step_i, infos)
         self.policy_reset(dones)
@@ -158,12 +158,9 @@ class DemonstrationSaver(TrajectorySaver):
     def _step(self, executed: Tensor, recorded: Tensor) -> tuple[Any, ...]:
         """Step the environment with some actions and remember it as a step with others."""
         self._start()
-        # The environment may write its next observation over this one.
-        obs = torch.clone(self.obs)  # pyright: ignore[reportArgumentType]
-        critic_obs = None if self.critic_obs is None else self.critic_obs.clone()
         result = split_step(self.env.step(executed.to(self._device, copy=True)))
         next_obs, next_critic_obs, rewards, dones, infos = result
-        self._outcome = StepOutcome(obs, critic_obs, recorded, rewards, dones, next_obs, next_critic_obs)
+        self._outcome = StepOutcome(recorded, rewards, dones, next_obs, next_critic_obs)
         return recorded, rewards, dones, infos, next_obs, next_critic_obs
 
     def build_transition(
@@ -171,9 +168,9 @@ class DemonstrationSaver(TrajectorySaver):
     ) -> None:
         """Fill the transition with what was seen and done; zeros for what only a training knows."""
         self._start()
-        transition, outcome = self.transition, self._outcome
-        transition.observations = self.obs if outcome is None else outcome.obs
-        transition.critic_observations = self.critic_obs if outcome is None else outcome.critic_obs
+        transition = self.transition
+        transition.observations = self.obs
+        transition.critic_observations = self.critic_obs
         transition.actions = actions
         transition.rewards = rewards
         transition.dones = dones
@@ -201,10 +198,7 @@ class DemonstrationSaver(TrajectorySaver):
         self.transition_timeouts[row] = False if time_outs is None else time_outs.reshape(-1) > 0
         self._has_success |= success is not None
         self._successes[row] = False if success is None else success.reshape(-1) > 0
-        if outcome is None:
-            self.obs, self.critic_obs, _ = observe(self.env)
-        else:
-            self.obs, self.critic_obs = outcome.next_obs, outcome.next_critic_obs
+        self._see(*(observe(self.env)[:2] if outcome is None else (outcome.next_obs, outcome.next_critic_obs)))
         if not self._collecting and self.rollout_storage.step == self.rollout_storage_length:
             self.save_steps()
             self.rollout_storage.clear()
@@ -221,10 +215,14 @@ class DemonstrationSaver(TrajectorySaver):
     def _device(self) -> Any:
         return getattr(self.env, "device", "cpu")
 
+    def _see(self, obs: Tensor, critic_obs: Tensor | None) -> Tensor:
+        """Keep the present observation, over which the environment may write its next one; returns the actor's."""
+        self.critic_obs = None if critic_obs is None else critic_obs.clone()
+        self.obs = obs.clone()
+        return self.obs
+
     def _start(self) -> None:
         """See the first observation and make the buffer for it, unless that was done."""
-        if self.obs is None:
-            self.obs, self.critic_obs, _ = observe(self.env)
         if self.rollout_storage is None:
             self.init_storage_buffer()
 
@@ -236,13 +234,12 @@ class DemonstrationSaver(TrajectorySaver):
 
     def init_storage_buffer(self) -> None:
         """Make the buffer for `rollout_storage_length` steps."""
-        if self.obs is None:
-            self.obs, self.critic_obs, _ = observe(self.env)
+        obs = self._see(*observe(self.env)[:2]) if self.obs is None else self.obs
         num_envs = self.env.num_envs
         self.rollout_storage = self.RolloutStorageCls(
             num_envs,
             self.rollout_storage_length,
-            [self.obs.shape[-1]],
+            [obs.shape[-1]],
             [None] if self.critic_obs is None else [self.critic_obs.shape[-1]],
             [self.env.num_actions],
             device=self._device,

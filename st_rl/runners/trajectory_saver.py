@@ -109,6 +109,7 @@ class TrajectorySaver(abc.ABC):
         if self._folders is None:
             self.init_traj_handlers()
         num_steps = self.rollout_storage.step
+        self._host = {}
         try:
             dones = self._host_arrays()["dones"][:, :num_steps, 0]
             for env_i in range(self.env.num_envs):

@@ -74,6 +74,27 @@ def assert_same_trajectories(read, given, tolerance: float = 0.0) -> None:
         np.testing.assert_array_equal(ours["next_observation"][:-1], ours["observation"][1:])
 
 
+class ReusingEnv(RecordingEnv):
+    """Writes every observation into the same memory."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.memory: dict[str, torch.Tensor] = {}
+
+    def reuse(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        return self.memory.setdefault(name, value.clone()).copy_(value)
+
+    def get_observations(self) -> Any:
+        obs, extras = super().get_observations()
+        groups = {name: self.reuse(name, group) for name, group in extras["observations"].items()}
+        return self.reuse("obs", obs), {**extras, "observations": groups}
+
+    def step(self, actions: torch.Tensor) -> Any:
+        _, rewards, dones, infos = super().step(actions)
+        obs, extras = self.get_observations()
+        return obs, rewards, dones, {**infos, **extras}
+
+
 class TestRoundTrip:
     @pytest.mark.parametrize("file_format", ["pickle", "npz"])
     @pytest.mark.parametrize("num_critic", [None, 7])
@@ -363,6 +384,40 @@ class TestByHand:
             saver.add_transition(4, {})
         saver.close()
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
+
+    def test_what_an_overridden_step_returns_is_what_is_saved(self, tmp_path):
+        """Also where the environment writes its observations into one buffer."""
+
+        class Overridden(DemonstrationSaver):
+            def get_transition(self):
+                actions = self.get_policy_actions()
+                obs, rewards, dones, infos = self.env.step(actions)
+                shown.append(obs + 1.0)
+                return actions, 2.0 * rewards, dones, infos, shown[-1], None
+
+        env, shown = ReusingEnv(num_envs=2), []
+        saver = Overridden(env, EchoPolicy(), tmp_path, rollout_storage_length=4, min_timesteps=8, min_episodes=0)
+        saver.collect_and_save()
+        content = load(tmp_path / "trajectory_0" / "traj_000000_000004.pickle")
+        np.testing.assert_array_equal(content["observations"][0], env.seen[0]["observation"][0])
+        np.testing.assert_array_equal(content["observations"][1:], torch.stack(shown)[:3, 0])
+        np.testing.assert_array_equal(content["rewards"][:, 0], [2.0 * step["reward"][0] for step in env.seen])
+
+    def test_steps_of_an_environment_with_one_buffer(self, tmp_path):
+        env = ReusingEnv(num_envs=2, num_privileged_obs=7)
+        record(tmp_path, env)
+        assert_same_trajectories(read_back(tmp_path), env.trajectories())
+
+    def test_the_buffer_is_read_anew_whoever_filled_it(self, tmp_path):
+        saver = DemonstrationSaver(RecordingEnv(num_envs=1), EchoPolicy(), tmp_path, rollout_storage_length=9)
+        saver.init_traj_handlers()
+        saver.collect_step(0)
+        saver.save_steps()
+        saver.rollout_storage.observations.fill_(7.0)
+        saver.save_steps()
+        assert (load(tmp_path / "trajectory_0" / "traj_000001_000002.pickle")["observations"] == 7.0).all()
+        saver.rollout_storage.clear()
+        saver.close()
 
     def test_a_folder_with_the_folders_of_others_is_fresh(self, tmp_path):
         (tmp_path / "collector_a" / "trajectory_7").mkdir(parents=True)

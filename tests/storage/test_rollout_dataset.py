@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -397,7 +398,8 @@ class TestDamage:
     @pytest.mark.parametrize("name", ["rewards", "dones", "timeouts"])
     @pytest.mark.parametrize("width", [0, 2])
     def test_numbers_and_flags_of_another_width_are_foreign(self, three, name, width):
-        write_trajectory(three, 9, (2,), **{name: lambda n: np.zeros((n, width))})
+        extra: dict[str, Any] = {name: np.zeros((2, width))}
+        write_trajectory(three, 9, (2,), **extra)
         os.utime(three / "trajectory_9", (500, 500))
         assert frames_played(dataset(three)) == EVERYTHING
 
