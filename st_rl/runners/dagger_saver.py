@@ -53,7 +53,8 @@ class DaggerSaver(DemonstrationSaver):
         log_to_tensorboard: bool = False,
         **kwargs: Any,
     ):
-        if len(args) < 2 and kwargs.get("policy") is None:
+        teacher = args[1] if len(args) > 1 else kwargs.get("policy")
+        if teacher is None or isinstance(teacher, str | os.PathLike):
             raise TypeError("DaggerSaver needs policy=..., the teacher whose actions label what the student does")
         super().__init__(*args, **kwargs)
         self.training_policy_logdir = os.path.expanduser(os.fspath(training_policy_logdir))
@@ -108,6 +109,7 @@ class DaggerSaver(DemonstrationSaver):
         self.training_policy = build_actor_critic(self.env, name, policy_cfg).to(self._device).eval()
         self.training_policy_iteration = self.policy_iteration = 0
         self._loaded = None
+        self._set_noise()
 
     def load_latest_training_policy(self) -> None:
         """Take over the student's newest checkpoint, if there is a newer one, and draw who is driven by the teacher."""
@@ -120,7 +122,8 @@ class DaggerSaver(DemonstrationSaver):
             self._said_untrained = True
         elif newest != self._loaded:
             self._load(newest)
-        probability = float(self.teacher_act_prob(self.training_policy_iteration))
+        # The log counts its own iteration on; the schedule goes by what the student has learned.
+        probability = float(self.teacher_act_prob(self.policy_iteration))
         self.use_teacher_act_mask = torch.rand(self.env.num_envs, device=self._device) < probability
 
     def _load(self, path: Path) -> None:
@@ -144,6 +147,10 @@ class DaggerSaver(DemonstrationSaver):
         self.training_policy.load_state_dict(loaded["model_state_dict"])
         self.training_policy_iteration = self.policy_iteration = int(loaded["iter"])
         self._load_normalizer(loaded.get("obs_norm_state_dict"))
+        self._set_noise()
+
+    def _set_noise(self) -> None:
+        """Give a student that draws its actions the noise that was asked for, if any was."""
         if self.action_sample_std > 0 and not self._is_deterministic:
             with torch.no_grad():
                 self.training_policy.std.fill_(self.action_sample_std)

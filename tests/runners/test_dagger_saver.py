@@ -104,6 +104,14 @@ class TestActing:
         assert set(asked) == {2}
         assert abs(float(torch.stack(draws).mean()) - 0.5) < 0.06
 
+    def test_the_schedule_waits_for_a_student_that_does_not_learn(self, student, tmp_path):
+        asked = []
+        saver = make_saver(student, tmp_path / "data", teacher_act_prob=lambda it: asked.append(it) or 0.5)
+        for _ in range(3):
+            saver.load_latest_training_policy()
+            saver.print_log()
+        assert asked == [2, 2, 2]
+
     def test_named_schedules(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data", teacher_act_prob="exp", update_times_scale=100)
         assert saver.teacher_act_prob(50) == pytest.approx(0.99**50)
@@ -116,6 +124,9 @@ class TestActing:
             each.build_training_policy()
             each.load_latest_training_policy()
         assert saver.training_policy.std.tolist() == [0.25, 0.25]
+        untrained = make_saver(student, tmp_path / "data", action_sample_std=0.25)
+        untrained.build_training_policy()
+        assert untrained.training_policy.std.tolist() == [0.25, 0.25]
         saved = torch.load(student / "model_2.pt", weights_only=True)["model_state_dict"]["std"]
         assert torch.equal(own.training_policy.std, saved)
 
@@ -230,6 +241,9 @@ class TestSurface:
         for arguments in ({}, {"policy": None}):
             with pytest.raises(TypeError, match="teacher"):
                 DaggerSaver(RecordingEnv(), save_dir=tmp_path, training_policy_logdir=student, **arguments)
+        for positional in ((None, tmp_path), (tmp_path,), (str(tmp_path),)):
+            with pytest.raises(TypeError, match="teacher"):
+                DaggerSaver(RecordingEnv(), *positional, training_policy_logdir=student)
 
     def test_documented_import(self):
         from st_rl.datasets.dagger_saver import DaggerSaver as documented
