@@ -13,6 +13,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization, scaled
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
+from st_rl.utils.config import accepted_keys, report_unused_keys, without_nulls
 from st_rl.utils.heartbeat import Heartbeat, new_writer_id
 from st_rl.utils.log import logger
 
@@ -39,7 +40,7 @@ class TwoStageRunner(OnPolicyRunner):
             )
         if type(self.alg).collect_transition_from_dataset is PPO.collect_transition_from_dataset:
             raise TypeError(f"{type(self.alg).__name__} cannot learn from a data set; use TPPO")
-        settings = {k: v for k, v in self.cfg["pretrain_dataset"].items() if k not in ("num_envs", "device")}
+        settings = _dataset_settings(self.cfg["pretrain_dataset"], bool(self.cfg.get("strict")))
         self.rollout_dataset = RolloutDataset(**settings, num_envs=env.num_envs, device=self.alg.device)
         # Whether the last step came from the data set, so that the next one of the environment is the hand-over.
         self._was_pretraining = False
@@ -213,3 +214,10 @@ class TwoStageRunner(OnPolicyRunner):
             "files_skipped": dataset.num_files_skipped,
             "trajectories_refused": dataset.num_trajectories_refused,
         }
+
+
+def _dataset_settings(config: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+    """What of a configuration `RolloutDataset` takes; number and device of the robots are the runner's to say."""
+    given, accepted = without_nulls(config), accepted_keys(RolloutDataset)
+    report_unused_keys({k: v for k, v in given.items() if k not in accepted}, "pretrain_dataset", accepted, strict)
+    return {key: given[key] for key in accepted - {"num_envs", "device"} if key in given}

@@ -231,6 +231,16 @@ class TestSurface:
         with pytest.raises(TypeError, match="PPO cannot learn from a data set"):
             TwoStageRunner(EchoEnv(), config)
 
+    def test_nulls_and_unknown_settings_of_the_data_set(self, tmp_path, caplog):
+        dataset = {"keep_latest_n_trajs": None, "num_envs": 3, "dataset_lops": 4}
+        with caplog.at_level(logging.WARNING, "st_rl"):
+            runner = make(tmp_path, dataset=dataset)
+        assert "did you mean 'dataset_loops'?" in caplog.text
+        assert runner.rollout_dataset.keep_latest_n_trajs == 0
+        assert runner.rollout_dataset.num_envs == runner.env.num_envs
+        with pytest.raises(ValueError, match="dataset_lops"):
+            make(tmp_path, dataset=dataset, strict=True)
+
     def test_defaults(self, tmp_path):
         config = small_config(algorithm={"class_name": "TPPO"}, pretrain_dataset={"data_dir": str(tmp_path)})
         runner = build_runner("TwoStageRunner", EchoEnv(num_envs=3), config)
