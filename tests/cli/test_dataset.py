@@ -172,7 +172,9 @@ class TestDataset:
     def test_repair_splits_at_gaps_and_keeps_what_it_puts_aside(self, tmp_path, capsys):
         _, middle, last = write_trajectory(tmp_path, 0, (3, 3, 3))
         write_trajectory(tmp_path, 1, (2,))
-        (tmp_path / "trajectory_5").mkdir()
+        for index in (0, 5):
+            (tmp_path / f"trajectory_{index}").mkdir(exist_ok=True)
+            (tmp_path / f"trajectory_{index}" / "done").touch()
         middle.write_bytes(b"broken")
         assert main(["dataset", "repair", str(tmp_path)]) == 0
         assert main(["dataset", "check", str(tmp_path)]) == 0
@@ -182,7 +184,18 @@ class TestDataset:
         assert load(moved)["observations"][:, 1].tolist() == [6, 7, 8]
         assert not (tmp_path / "trajectory_5").exists()
         assert totals(tmp_path) == (8, 2)
-        assert (tmp_path / "trajectory_1" / "done").is_file()
+        finished = {path.parent.name for path in tmp_path.glob("*/done")}
+        assert finished == {"trajectory_1", "trajectory_6"}, "the file done does not say what the last frame says"
+        capsys.readouterr()
+        assert main(["dataset", "repair", str(tmp_path)]) == 0
+        assert "nothing to repair" in capsys.readouterr().out
+
+    def test_repair_deletes_nothing_that_it_does_not_know(self, tmp_path):
+        write_trajectory(tmp_path, 0)
+        (tmp_path / "trajectory_1").mkdir()
+        (tmp_path / "trajectory_1" / "notes.txt").write_text("mine")
+        assert main(["dataset", "repair", str(tmp_path)]) == 0
+        assert (tmp_path / "trajectory_1" / "notes.txt").read_text() == "mine"
 
     def test_repair_leaves_folders_alone_that_are_being_written(self, recorded, capsys):
         heart = Heartbeat(recorded, "collector", "busy")
@@ -200,6 +213,11 @@ class TestDataset:
         assert indices == list(range(len(indices)))
         read = RolloutDataset(target, 1, device="cpu", wait_seconds=0)
         assert sum(1 for _ in read) == totals(target)[0]
+
+    def test_a_folder_is_not_merged_with_itself_by_another_name(self, recorded, capsys, monkeypatch):
+        monkeypatch.chdir(recorded.parent)
+        assert main(["dataset", "merge", str(recorded), "--output", recorded.name]) == 1
+        assert "with itself" in error_line(capsys)
 
     def test_what_does_not_fit_is_not_merged(self, tmp_path, capsys):
         record(tmp_path / "a", RecordingEnv(num_envs=2))
@@ -241,7 +259,7 @@ class TestDataset:
         stand_in = types.ModuleType("h5py")
         stand_in.File = lambda path, mode, **kwargs: files.setdefault(str(path), FakeGroup(path))  # pyright: ignore[reportAttributeAccessIssue]
         monkeypatch.setitem(sys.modules, "h5py", stand_in)
-        target = tmp_path / "walk-v0"
+        target = tmp_path / "walk-v10"
         arguments = ["dataset", "export", str(recorded), "--format", "minari", "--output", str(target)]
         assert main(arguments) == 0
         steps, _ = on_disk(recorded)
@@ -249,7 +267,7 @@ class TestDataset:
         (file,) = files.values()
         assert metadata["total_steps"] == steps == sum(g.attrs["total_steps"] for g in file.content.values())
         assert metadata["total_episodes"] == len(file.content)
-        assert (metadata["data_format"], metadata["dataset_id"]) == ("hdf5", "walk-v0")
+        assert (metadata["data_format"], metadata["dataset_id"]) == ("hdf5", "walk-v10")
         space = json.loads(metadata["observation_space"])
         assert (space["type"], space["shape"], space["dtype"]) == ("Box", [4], "float32")
         assert len(space["low"]) == 4

@@ -29,21 +29,23 @@ def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(MergeOptions, arguments, "dataset merge", __doc__ or "")
     from st_rl.storage.rollout_files import layout, upkeep
+    from st_rl.storage.rollout_files.folder_claims import FolderClaims
     from st_rl.utils.files import write_json
 
     target = options.output
     if target is None:
         raise UsageError("where to? st-rl dataset merge FOLDER... --output NEW")
     savers = [saver for folder in options.folders for saver in savers_in(folder)]
-    if str(target) in savers:
+    if target.resolve() in [Path(saver).resolve() for saver in savers]:
         raise CommandError(f"{target} cannot be joined with itself: choose another --output")
     metadata = _shared_metadata([*([str(target)] if target.is_dir() else []), *savers])
     target.mkdir(parents=True, exist_ok=True)
     if layout.read_metadata(target) is None:
         write_json(target / layout.METADATA_FILE, metadata)
     work = [path for saver in savers for path in layout.own_trajectories(saver) if layout.frame_files(path)]
+    claims = FolderClaims(str(target))
     for path in track(work, "copying"):
-        upkeep.merge_trajectory(path, str(target))
+        upkeep.merge_trajectory(path, claims)
     states = list(upkeep.inspect_folder(str(target)))
     upkeep.update_totals(str(target), states)
     steps, finished = upkeep.totals(states)

@@ -32,13 +32,14 @@ def main(arguments: Sequence[str]) -> int:
             lines = []
             if state.damaged or state.leftovers or state.gaps or not state.num_files:
                 lines = upkeep.repair_trajectory(folder, state)
-            elif upkeep.mark_finished(state):
-                lines = [f"marked {state.folder} as finished"]
             num_repairs += len(lines)
             for line in lines:
                 print(line)
         num_repairs += upkeep.remove_leftovers(folder)
         states = list(upkeep.inspect_folder(folder))
+        for line in filter(None, map(upkeep.mark_finished, states)):
+            num_repairs += 1
+            print(line)
         upkeep.update_totals(folder, states)
         steps, finished = upkeep.totals(states)
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")

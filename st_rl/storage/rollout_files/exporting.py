@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def export_minari(recorded: Iterable[Episode], folder: Path, description: str = 
         "data_format": "hdf5",
         "observation_space": _box(sizes[0]),
         "action_space": _box(sizes[1]),
-        "dataset_id": folder.name if folder.name[-3:-1] == "-v" else f"{folder.name}-v0",
+        "dataset_id": folder.name if re.search(r"-v\d+$", folder.name) else f"{folder.name}-v0",
         "minari_version": MINARI_VERSION,
         "dataset_size": round((data / "main_data.hdf5").stat().st_size / 1e6, 1),
         "description": description,

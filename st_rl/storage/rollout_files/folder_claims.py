@@ -14,15 +14,15 @@ class FolderClaims:
 
     def __init__(self, save_dir: str):
         self.save_dir = save_dir
-        self.is_fresh = not layout.own_trajectories(save_dir)
-        self._next_index = 0
+        known = layout.own_trajectories(save_dir)
+        self.is_fresh = not known
+        indices = [(layout.trajectory_index(folder), folder) for folder in known]
+        self._known = [(index, folder) for index, folder in indices if index is not None]
+        self._next_index = 1 + max((index for index, _ in self._known), default=-1)
 
     def claim_first(self, count: int, reuse_empty: bool) -> list[int]:
         """Indices for `count` robots: folders that were left empty, where nobody can be using them, then new ones."""
-        indices = [(layout.trajectory_index(folder), folder) for folder in layout.own_trajectories(self.save_dir)]
-        known = [(index, folder) for index, folder in indices if index is not None]
-        self._next_index = 1 + max((index for index, _ in known), default=-1)
-        empty = [index for index, folder in known if not layout.frame_files(folder)] if reuse_empty else []
+        empty = [index for index, folder in self._known if not layout.frame_files(folder)] if reuse_empty else []
         claimed = sorted(empty)[:count]
         return claimed + [self.claim_next() for _ in range(count - len(claimed))]
 

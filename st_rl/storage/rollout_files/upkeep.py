@@ -111,7 +111,7 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
     """Mend a trajectory; returns what was done, line by line.
 
     Damaged files move to the folder `damaged`; what follows a gap becomes a trajectory of its own; leftovers and empty
-    folders go; a finished episode gets its file `done`.
+    folders go. The file `done` is left to `mark_finished`.
     """
     done = []
     for path, reason in state.damaged.items():
@@ -126,14 +126,16 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
     pieces = _pieces(layout.frame_files(state.folder))
     _renumber(state.folder, state.folder, pieces[0] if pieces else [])
     for piece in pieces[1:]:
-        claims = FolderClaims(folder)
-        (index,) = claims.claim_first(1, reuse_empty=False)
-        target = layout.trajectory_folder(folder, index)
+        target = layout.trajectory_folder(folder, FolderClaims(folder).claim_next())
         _renumber(state.folder, target, piece)
         done.append(f"made the {len(piece)} files of {state.folder} after a gap a trajectory of their own, {target}")
     if not pieces:
-        shutil.rmtree(state.folder)
-        done.append(f"removed {state.folder}, which holds no frames")
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(state.folder, layout.DONE_FILE))
+        # Only an empty folder goes: what somebody put there stays.
+        with contextlib.suppress(OSError):
+            os.rmdir(state.folder)
+            done.append(f"removed {state.folder}, which holds no frames")
     return done
 
 
@@ -159,12 +161,16 @@ def _renumber(source: str, target: str, names: Sequence[str]) -> None:
         os.replace(os.path.join(source, name), os.path.join(target, new))
 
 
-def mark_finished(state: TrajectoryState) -> bool:
-    """Write the file `done` of a finished trajectory that lacks it; whether that was needed."""
-    if not state.is_finished or layout.is_finished(state.folder):
-        return False
-    with open(os.path.join(state.folder, layout.DONE_FILE), "wb"):
-        return True
+def mark_finished(state: TrajectoryState) -> str | None:
+    """Make the file `done` agree with the last frame; what was done in words, None where it agreed."""
+    if state.is_finished == layout.is_finished(state.folder):
+        return None
+    mark = os.path.join(state.folder, layout.DONE_FILE)
+    if state.is_finished:
+        with open(mark, "wb"):
+            return f"marked {state.folder} as finished"
+    os.unlink(mark)
+    return f"marked {state.folder} as not finished: its last frame goes on"
 
 
 def remove_leftovers(folder: str) -> int:
@@ -199,10 +205,9 @@ def _joined(piece: Sequence[Frames]) -> Frames:
     return {name: np.concatenate([frames[name] for frames in piece]) for name in piece[0]}
 
 
-def merge_trajectory(source: str, target: str) -> str:
-    """Copy a trajectory into another folder under an index of its own; it appears there when it is complete."""
-    (index,) = FolderClaims(target).claim_first(1, reuse_empty=False)
-    folder = layout.trajectory_folder(target, index)
+def merge_trajectory(source: str, claims: FolderClaims) -> None:
+    """Copy a trajectory into the folder of these claims under an index of its own; every file appears complete."""
+    folder = layout.trajectory_folder(claims.save_dir, claims.claim_next())
     for name in layout.frame_files(source):
         path = os.path.join(source, name)
         temporary = os.path.join(folder, f"{layout.TEMPORARY_PREFIX}{os.getpid()}-{name}")
@@ -211,4 +216,3 @@ def merge_trajectory(source: str, target: str) -> str:
     if layout.is_finished(source):
         with open(os.path.join(folder, layout.DONE_FILE), "wb"):
             pass
-    return folder
