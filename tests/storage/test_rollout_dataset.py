@@ -165,6 +165,25 @@ class TestPlaying:
         data.reset([0])
         assert data.get_batch().observation[:, :2].tolist() == [[2, 0], [1, 1]]
 
+    def test_nothing_is_open_before_the_first_look(self, tmp_path):
+        data = dataset(tmp_path / "none", 2)
+        assert data.traj_datas == [{}, {}]
+        assert data.traj_cursors.tolist() == [0, 0]
+        assert not (tmp_path / "none").exists()
+
+    def test_other_trajectories_for_some_before_all_had_one(self, three):
+        data = dataset(three, 2)
+        data.reset([1])
+        assert data.traj_datas[0]["actions"].flatten().tolist() == [0, 1, 2]
+
+    def test_the_metadata_of_the_outermost_folder_counts(self, three):
+        (three / "a").mkdir()
+        (three / "a" / "metadata.json").write_text('{"who": "inner"}')
+        (three / "metadata.json").write_text('{"who": "outer"}')
+        data = dataset(three)
+        assert data.read_dataset_directory()
+        assert data.metadata == {"who": "outer"}
+
     def test_frame_ranges_of_any_suffix(self):
         assert RolloutDataset.get_frame_range("traj_100_200.anything") == (100, 200)
 

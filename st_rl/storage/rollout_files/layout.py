@@ -66,17 +66,23 @@ def is_finished(folder: StrPath) -> bool:
 
 
 def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
-    """Every trajectory folder and every other file under `root`, folders in natural order; nothing inside of them."""
+    """Every trajectory folder and every other file under `root`, in natural order; nothing inside of them.
+
+    What lies directly in a folder comes before what lies deeper.
+    """
     try:
         with os.scandir(root) as scan:
             entries = sorted(scan, key=lambda entry: _natural_order(entry.name))
     except OSError:  # deleted while we looked
         return
+    deeper = []
     for entry in entries:
         if not entry.is_dir() or entry.name.startswith(TRAJECTORY_PREFIX):
             yield entry
         else:
-            yield from walk(entry.path)
+            deeper.append(entry.path)
+    for folder in deeper:
+        yield from walk(folder)
 
 
 def trajectory_folders(root: StrPath) -> list[str]:

@@ -170,6 +170,9 @@ class RolloutDataset(TrajectoryPool):
 
     def refresh_handlers(self, env_ids: Sequence[int] | Tensor | None = None) -> None:
         """Give some environments, or all, another trajectory."""
+        if self._ahead is None:
+            self.reset_all()
+            return
         for env in range(self.num_envs) if env_ids is None else [int(env) for env in env_ids]:
             self._refresh_traj_handler(env)
 
@@ -303,7 +306,9 @@ class RolloutDataset(TrajectoryPool):
 
     @property
     def traj_datas(self) -> list[dict[str, Tensor]]:
-        """The file that each environment is in: every array as a tensor on the device."""
+        """The file that each environment is in: every array as a tensor on the device; empty before the first."""
+        if not self._store.columns:
+            return [{} for _ in range(self.num_envs)]
         counts = self._file_stops - self._file_starts
         return [
             self._store.fields(env, int(counts[env])) | as_tensors(others, self.device)
