@@ -1,4 +1,4 @@
-"""Measure speed beside peers and the machine's limits: st-rl bench cpu | update | gpu."""
+"""Measure speed beside peers and the machine's limits: st-rl bench NAME."""
 
 from __future__ import annotations
 

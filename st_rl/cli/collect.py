@@ -87,7 +87,7 @@ def collect(saver: Any, config: Any) -> int:
     from st_rl.cli.progress import ProgressBar
 
     begin = time.perf_counter()
-    with ProgressBar("collecting") as bar, GentleInterruption(saver.request_stop) as interruption:
+    with ProgressBar("collecting", says_time_left=False) as bar, GentleInterruption(saver.request_stop) as interruption:
         saver.on_progress = bar.update
         saver.collect_and_save(config)
     rate = saver.total_timesteps / max(time.perf_counter() - begin, 1e-9)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
+# What a user may call an option because another command does.
+_OTHER_WORDS = {"--num-envs": "--robots", "--robots": "--num-envs", "--log-dir": "--output", "--output": "--log-dir"}
 
 
 class CommandError(Exception):
@@ -42,9 +44,8 @@ def run_action(package: str, help_text: str, actions: Sequence[str], arguments: 
     command = package.rpartition(".")[2]
     if not arguments or arguments[0] in ("-h", "--help"):
         documents = {name: importlib.import_module(f"{package}.{name}").__doc__ or "" for name in actions}
-        print(
-            help_text.format(rows="\n".join(f"  {name:<8} {text.splitlines()[0]}" for name, text in documents.items()))
-        )
+        purposes = {name: text.splitlines()[0].partition(": st-rl ")[0] for name, text in documents.items()}
+        print(help_text.format(rows="\n".join(f"  {name:<8} {purpose}" for name, purpose in purposes.items())))
         return 0 if arguments else 2
     name, *rest = arguments
     if name not in actions:
@@ -83,6 +84,8 @@ def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
     if option is None:
         return f"unexpected argument '{unknown[0]}'; {helps}"
     name = option.split("=")[0]
+    if _OTHER_WORDS.get(name) in option_names(parsed):
+        return f"unknown option {name}; it is called {_OTHER_WORDS[name]} here; {helps}"
     close = difflib.get_close_matches(name.replace("_", "-"), list(option_names(parsed)), n=1, cutoff=0.5)
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
 

@@ -139,7 +139,12 @@ def distill(
 ) -> int:
     """Put the teacher into the student's run folder, then train."""
     teacher_sights = sights(teacher.source, teacher.env_config)
-    sees_critic_obs = looks_through_the_critic(teacher_sights, sights(source, options.env))
+    try:
+        sees_critic_obs = looks_through_the_critic(teacher_sights, sights(source, options.env))
+    except CommandError as error:
+        if teacher.source.name == source.name:
+            raise
+        raise CommandError(f"{teacher.run.path} was trained for {teacher.source.name}: {error}") from error
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
     if (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")

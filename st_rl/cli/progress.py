@@ -12,10 +12,14 @@ _LINE_EVERY_S = 5.0
 
 
 class ProgressBar:
-    """A bar on a terminal, a plain line every few seconds elsewhere; for use in a `with` block."""
+    """A bar on a terminal, a plain line every few seconds elsewhere; for use in a `with` block.
 
-    def __init__(self, words: str):
+    Without `says_time_left` the notes do it.
+    """
+
+    def __init__(self, words: str, says_time_left: bool = True):
         self.words = words
+        self.says_time_left = says_time_left
         self._begin = self._said = time.monotonic()
         # Both exist on a terminal only.
         self._progress: Any = None
@@ -29,8 +33,8 @@ class ProgressBar:
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
             note = TextColumn("{task.fields[note]}", style="dim")
-            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note)
-            self._progress = Progress(*columns)
+            columns = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
+            self._progress = Progress(*columns, *([TimeRemainingColumn()] if self.says_time_left else []), note)
             self._progress.start()
             self._task = self._progress.add_task(self.words, total=1.0, note="")
         return self
@@ -52,7 +56,7 @@ class ProgressBar:
             print(f"{self.words}: {share:.0%}{self._time_left(now, share)}{', ' + note if note else ''}", flush=True)
 
     def _time_left(self, now: float, share: float) -> str:
-        if not 0.0 < share < 1.0:
+        if not (self.says_time_left and 0.0 < share < 1.0):
             return ""
         seconds = (now - self._begin) * (1.0 - share) / share
         return f", {int(seconds // 60)}:{int(seconds % 60):02d} left"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from st_rl.cli.command_line import UsageError, parse_options
+from st_rl.cli.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.run_folder import RUNS, RunFolder, make_writable, new_run_folder
 from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 
@@ -131,7 +131,10 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
     if run.file("run.json").is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")
     runner_class = config.get("runner_class_name") or "OnPolicyRunner"
-    runner = build_runner(runner_class, env, config, log_dir=folder, device=options.device)
+    try:
+        runner = build_runner(runner_class, env, config, log_dir=folder, device=options.device)
+    except TypeError as error:  # an algorithm that cannot train such a policy; it says which one it can
+        raise CommandError(str(error)) from error
     runner.evaluator = make_judge(source, options.env, options.device)
     settings = {
         "task": source.name,

@@ -274,8 +274,8 @@ class DemonstrationSaver(TrajectorySaver):
         left = self.seconds_left()
         self.on_progress(
             self.progress(),
-            f"{self.total_timesteps:,} of {self.min_timesteps:,.0f} steps, {self.total_traj_completed:,} of "
-            f"{self.min_episodes:,.0f} trajectories, {rate:,.0f} steps/s"
+            f"{_out_of(self.total_timesteps, self.min_timesteps)} steps, "
+            f"{_out_of(self.total_traj_completed, self.min_episodes)} trajectories, {rate:,.0f} steps/s"
             + (f", {clock(left)} left" if left is not None else ""),
         )
 
@@ -289,6 +289,11 @@ class DemonstrationSaver(TrajectorySaver):
         done, elapsed = self.progress(), time.perf_counter() - self._begin
         gained = done - self._begin_progress
         return elapsed * (1.0 - done) / gained if gained > 0 else None
+
+
+def _out_of(done: float, wanted: float) -> str:
+    """How much of what is wanted is there; the number alone when nothing in particular is."""
+    return f"{done:,} of {wanted:,.0f}" if wanted > 0 else f"{done:,}"
 
 
 def _normalized(obs: Any, normalizer: Any) -> Tensor:

@@ -81,6 +81,8 @@ class TwoStageRunner(OnPolicyRunner):
 
     def _dataset_step(self, transition: Any, infos: Mapping[str, Any]) -> tuple[Any, ...]:
         """Let the algorithm store a recorded step; what follows it is normalised as the algorithm does."""
+        if not self._was_pretraining:
+            self._check_widths(transition.observation, transition.privileged_observation)
         self._was_pretraining = True
         self.alg.collect_transition_from_dataset(transition, infos)
         obs = scaled(self.alg.obs_normalizer, transition.next_observation)
@@ -88,6 +90,19 @@ class TwoStageRunner(OnPolicyRunner):
         if self._sizes.has_critic_obs:
             critic_obs = scaled(self.alg.critic_obs_normalizer, transition.next_privileged_observation)
         return obs, critic_obs, transition.reward, transition.done, infos
+
+    def _check_widths(self, obs: Tensor, critic_obs: Tensor | None) -> None:
+        """ValueError for recorded observations, `(..., O)` and `(..., Oc)`, that are not those of the environment."""
+        streams = [("", obs, self._sizes.num_obs)]
+        if self._sizes.has_critic_obs and critic_obs is not None:
+            streams.append((" of the critic", critic_obs, self._sizes.num_critic_obs))
+        for whose, recorded, width in streams:
+            if recorded.shape[-1] != width:
+                raise ValueError(
+                    f"{', '.join(self.rollout_dataset.data_dirs)} holds observations{whose} of {recorded.shape[-1]} "
+                    f"numbers, those of the environment have {width}: a data set fits a student that sees what the "
+                    "recorded policy saw; for a student that sees less than its teacher, st-rl dagger collects"
+                )
 
     def _hand_over(self) -> tuple[Tensor, Tensor]:
         """Leave the data set: no episode or memory goes on from it, and the robots are seen as they stand."""
@@ -172,6 +187,8 @@ class TwoStageRunner(OnPolicyRunner):
             return
         num_frames = 0
         for frames in self._first_frames():
+            if num_frames == 0:
+                self._check_widths(frames["observations"], frames.get("privileged_observations"))
             num_frames += len(frames["observations"])
             for name, normalizer in self._taught.items():
                 normalizer.update(frames[name].to(self.device))

@@ -84,6 +84,8 @@ def test_a_teacher_that_sees_something_else_is_refused(teacher, tmp_path, capsys
     assert "the teacher sees base_ang_vel, projected_gravity" in message
     assert "train the teacher with --env.privileged-actor" in message
     assert not (tmp_path / "teacher.pt").exists()
+    message = error_of(capsys, "distill", teacher, "balance", "--log-dir", tmp_path)
+    assert f"{teacher} was trained for quadruped-walk: the teacher sees" in message
 
 
 def test_wrong_command_lines_are_explained(teacher, student, capsys):

@@ -98,6 +98,20 @@ def test_unknown_option_names_the_nearest(capsys, option, nearest):
     assert f"unknown option {option}; did you mean {nearest}?" in line
 
 
+def test_an_option_that_another_command_calls_otherwise(capsys):
+    assert main(["collect", "latest", "--num-envs", "3"]) == 2
+    assert "unknown option --num-envs; it is called --robots here" in only_error_line(capsys)
+    assert main(["train", "balance", "--robots", "3"]) == 2
+    assert "unknown option --robots; it is called --num-envs here" in only_error_line(capsys)
+
+
+def test_an_algorithm_that_cannot_train_the_policy_says_so(capsys, tmp_path):
+    pytest.importorskip("mujoco")
+    options = ["--num-envs", "2", "--log-dir", str(tmp_path / "run"), "--algorithm.class-name", "APPO"]
+    assert main(["train", "balance", *options]) == 1
+    assert only_error_line(capsys).startswith("st-rl: APPO needs a policy with a discriminator")
+
+
 def test_a_stray_word_is_named(capsys):
     assert main(["train", "balance", "quickly"]) == 2
     assert "unexpected argument 'quickly'" in only_error_line(capsys)

@@ -452,8 +452,8 @@ class TestByHand:
         with caplog.at_level(logging.INFO, "st_rl"):
             saver.collect_and_save()
         lines = [record.message for record in caplog.records if "steps/s" in record.message]
-        assert lines[0].startswith("20 of 40 steps, 0 of 0 trajectories")
-        assert lines[1].startswith("40 of 40 steps, 4 of 0")
+        assert lines[0].startswith("20 of 40 steps, 0 trajectories, ")
+        assert lines[1].startswith("40 of 40 steps, 4 trajectories, ")
         assert saver.progress() == 1.0
 
     def test_reflection_point(self, tmp_path):

@@ -84,6 +84,20 @@ class TestStages:
         assert torch.equal(storage.actions, storage.action_labels)
         assert torch.equal(storage.dones[..., 0].bool(), torch.stack([t.done for t, _ in taken]))
 
+    @pytest.mark.parametrize("normalizes", [False, True])
+    @pytest.mark.parametrize(
+        ("recorded", "wanted", "words"),
+        [
+            ({"num_obs": 5}, {}, "observations of 5 numbers, those of the environment have 4"),
+            ({"num_privileged_obs": 6}, {"num_privileged_obs": 7}, "of the critic of 6 numbers, .* have 7"),
+        ],
+    )
+    def test_observations_of_another_width_are_refused(self, tmp_path, normalizes, recorded, wanted, words):
+        folder = demonstrations(tmp_path, **recorded)
+        runner = make(folder, EchoEnv(num_envs=4, **wanted), empirical_normalization=normalizes)
+        with pytest.raises(ValueError, match=words):
+            runner.learn(1)
+
     def test_the_end_of_the_data_ends_the_stage(self, tmp_path, caplog):
         env = RecordingEnv(num_envs=4)
         runner = make(demonstrations(tmp_path), env, pretrain_iterations=-1, dataset={"dataset_loops": 1})
