@@ -90,7 +90,7 @@ def collect(saver: Any, config: Any) -> int:
     with ProgressBar("collecting", says_time_left=False) as bar, GentleInterruption(saver.request_stop) as interruption:
         saver.on_progress = bar.update
         saver.collect_and_save(config)
-    rate = saver.total_timesteps / max(time.perf_counter() - begin, 1e-9)
+    rate = (saver.total_timesteps - saver.timesteps_before) / max(time.perf_counter() - begin, 1e-9)
     print(
         f"{saver.total_timesteps:,} steps, {saver.total_traj_completed:,} finished trajectories in {saver.save_dir} "
         f"({rate:,.0f} steps/s). Next:\n  st-rl dataset info {saver.save_dir}"

@@ -225,7 +225,7 @@ class DaggerSaver(DemonstrationSaver):
                 self.tb_writer.add_scalar(tag, value, self.training_policy_iteration)
         if scalars:
             rows = [(tag, f"{value:.4f}") for tag, value in scalars.items()]
-            self._console.show(f"Student at iteration {self.training_policy_iteration}", rows, width=80, pad=35)
+            self._console.show(f"Student at iteration {self.policy_iteration or 0}", rows, width=80, pad=35)
         self.training_policy_iteration += 1
         self.rollout_episode_infos = []
         super().print_log()

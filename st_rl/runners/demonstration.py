@@ -92,6 +92,7 @@ class DemonstrationSaver(TrajectorySaver):
         self._stop_requested = False
         self._begin = self._interval_begin = time.perf_counter()
         # What the folder held at the beginning, and at the last line of the log.
+        self.timesteps_before = 0
         self._begin_progress = 0.0
         self._interval_timesteps = 0
 
@@ -231,6 +232,7 @@ class DemonstrationSaver(TrajectorySaver):
         super().init_traj_handlers()
         self._begin = self._interval_begin = time.perf_counter()
         self._begin_progress, self._interval_timesteps = self.progress(), self.total_timesteps
+        self.timesteps_before = self.total_timesteps
 
     def init_storage_buffer(self) -> None:
         """Make the buffer for `rollout_storage_length` steps."""

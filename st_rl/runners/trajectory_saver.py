@@ -15,7 +15,7 @@ from st_rl.storage.rollout_files.frames import write_frames
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_files.trajectory_pool import COLLECTOR
 from st_rl.utils.data_compresser import get_compressor
-from st_rl.utils.files import write_json
+from st_rl.utils.files import to_json_values, write_json
 from st_rl.utils.heartbeat import Heartbeat, heartbeats, is_alive, new_writer_id
 from st_rl.utils.log import logger
 from st_rl.utils.segments import segment_slices
@@ -75,6 +75,7 @@ class TrajectorySaver(abc.ABC):
 
     def init_traj_handlers(self) -> None:
         """Make the folder, claim a trajectory for every robot and write the metadata; goes on in a folder with data."""
+        self._check_layout()
         os.makedirs(self.save_dir, exist_ok=True)
         self._closed = False
         self.metadata = self.metadata or self._new_metadata()
@@ -103,6 +104,19 @@ class TrajectorySaver(abc.ABC):
         if self.success_traj_only:
             logger.info(f"kept is {SUCCESS_RULES[self.success_rule]}, or what infos['success'] says")
         self.dump_metadata()
+
+    def _check_layout(self) -> None:
+        """Refuse a folder whose trajectories could no longer be read beside those of this saver."""
+        before = layout.read_metadata(self.save_dir) or {}
+        if before.get("obs_disassemble_mapping") is None:
+            return
+        mapping = self.obs_disassemble_mapping
+        segments = None if mapping is None else list(to_json_values(self.env.obs_segments).items())
+        if before["obs_disassemble_mapping"] != mapping or list((before.get("obs_segments") or {}).items()) != segments:
+            raise ValueError(
+                f"{self.save_dir} holds observations in the components {before.get('obs_segments')}, compressed as "
+                f"{before['obs_disassemble_mapping']}: collect with the same, or into another folder"
+            )
 
     def save_steps(self) -> None:
         """Save what the buffer holds, a file for each piece of a trajectory, and the metadata."""
@@ -254,4 +268,4 @@ def _checked_mapping(mapping: Mapping[str, str] | None, env: Any) -> Mapping[str
         if name not in segments:
             raise ValueError(f"obs_disassemble_mapping names '{name}'; the environment has {', '.join(segments)}")
         get_compressor(kind)
-    return mapping
+    return dict(mapping)

@@ -221,11 +221,27 @@ class TestGoingOn:
         saver.close()
         assert {p.name for p in tmp_path.glob("trajectory_*")} == before
 
+    def test_a_folder_with_other_components_is_not_made_unreadable(self, tmp_path):
+        kinds = {"noise": "normalized_image"}
+        env = RecordingEnv(num_envs=2)
+        record(tmp_path, env, obs_disassemble_mapping=kinds)
+        before = (tmp_path / "metadata.json").read_text()
+        turned = RecordingEnv(num_envs=2)
+        turned.obs_segments = OrderedDict(reversed(turned.obs_segments.items()))
+        for other, mapping in ((env, None), (env, {}), (turned, kinds)):
+            with pytest.raises(ValueError, match="another folder"):
+                record(tmp_path, other, obs_disassemble_mapping=mapping)
+        assert (tmp_path / "metadata.json").read_text() == before
+        record(tmp_path, env, obs_disassemble_mapping=kinds, min_timesteps=100)
+        assert totals(tmp_path) == on_disk(tmp_path)
+
     def test_totals_of_two_collections_add_up(self, tmp_path):
         for seed in range(2):
             record(tmp_path, RecordingEnv(num_envs=3, seed=seed, termination_prob=0.1), min_timesteps=60 * (seed + 1))
             assert totals(tmp_path) == on_disk(tmp_path)
         assert totals(tmp_path)[0] >= 120
+        assert DemonstrationSaver(EchoEnv(), EchoPolicy(), tmp_path).timesteps_before == 0
+        assert record(tmp_path, RecordingEnv(), min_timesteps=0, min_episodes=0).timesteps_before == totals(tmp_path)[0]
 
     def test_two_writers_in_one_folder_never_share_a_trajectory(self, tmp_path, caplog):
         savers = [DemonstrationSaver(RecordingEnv(num_envs=3, seed=s), EchoPolicy(), tmp_path, 5) for s in range(2)]

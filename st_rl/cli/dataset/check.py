@@ -41,5 +41,6 @@ def main(arguments: Sequence[str]) -> int:
         corrected = f" (metadata.json said {before[0]:,} and {before[1]:,})" if before is not None else ""
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
     if num_problems:
-        print(f"{num_problems} problems: st-rl dataset repair {options.folder} mends them; readers skip them meanwhile")
+        count = "1 problem" if num_problems == 1 else f"{num_problems} problems"
+        print(f"{count}: st-rl dataset repair {options.folder} mends; readers skip what is damaged")
     return 1 if num_problems else 0

@@ -43,5 +43,6 @@ def main(arguments: Sequence[str]) -> int:
         upkeep.update_totals(folder, states)
         steps, finished = upkeep.totals(states)
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")
-    print(f"{num_repairs} repairs" if num_repairs else "nothing to repair")
+    count = "1 repair" if num_repairs == 1 else f"{num_repairs} repairs"
+    print(count if num_repairs else "nothing to repair")
     return 0
