@@ -84,8 +84,9 @@ def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
     if option is None:
         return f"unexpected argument '{unknown[0]}'; {helps}"
     name = option.split("=")[0]
-    if _OTHER_WORDS.get(name) in option_names(parsed):
-        return f"unknown option {name}; it is called {_OTHER_WORDS[name]} here; {helps}"
+    other = _OTHER_WORDS.get(name, "")
+    if other in option_names(parsed):
+        return f"unknown option {name}; it is called {other} here; {helps}"
     close = difflib.get_close_matches(name.replace("_", "-"), list(option_names(parsed)), n=1, cutoff=0.5)
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
 
