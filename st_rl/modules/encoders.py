@@ -79,8 +79,8 @@ def apply_encoder(encoder: nn.Module, component: Tensor, shape: Any) -> Tensor:
     """The latent of a flat component, `(..., D) -> (..., L)`."""
     if isinstance(encoder, MlpModel):
         return encoder(component)
-    images = component.reshape(-1, *(int(size) for size in shape))
-    return encoder(images).reshape(*component.shape[:-1], -1)
+    sizes = shape if isinstance(shape, Iterable) else (shape,)
+    return encoder(component.reshape(-1, *(int(size) for size in sizes))).reshape(*component.shape[:-1], -1)
 
 
 def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]]) -> Tensor:

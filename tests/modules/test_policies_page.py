@@ -39,9 +39,21 @@ def test_configurations_shown_make_policies(number):
     assert algorithm_classes()[algorithm](policy)
 
 
+def test_the_encoder_shown_can_be_named_and_sees_its_components(monkeypatch):
+    monkeypatch.setattr(st_rl.modules, "GatedActorCritic", None, raising=False)
+    exec(next(block for block in blocks("python") if "GatedEncoder" in block), {})
+    cfg = {"encoder_component_names": ["joints", "forward_depth"], "encoder_output_size": 5}
+    policy = build_actor_critic(ENV, "GatedActorCritic", cfg)
+    obs = torch.randn(2, ENV.num_obs)
+    assert policy.act(obs).shape == (2, 4)
+    joints, gated = obs[:, 3 + 24 * 32 :][:, :12], policy.encoders_by_component()["joints"]
+    expected = gated.value(joints) * torch.sigmoid(gated.gate(joints))
+    assert torch.equal(policy.get_encoder_latent(obs, "joints"), expected)
+
+
 def test_the_mixin_shown_changes_what_the_actor_sees():
     namespace = {"EncoderActorCritic": st_rl.modules.EncoderActorCritic}
-    exec(blocks("python")[0], namespace)
+    exec(next(block for block in blocks("python") if "ScaledMixin" in block), namespace)
     torch.manual_seed(0)
     scaled = namespace["ScaledEncoderActorCritic"](6, 6, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
     plain = st_rl.modules.EncoderActorCritic(6, 6, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
