@@ -106,14 +106,17 @@ class TestCollect:
 
 
 class TestDagger:
-    def test_a_collector_and_a_trainer_meet_in_folders(self, teacher, tmp_path, capsys):
+    def test_a_collector_and_a_trainer_meet_in_folders(self, teacher, tmp_path, monkeypatch):
+        quick = tuple(0.05 if value == 2.0 else value for value in RolloutDataset.__init__.__defaults__)
+        monkeypatch.setattr(RolloutDataset.__init__, "__defaults__", quick)
+        monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.05)
         student, data = tmp_path / "student", tmp_path / "data"
         arguments = [str(teacher), str(student), "--robots", "4", "--rollout-length", "8", "--id", "a", "--seed", "3"]
         codes = []
         collector = threading.Thread(target=lambda: codes.append(main(["dagger", *arguments])))
         collector.start()
-        distill = ["distill", str(teacher), "balance", "--dataset", str(data), "--iterations", "20", *SMALL]
-        assert main([*distill, "--runner.save-interval", "5", "--log-dir", str(student)]) == 0
+        distill = ["distill", str(teacher), "balance", "--dataset", str(data), "--iterations", "10", *SMALL]
+        assert main([*distill, "--runner.save-interval", "2", "--log-dir", str(student)]) == 0
         collector.join(timeout=30)
         assert codes == [0]
         folder = data / "collector_a"

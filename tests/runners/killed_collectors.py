@@ -1,13 +1,12 @@
-"""Collectors that are killed at random moments, again and again: `python -m tests.runners.killed_collectors`.
+"""Collectors that are killed at random moments, again and again.
 
-Two of them write into one folder at a time, as if they had been given the same id. One interpreter forks them all, so
-that fifty deaths take seconds.
+Two of them write into one folder at a time, as if they had been given the same id. They are forks, so that fifty deaths
+take seconds.
 """
 
 import os
 import random
 import signal
-import sys
 import time
 from typing import Any
 
@@ -63,8 +62,8 @@ def collect_for_ever(folder: str, writer: int) -> None:
     saver.collect_and_save()
 
 
-def main(folder: str, num_deaths: int, seed: int) -> None:
-    torch.set_num_threads(1)
+def let_collectors_die(folder: str, num_deaths: int, seed: int) -> None:
+    """Start pairs of collectors and kill them; RuntimeError when one ends by itself."""
     generator, deaths = random.Random(seed), 0
     while deaths < num_deaths:
         victims = []
@@ -82,10 +81,5 @@ def main(folder: str, num_deaths: int, seed: int) -> None:
             _, status = os.waitpid(pid, 0)
             # whoever had ended before its time would have crashed
             if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-                sys.exit(f"a collector ended by itself with status {status}")
+                raise RuntimeError(f"a collector ended by itself with status {status}")
             deaths += 1
-    print(deaths)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
