@@ -437,6 +437,21 @@ class TestDamage:
         assert data.num_files_skipped == 0
         assert caplog.text == ""
 
+    @pytest.mark.parametrize("ahead", [False, True])
+    def test_no_episode_goes_on_in_another_one_of_the_same_index(self, tmp_path, ahead, monkeypatch):
+        """A writer that keeps successes only deletes a failure and uses its index again."""
+        monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
+        write_trajectory(tmp_path, 0, (2, 2, 2), tag=1.0)
+        data = dataset(tmp_path, dataset_loops=2, read_ahead=ahead)
+        data.get_batch()
+        for path in sorted(tmp_path.rglob("traj_*")):
+            path.unlink()
+        write_trajectory(tmp_path, 0, (2, 2, 2), tag=2.0)
+        second, third = data.get_batch(), data.get_batch()
+        assert (second.observation[0, 1:].tolist(), second.done.item(), second.timeout.item()) == ([1, 1], True, True)
+        assert third.observation[0, 1:].tolist() == [0, 2]
+        assert data.num_files_skipped == 0
+
     def test_nothing_readable_names_the_files(self, three):
         for path in three.rglob("*.pickle"):
             self.damage(path, "foreign")

@@ -1,13 +1,15 @@
 """The file that each environment is reading, side by side on one device."""
 
 import itertools
+import os
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from st_rl.storage.rollout_files.frames import FrameFileError, Frames
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
 
 FLAGS = ("dones", "timeouts")
 FIELDS = ("observations", "privileged_observations", "actions", "rewards", *FLAGS)
@@ -28,6 +30,23 @@ def complete(frames: Frames) -> Frames:
     return complete_fields
 
 
+class LoadedFile(NamedTuple):
+    """The frames of a file: the fields of transitions packed `(n, F)`, and all other arrays; and which file it was."""
+
+    packed: np.ndarray
+    others: Frames
+    identity: tuple[int, int] | None
+
+
+def file_identity(path: str) -> tuple[int, int] | None:
+    """What tells a file from another one under the same name; None for one that is gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 class FrameStore:
     """Keeps one file of frames for each of N environments, so that one gather reads a frame of every one.
 
@@ -42,8 +61,15 @@ class FrameStore:
         # Nothing on the device before there is something to keep.
         self._frames = torch.zeros(num_envs, 0, 0)
 
+    def load(self, path: str, metadata: Mapping[str, Any]) -> LoadedFile:
+        """Read a file; `FrameFileError` for one that does not fit. Any thread may call it."""
+        identity = file_identity(path)
+        frames = read_complete_frames(path, metadata)
+        others = {name: array for name, array in frames.items() if name not in FIELDS}
+        return LoadedFile(self.pack(frames), others, identity)
+
     def pack(self, frames: Frames) -> np.ndarray:
-        """The fields of a file as `(n, F)`; `FrameFileError` when they do not fit. Any thread may call it."""
+        """The fields of a file as `(n, F)`; `FrameFileError` when they do not fit."""
         fields = complete(frames)
         widths = [array.shape[1] for array in fields.values()]
         stops = list(itertools.accumulate(widths))

@@ -11,17 +11,12 @@ import torch
 from torch import Tensor
 
 from st_rl.storage.rollout_files import layout
-from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, as_tensors
-from st_rl.storage.rollout_files.frames import (
-    FrameFileError,
-    Frames,
-    assemble_observations,
-    read_complete_frames,
-)
+from st_rl.storage.rollout_files.damaged_files import DamagedFiles
+from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, LoadedFile, as_tensors, file_identity
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames, assemble_observations
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.storage.rollout_files.trajectory_pool import TrajectoryPool
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.log import logger
 
 Transition = namedarraytuple(
     "Transition",
@@ -37,14 +32,6 @@ Transition = namedarraytuple(
     ],
 )
 ITERATION_FIELD = "policy_iterations"
-_NAMED_PATHS = 5
-
-
-class LoadedFile(NamedTuple):
-    """The frames of a file: the fields of transitions packed `(n, F)`, and all other arrays."""
-
-    packed: np.ndarray
-    others: Frames
 
 
 class OpenedTrajectory(NamedTuple):
@@ -116,10 +103,9 @@ class RolloutDataset(TrajectoryPool):
         self.read_ahead = read_ahead
         # What the trainer has completed; the age of a trajectory is counted from it.
         self.current_iteration = 0
-        self.num_files_skipped = 0
         self.num_trajectories_refused = 0
         self.num_transitions_read = 0
-        self._damaged: dict[str, str] = {}
+        self._damaged = DamagedFiles()
         self._forget_handlers()
 
     def _forget_handlers(self) -> None:
@@ -128,6 +114,8 @@ class RolloutDataset(TrajectoryPool):
         self.traj_identifiers: list[str] = [""] * count
         self.traj_file_names: list[list[str]] = [[] for _ in range(count)]
         self._other_arrays: list[Frames] = [{} for _ in range(count)]
+        # The file that each environment is in, and which one that was when it was read.
+        self._playing: list[tuple[str, tuple[int, int] | None]] = [("", None)] * count
         self.traj_lengths = np.zeros(count, dtype=np.int64)
         self.traj_file_idxs = np.zeros(count, dtype=np.int64)
         self.traj_cursors = np.zeros(count, dtype=np.int64)
@@ -142,6 +130,11 @@ class RolloutDataset(TrajectoryPool):
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: the settings, to begin anew."""
         return {**self.__dict__, "_ahead": None}
+
+    @property
+    def num_files_skipped(self) -> int:
+        """How many files could not be read so far."""
+        return len(self._damaged)
 
     @staticmethod
     def get_frame_range(filename: str) -> tuple[int, int]:
@@ -184,13 +177,13 @@ class RolloutDataset(TrajectoryPool):
             self._expect(folder)
             opened = self._take(folder)
             self._expect_next()
-            self._report_damage(opened.damaged)
+            self._damaged.report(opened.damaged)
             if not opened.file_names:
                 continue  # deleted since the folders were read
             if opened.file is None:
                 num_damaged += 1
                 if num_damaged > 2 * len(self.all_available_trajectory_dirs):
-                    raise RuntimeError(f"nothing readable is left: {self._damage_report()}")
+                    raise RuntimeError(f"nothing readable is left: {self._damaged}")
             elif self._is_too_old(opened.file):
                 self.num_trajectories_refused += 1
                 self._refused.add(folder)
@@ -271,18 +264,23 @@ class RolloutDataset(TrajectoryPool):
 
     def _refresh_traj_data(self, env: int) -> bool:
         """Read the file that an environment has come to; False for one that cannot be read."""
-        path = self._path(env, self.traj_file_idxs[env])
+        path = os.path.join(self.traj_identifiers[env], self.traj_file_names[env][self.traj_file_idxs[env]])
         try:
-            self._reader.expect(path, self._load, path)
-            file = self._take(path)
+            file = self._take(self._expect_file(env, path))
         except FrameFileError as error:
-            self._report_damage([(path, str(error))])
+            self._damaged.report([(path, str(error))])
             return False
+        before, identity = self._playing[env]
+        if file_identity(before) != identity:
+            return False  # a failure that its writer took back: what is there now is another episode
         self._use(env, file)
         return True
 
-    def _path(self, env: int, file_index: int) -> str:
-        return os.path.join(self.traj_identifiers[env], self.traj_file_names[env][file_index])
+    def _expect_file(self, env: int, path: str) -> str:
+        """Let a file be read that follows the one an environment is in; returns the name of the result."""
+        key = f"{path} after {self._playing[env][1]}"
+        self._reader.expect(key, self._load, path)
+        return key
 
     def _use(self, env: int, file: LoadedFile) -> None:
         """Play the frames of a file next, and let the thread read the file after it."""
@@ -290,15 +288,14 @@ class RolloutDataset(TrajectoryPool):
         self._file_starts[env], self._file_stops[env] = self.get_frame_range(self.traj_file_names[env][index])
         self._store.put(env, file.packed)
         self._other_arrays[env] = file.others
-        if index + 1 < len(self.traj_file_names[env]):
-            path = self._path(env, index + 1)
-            self._reader.expect(path, self._load, path)
+        folder, names = self.traj_identifiers[env], self.traj_file_names[env]
+        self._playing[env] = os.path.join(folder, names[index]), file.identity
+        if index + 1 < len(names):
+            self._expect_file(env, os.path.join(folder, names[index + 1]))
 
     def _load(self, path: str) -> LoadedFile:
         """Read a file; `FrameFileError` for one that holds no transitions like those of the others."""
-        frames = read_complete_frames(path, self.metadata)
-        others = {name: array for name, array in frames.items() if name not in FIELDS}
-        return LoadedFile(self._store.pack(frames), others)
+        return self._store.load(path, self.metadata)
 
     def assemble_obs_components(self, traj_data: dict[str, Any]) -> dict[str, Any]:
         """Replace the components `obs_{name}` by `observations`: decompressed, in segment order; returns the same."""
@@ -325,25 +322,9 @@ class RolloutDataset(TrajectoryPool):
                 try:
                     file = self._load(path)
                 except FrameFileError as error:
-                    self._report_damage([(path, str(error))])
+                    self._damaged.report([(path, str(error))])
                     continue
                 yield self._store.unpack(torch.from_numpy(file.packed))
-
-    def _report_damage(self, damaged: Sequence[tuple[str, str]]) -> None:
-        """Warn once of each file that cannot be read, and count it."""
-        for path, reason in damaged:
-            if path in self._damaged or not os.path.exists(path):
-                continue  # said before, or taken back by its writer
-            self._damaged[path] = reason
-            self.num_files_skipped += 1
-            logger.warning(f"skipped {path}: {reason}")
-
-    def _damage_report(self) -> str:
-        shown = [f"{path} ({reason})" for path, reason in list(self._damaged.items())[:_NAMED_PATHS]]
-        more = len(self._damaged) - len(shown)
-        return (
-            "; ".join(shown) + (f" and {more} more" if more > 0 else "") + "; st-rl dataset repair removes such files"
-        )
 
     # ---- transitions ---------------------------------------------------------------------------------------------
 
