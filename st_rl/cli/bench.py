@@ -16,7 +16,7 @@ SCRIPTS = {
     "update": ("ppo_cpu.py", "acting and update of PPO on the CPU beside rsl_rl, without a simulation"),
     "gpu": ("walk_gpu.py", "whole trainings on a GPU: physics alone, this library, scaling with the robots"),
     "gpu-update": ("ppo_gpu.py", "acting and update of PPO on a GPU beside rsl_rl, without a simulation"),
-    "amp-update": ("appo_update.py", "the update of APPO beside that of PPO, on the CPU or a GPU (--device)"),
+    "algorithms": ("algorithm_updates.py", "updates of all algorithms beside PPO's, on the CPU or a GPU (--device)"),
 }
 _HELP = """usage: st-rl bench NAME [OPTIONS]
 

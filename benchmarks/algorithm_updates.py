@@ -1,7 +1,8 @@
-"""The update of APPO beside that of PPO at equal sizes: `python benchmarks/appo_update.py`.
+"""The update of every algorithm beside that of PPO at equal sizes: `python benchmarks/algorithm_updates.py`.
 
-Both train through the runner on the same prepared data, without a simulation, and take turns. The policy and the
-mini-batches are the same; APPO trains a discriminator beside it.
+All train through the runner on the same prepared data, without a simulation, an iteration each in turn. The policy and
+the mini-batches are the same. What an algorithm adds is small beside the policy: a discriminator of 256-128, an
+estimator of 256-128 for 3 numbers, or a teacher of the size of the student, which also acts.
 """
 
 import argparse
@@ -26,10 +27,11 @@ LIMIT = 1.6
 
 
 class MotionEnv(RecordedEnv):
-    """Prepared steps with made-up motion features of the robots and of a reference."""
+    """Prepared steps with named parts of the observation and made-up motion of the robots and of a reference."""
 
     def __init__(self, workload: Workload):
         super().__init__(workload)
+        self.obs_segments = {"body": workload.observations - 3, "velocity": 3}
         generator = torch.Generator().manual_seed(1)
         shape = (workload.robots, 2 * FEATURES)
         self._own = torch.randn(shape, generator=generator).to(self.device)
@@ -43,33 +45,46 @@ class MotionEnv(RecordedEnv):
         return obs, rewards, dones, infos
 
 
+def algorithms(hidden: list[int]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Settings of policy and algorithm by name; the policy's class is that without a memory."""
+    discriminator = {"input_dim": 2 * FEATURES, "hidden_dims": list(DISCRIMINATOR), "style_reward_coef": 1.0}
+    amp = {"class_name": "AmpActorCritic", "amp_discriminator": {**discriminator, "task_reward_lerp": 0.5}}
+    estimator = {
+        "class_name": "StateAc",
+        "estimator_target_components": ["velocity"],
+        "estimator_kwargs": {"hidden_sizes": [256, 128]},
+    }
+    teacher = {"actor_hidden_dims": hidden, "critic_hidden_dims": hidden}
+    return {
+        "PPO": ({"class_name": "ActorCritic"}, {}),
+        "APPO": (amp, {}),
+        "TPPO": ({"class_name": "ActorCritic"}, {"teacher_policy": teacher, "distill_target": "mse_sum"}),
+        "EstimatorPPO": (estimator, {}),
+    }
+
+
 class Side:
     """One algorithm with its own runner, timed."""
 
-    def __init__(self, algorithm: str, workload: Workload):
+    def __init__(self, name: str, workload: Workload):
         torch.manual_seed(0)
-        prefix = "Amp" if algorithm == "APPO" else ""
-        policy: dict[str, Any] = {
-            "class_name": f"{prefix}ActorCritic",
-            "actor_hidden_dims": list(workload.hidden_dims),
-            "critic_hidden_dims": list(workload.hidden_dims),
-        }
+        hidden = list(workload.hidden_dims)
+        policy, algorithm = algorithms(hidden)[name]
+        policy |= {"actor_hidden_dims": hidden, "critic_hidden_dims": hidden}
         if workload.rnn_hidden_size is not None:
-            policy |= {"class_name": f"{prefix}ActorCriticRecurrent", "rnn_hidden_size": workload.rnn_hidden_size}
-        if algorithm == "APPO":
-            sizes = {"input_dim": 2 * FEATURES, "hidden_dims": list(DISCRIMINATOR), "style_reward_coef": 1.0}
-            policy["amp_discriminator"] = {**sizes, "task_reward_lerp": 0.5}
+            policy |= {"class_name": f"{policy['class_name']}Recurrent", "rnn_hidden_size": workload.rnn_hidden_size}
         config = {
             "num_steps_per_env": workload.steps,
             "empirical_normalization": True,
             "engine": workload.engine,
             "policy": policy,
             "algorithm": {
-                "class_name": algorithm,
+                "class_name": name,
                 "num_learning_epochs": workload.epochs,
                 "num_mini_batches": workload.mini_batches,
                 "schedule": "adaptive",
                 "entropy_coef": 0.01,
+                **algorithm,
             },
         }
         self._runner = build_runner("OnPolicyRunner", MotionEnv(workload), config, None, workload.device)
@@ -91,8 +106,8 @@ class Side:
 
 
 def compare(workload: Workload, rounds: int) -> dict[str, Any]:
-    """One row: the times of both, in milliseconds, and the ratio of their updates, paired within rounds."""
-    sides = {name: Side(name, workload) for name in ("PPO", "APPO")}
+    """One row: the times of all in milliseconds, and the ratio of their updates to PPO's, paired within rounds."""
+    sides = {name: Side(name, workload) for name in algorithms([])}
     parts = ("acting", "update", "acting processor", "update processor")
     samples: dict[str, dict[str, list[float]]] = {name: {part: [] for part in parts} for name in sides}
     for side in sides.values():
@@ -108,22 +123,25 @@ def compare(workload: Workload, rounds: int) -> dict[str, Any]:
             part: {"median_ms": 1e3 * statistics.median(values), "min_ms": 1e3 * min(values)}
             for part, values in samples[name].items()
         }
-    # Processor time does not count what else a busy machine does.
-    for part in ("acting", "update"):
-        ours, theirs = samples["APPO"], samples["PPO"]
-        row[f"{part}_ratio"] = {
-            "median": statistics.median(ours[part]) / statistics.median(theirs[part]),
-            "fastest": min(ours[part]) / min(theirs[part]),
-            "paired": statistics.median(a / b for a, b in zip(ours[part], theirs[part])),
-            "processor": statistics.median(ours[f"{part} processor"]) / statistics.median(theirs[f"{part} processor"]),
-        }
+        row[name]["update_ratio"] = ratios(samples[name], samples["PPO"])
     return row
+
+
+def ratios(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> dict[str, float]:
+    """How much longer an update takes; processor time does not count what else a busy machine does."""
+    return {
+        "median": statistics.median(ours["update"]) / statistics.median(theirs["update"]),
+        "fastest": min(ours["update"]) / min(theirs["update"]),
+        "paired": statistics.median(a / b for a, b in zip(ours["update"], theirs["update"])),
+        "processor": statistics.median(ours["update processor"]) / statistics.median(theirs["update processor"]),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--robots", type=int, default=None, help="1,024 on a CPU, 4,096 on a GPU unless given")
+    parser.add_argument("--engine", choices=("eager", "graph", "compile"), help="graph on a GPU unless given")
     parser.add_argument("--rounds", type=int, default=15, help="iterations of each side")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
     parser.add_argument("--output", type=Path, default=None, help="where results go")
@@ -136,7 +154,7 @@ def main() -> None:
         options.robots or (4096 if is_cuda else 1024),
         (512, 256, 128),
         device=options.device,
-        engine="graph" if is_cuda else "eager",
+        engine=options.engine or ("graph" if is_cuda else "eager"),
     )
     rows = []
     for workload in (base, dataclasses.replace(base, hidden_dims=(128, 128), rnn_hidden_size=256)):
@@ -144,13 +162,13 @@ def main() -> None:
             continue
         row = compare(workload, options.rounds)
         rows.append(row)
-        times = "  ".join(f"{name} {row[name]['update']['median_ms']:.1f} ms" for name in ("PPO", "APPO"))
-        ratios = ", ".join(f"{kind} {value:.2f}" for kind, value in row["update_ratio"].items())
-        print(f"{row['policy']}, {workload.robots} robots: {times}; ratio {ratios} (limit {LIMIT})", flush=True)
-    output = options.output or FOLDER / "results" / f"appo_update_{options.device}.json"
-    write_results(
-        output, {"benchmark": "appo_update", **describe_machine(), "threads": torch.get_num_threads(), "rows": rows}
-    )
+        print(f"{row['policy']}, {workload.robots} robots; times PPO's by four measures, limit {LIMIT}:", flush=True)
+        for name in algorithms([]):
+            shown = ", ".join(f"{kind} {value:.2f}" for kind, value in row[name]["update_ratio"].items())
+            print(f"  {name:<13} update {row[name]['update']['median_ms']:7.1f} ms: {shown}", flush=True)
+    output = options.output or FOLDER / "results" / f"algorithm_updates_{options.device}.json"
+    threads = torch.get_num_threads()
+    write_results(output, {"benchmark": "algorithm_updates", **describe_machine(), "threads": threads, "rows": rows})
     print(f"written to {output}")
 
 
