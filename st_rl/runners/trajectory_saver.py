@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from st_rl.storage.rollout_files import layout
+from st_rl.storage.rollout_files import layout, upkeep
 from st_rl.storage.rollout_files.folder_claims import FolderClaims
 from st_rl.storage.rollout_files.frames import write_frames
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
@@ -92,9 +92,9 @@ class TrajectorySaver(abc.ABC):
                 path.unlink()
         self._folders = FolderClaims(self.save_dir)
         if not self._folders.is_fresh:
-            before = layout.read_metadata(self.save_dir) or {}
-            self.total_timesteps = int(before.get("total_timesteps", 0))
-            self.total_traj_completed = int(before.get("total_trajectories", 0))
+            # What no metadata tell is counted.
+            before = upkeep.noted_totals(self.save_dir) or upkeep.totals(upkeep.inspect_folder(self.save_dir))
+            self.total_timesteps, self.total_traj_completed = before
             logger.info(f"going on in {self.save_dir} after {self.total_timesteps:,} steps")
         self.traj_idxs = np.array(self._folders.claim_first(self.env.num_envs, reuse_empty=not living), dtype=np.int64)
         self.dumped_traj_lengths = np.zeros(self.env.num_envs, dtype=np.int64)

@@ -172,6 +172,11 @@ class TestDataset:
         assert totals(recorded) == on_disk(recorded)
         assert json.loads((recorded / "metadata.json").read_text())["env"] == "RecordingEnv"
 
+    def test_check_counts_where_nothing_was_noted(self, recorded):
+        (recorded / "metadata.json").write_text('{"env": "E", "total_timesteps": null}')
+        assert main(["dataset", "check", str(recorded)]) == 0
+        assert totals(recorded) == on_disk(recorded)
+
     def test_repair_splits_at_gaps_and_keeps_what_it_puts_aside(self, tmp_path, capsys):
         _, middle, last = write_trajectory(tmp_path, 0, (3, 3, 3))
         write_trajectory(tmp_path, 1, (2,))

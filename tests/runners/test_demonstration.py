@@ -221,6 +221,15 @@ class TestGoingOn:
         saver.close()
         assert {p.name for p in tmp_path.glob("trajectory_*")} == before
 
+    @pytest.mark.parametrize("text", [None, "{", '{"total_timesteps": null}'])
+    def test_without_readable_totals_what_is_there_is_counted(self, tmp_path, text):
+        record(tmp_path, RecordingEnv(num_envs=3, termination_prob=0.1))
+        (tmp_path / "metadata.json").unlink()
+        if text is not None:
+            (tmp_path / "metadata.json").write_text(text)
+        record(tmp_path, RecordingEnv(num_envs=3, seed=1), min_timesteps=100)
+        assert totals(tmp_path) == on_disk(tmp_path)
+
     def test_a_folder_with_other_components_is_not_made_unreadable(self, tmp_path):
         kinds = {"noise": "normalized_image"}
         env = RecordingEnv(num_envs=2)

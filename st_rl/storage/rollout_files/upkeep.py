@@ -90,16 +90,22 @@ def totals(states: Iterable[TrajectoryState]) -> tuple[int, int]:
     return sum(state.num_frames for state in states), sum(state.is_finished for state in states)
 
 
+def noted_totals(folder: str) -> tuple[int, int] | None:
+    """Frames and finished trajectories by `metadata.json`; None where it does not say."""
+    metadata = layout.read_metadata(folder) or {}
+    steps, finished = metadata.get("total_timesteps"), metadata.get("total_trajectories")
+    return (steps, finished) if isinstance(steps, int) and isinstance(finished, int) else None
+
+
 def update_totals(folder: str, states: Sequence[TrajectoryState]) -> tuple[int, int] | None:
     """Make `metadata.json` say what was counted; returns what it said before, if that was something else."""
-    metadata = layout.read_metadata(folder) or {}
-    before = int(metadata.get("total_timesteps", 0)), int(metadata.get("total_trajectories", 0))
-    counted = totals(states)
-    if metadata and before == counted:
+    before, counted = noted_totals(folder), totals(states)
+    if before == counted:
         return None
+    metadata = layout.read_metadata(folder) or {}
     metadata |= {"total_timesteps": counted[0], "total_trajectories": counted[1]}
     write_json(os.path.join(folder, layout.METADATA_FILE), metadata)
-    return before
+    return before or (0, 0)
 
 
 def living_writers(folder: str) -> list[str]:
