@@ -81,7 +81,7 @@ def latent_width(policy: Any, component: str, side: str) -> int:
     if not callable(getattr(policy, "get_encoder_latent", None)):
         raise ValueError(
             f"distill_latent_obs_component_mapping needs a {side} with encoders, such as EncoderActorCritic; "
-            f"it is a {type(policy).__name__}"
+            f"it is {type(policy).__name__}"
         )
     obs = torch.zeros(1, policy.num_actor_obs, device=next(policy.parameters()).device)
     return policy.get_encoder_latent(obs, component).shape[-1]
