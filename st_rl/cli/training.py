@@ -148,7 +148,7 @@ def learn(runner: Any, iterations: int, minutes: float | None, run: RunFolder, s
     seconds = time.perf_counter() - begin
     done = runner.current_learning_iteration
     print(
-        f"\n{done} iteration{'s' * (done != 1)}, {runner.tot_timesteps:,} steps; this session {seconds:.0f} s. The run is in {run.path}"
+        f"\n{done} iterations, {runner.tot_timesteps:,} steps; this session {seconds:.0f} s. The run is in {run.path}"
     )
     if interruption.exit_code is not None:
         print(f"Interrupted and saved. Go on with:\n  st-rl resume {run.path}")
