@@ -236,6 +236,16 @@ class TestDataset:
         assert "obs_segments" in error_line(capsys)
         assert not (tmp_path / "c").exists()
 
+    @pytest.mark.parametrize("action", ["merge", "export"])
+    def test_frames_of_different_widths_are_not_put_together(self, tmp_path, capsys, action):
+        record(tmp_path / "both" / "a", RecordingEnv(num_envs=2))
+        record(tmp_path / "both" / "b", RecordingEnv(num_envs=2, num_obs=6))
+        assert main(["dataset", action, str(tmp_path / "both"), "--output", str(tmp_path / "c")]) == 1
+        line = error_line(capsys)
+        assert "observations 4" in line
+        assert "observations 6" in line
+        assert not list(tmp_path.glob("c*"))
+
     def test_the_target_must_be_named(self, recorded, capsys):
         for action in ("merge", "export"):
             assert main(["dataset", action, str(recorded)]) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from st_rl.cli.command_line import UsageError, parse_options
-from st_rl.cli.dataset.folders import savers_in
+from st_rl.cli.dataset.folders import check_same_widths, savers_in
 from st_rl.cli.progress import track
 
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.storage.rollout_files import exporting, layout
 
     savers = savers_in(options.folder)
+    check_same_widths(savers)
     folders = [path for saver in savers for path in layout.own_trajectories(saver)]
     recorded = (episode for folder in track(folders, "exporting") for episode in exporting.episodes([folder]))
     target = options.output

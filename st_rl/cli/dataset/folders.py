@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,21 @@ def savers_in(folder: Path) -> list[str]:
     if not savers:
         raise CommandError(f"{folder} holds no trajectories (folders named trajectory_*)")
     return savers
+
+
+def check_same_widths(savers: Sequence[str]) -> None:
+    """CommandError when folders hold frames of different widths, by the first readable trajectory of each."""
+    from st_rl.storage.rollout_files import upkeep
+
+    first: tuple[str, str] | None = None
+    for saver in savers:
+        widths = next((state.widths for state in upkeep.inspect_folder(saver) if state.widths), None)
+        if widths is None:
+            continue
+        words = ", ".join(f"{name} {width}" for name, width in widths.items())
+        first = first or (saver, words)
+        if words != first[1]:
+            raise CommandError(f"{first[0]} has {first[1]}; {saver} has {words}: they cannot be one data set")
 
 
 def size(num_bytes: float) -> str:

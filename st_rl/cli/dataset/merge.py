@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from st_rl.cli.command_line import CommandError, UsageError, parse_options
-from st_rl.cli.dataset.folders import savers_in
+from st_rl.cli.dataset.folders import check_same_widths, savers_in
 from st_rl.cli.progress import track
 
 # What must be the same for one reader to read both.
@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     savers = [saver for folder in options.folders for saver in savers_in(folder)]
     if target.resolve() in [Path(saver).resolve() for saver in savers]:
         raise CommandError(f"{target} cannot be joined with itself: choose another --output")
-    metadata = _shared_metadata([*([str(target)] if target.is_dir() else []), *savers])
+    together = [*([str(target)] if target.is_dir() else []), *savers]
+    metadata = _shared_metadata(together)
+    check_same_widths(together)
     target.mkdir(parents=True, exist_ok=True)
     if layout.read_metadata(target) is None:
         write_json(target / layout.METADATA_FILE, metadata)
