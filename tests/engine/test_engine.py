@@ -7,7 +7,9 @@ from st_rl.engine import Engine
 from tests.engine.learners import combinations, make_learner, quick_combinations, train
 
 
-def assert_same_training(engine_of, device: str, combination: tuple[str, str, str], tolerance: float, num_updates: int = 3) -> None:
+def assert_same_training(
+    engine_of, device: str, combination: tuple[str, str, str], tolerance: float, num_updates: int = 3
+) -> None:
     """Train twice, eagerly and with another engine; compare losses, learning rate and every saved number."""
     reference = make_learner(*combination, Engine("eager", device), device)
     other = make_learner(*combination, engine_of(device), device)
