@@ -69,9 +69,9 @@ class TestOwnOptimizer:
     def test_takes_the_discriminator_out_of_the_policys(self, option):
         alg = make_appo(discriminator_cfg=option)
         own = {id(p) for p in alg.actor_critic.discriminator.parameters()}
-        policys = {id(p) for group in alg.optimizer.param_groups for p in group["params"]}
-        assert not own & policys
-        assert own | policys == {id(p) for p in alg.actor_critic.parameters()}
+        of_policy = {id(p) for group in alg.optimizer.param_groups for p in group["params"]}
+        assert not own & of_policy
+        assert own | of_policy == {id(p) for p in alg.actor_critic.parameters()}
 
     def test_has_its_rate_and_leaves_the_policy_its_own(self):
         alg = make_appo(
