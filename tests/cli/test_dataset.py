@@ -149,7 +149,7 @@ class TestDataset:
     def test_help_and_unknown_actions(self, capsys):
         assert main(["dataset", "--help"]) == 0
         assert "repair" in capsys.readouterr().out
-        assert main(["dataset", "chec", "x"]) == 2
+        assert main(["dataset", "checks", "x"]) == 2
         assert "did you mean 'check'" in error_line(capsys)
         assert main(["dataset", "info", "nowhere"]) == 1
         assert "no folder nowhere" in error_line(capsys)
