@@ -7,7 +7,7 @@ measures, with noise, and have a memory. They learn
 
     scratch     with PPO and without a teacher
     dagger      from the teacher's actions alone (using_ppo=False)
-    ppo         with PPO and the teacher's actions, which fade
+    ppo         with PPO and the teacher's actions, in states that the student reaches by itself
     latent      as dagger, and from what the teacher's encoders make of the same quantities without noise
 
 and are judged every few iterations by the return of whole episodes without exploration noise, on robots, commands and
@@ -47,13 +47,7 @@ DAGGER = {"using_ppo": False, "schedule": "fixed", "learning_rate": 1e-3, "updat
 STUDENTS: dict[str, dict[str, Any]] = {
     "scratch": {},
     "dagger": DAGGER,
-    "ppo": {
-        "schedule": "fixed",
-        "learning_rate": 5e-4,
-        "teacher_act_prob": "exp",
-        "distillation_loss_coef": "exp",
-        "update_times_scale": 20,
-    },
+    "ppo": {"schedule": "fixed", "learning_rate": 1e-3, "teacher_act_prob": 0.0, "distillation_loss_coef": 1.0},
     "latent": {**DAGGER, "distill_latent_obs_component_mapping": {name: name for name in NOISY}},
 }
 
