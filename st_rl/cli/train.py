@@ -60,7 +60,7 @@ class TrainOptions(Generic[EnvConfig]):
     logger: Literal["tensorboard", "wandb", "neptune"] | None = None
     """Where curves go, besides progress.csv; short for --runner.logger."""
     threads: int | None = None
-    """Threads of torch; chosen by the size of the networks when None."""
+    """Threads of torch, updates included; when None, chosen by the size of the networks and measured for updates."""
     set: tuple[str, ...] = ()
     """Settings that have no option here, as dotted.name=value: algorithm.discriminator_cfg.learning_rate=3e-4."""
 

@@ -283,10 +283,10 @@ class OnPolicyRunner(SavedTraining):
             self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
 
     def _move_policy(self, device: torch.device | str) -> None:
-        """Put the policy on a device; what was captured of it elsewhere is of no use then."""
+        """Put the policy on a device; if it comes back, it will not lie where captured steps look for it."""
         moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
         if any(moved):
-            self._rollout = None
+            self.alg.engine.forget()
 
     def _roll_out(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """Act, step and store for the length of a rollout, then compute the returns; no wait for the device."""
@@ -404,8 +404,6 @@ class OnPolicyRunner(SavedTraining):
         self.eval_mode()
         if device is not None:
             self._move_policy(device)
-            # Even if they come back, they will not lie where captured steps look for them.
-            self.alg.engine.forget()
         self.alg.actor_critic.forget()
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)
 

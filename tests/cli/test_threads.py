@@ -1,0 +1,72 @@
+"""How st-rl train chooses the threads of updates, and that a run keeps them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from st_rl import engine
+from st_rl.cli import environment_facts, main
+from st_rl.cli.training import choose_update_threads
+
+ENV = SimpleNamespace(num_envs=256, num_obs=8)
+
+
+def config(width=128, **settings):
+    policy = {"actor_hidden_dims": [width], "critic_hidden_dims": [width]}
+    return {"num_steps_per_env": 24, "policy": policy, "algorithm": {"num_mini_batches": 4}, **settings}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Four cores, on which a measurement finds all of them fastest; returns the candidates of each measurement."""
+    asked = []
+
+    def fastest(work, candidates):
+        work()
+        asked.append(candidates)
+        return candidates[-1]
+
+    monkeypatch.setattr(environment_facts, "num_cores", lambda: 4)
+    monkeypatch.setattr(engine, "fastest_thread_count", fastest)
+    return asked
+
+
+def test_large_mini_batches_are_measured_without_drawing_from_the_training(measured):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert choose_update_threads(None, config(), ENV, "cpu") == 4
+    assert measured == [(1, 4)]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("threads", "settings", "device", "chosen"),
+    [
+        (2, {}, "cpu", 2),
+        (None, {"update_threads": 3}, "cpu", 3),
+        (None, {"width": 16}, "cpu", 1),
+        (None, {}, "cuda", None),
+    ],
+    ids=["all threads given", "those of updates given", "too small", "on a GPU"],
+)
+def test_nothing_is_measured_where_the_answer_is_known(measured, threads, settings, device, chosen):
+    assert choose_update_threads(threads, config(**settings), ENV, device) == chosen
+    assert measured == []
+
+
+def test_a_run_keeps_its_threads_and_a_resumed_one_uses_them(tmp_path, monkeypatch):
+    seen = []
+    folder = tmp_path / "run"
+    arguments = ["--iterations", "1", "--num-envs", "4", "--runner.update-threads", "2", "--log-dir", str(folder)]
+    assert main(["train", "balance", *arguments]) == 0
+    assert json.loads((folder / "config.json").read_text())["runner"]["update_threads"] == 2
+
+    from st_rl.algorithms import PPO
+
+    update = PPO.update
+    monkeypatch.setattr(PPO, "update", lambda self, it: (seen.append(torch.get_num_threads()), update(self, it))[1])
+    assert main(["resume", str(folder), "--iterations", "1"]) == 0
+    assert main(["resume", str(folder), "--iterations", "1", "--threads", "1"]) == 0
+    assert seen == [2, 1]
