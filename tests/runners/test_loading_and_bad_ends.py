@@ -48,7 +48,9 @@ def test_what_was_captured_before_is_forgotten_when_tensors_are_replaced(saved, 
     monkeypatch.setattr(runner.alg.engine, "forget", lambda: forgotten.append(1))
     runner.load(saved)
     assert len(forgotten) == 1
-    runner.get_inference_policy(device="cpu")
+    runner.get_inference_policy(device="cpu")  # where it is: nothing moves
+    assert len(forgotten) == 1
+    runner.get_inference_policy(device="meta")
     assert len(forgotten) == 2
 
 
