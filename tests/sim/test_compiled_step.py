@@ -8,7 +8,7 @@ import torch
 
 from st_rl.sim.backends.base import Backend
 from st_rl.sim.tasks import find_task, task
-from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
+from st_rl.sim.tasks.legged_walk import LeggedWalk
 
 
 class DriftingBackend(Backend):
@@ -87,7 +87,7 @@ def tasks(monkeypatch):
     cfg = find_task("quadruped-walk").cfg(episode_length_s=0.2)
     cfg.randomization = type(cfg.randomization)(None, None, None)
     cfg.push.interval_s = 0.1
-    return [QuadrupedWalk(cfg, 6, "cpu", seed=3) for _ in range(2)]
+    return [LeggedWalk(cfg, 6, "cpu", seed=3) for _ in range(2)]
 
 
 def flat(outcome):

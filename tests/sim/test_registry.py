@@ -6,7 +6,7 @@ import json
 import pytest
 
 from st_rl.sim.tasks import TASKS, find_task, make_task, with_overrides
-from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, QuadrupedWalkCfg
+from st_rl.sim.tasks.legged_walk_cfg import REWARDS, LeggedWalkCfg
 
 
 def test_unknown_task_lists_the_tasks_with_the_nearest_first():
@@ -29,7 +29,7 @@ def test_unknown_option_names_the_nearest(option, message):
 
 
 def test_overrides_reach_every_level_and_leave_the_original_alone():
-    cfg = QuadrupedWalkCfg()
+    cfg = LeggedWalkCfg()
     before = dataclasses.asdict(cfg)
     changed = with_overrides(
         cfg,
@@ -49,20 +49,20 @@ def test_number_of_robots_comes_from_the_configuration_unless_given():
 
 
 def test_configuration_of_another_task_is_refused():
-    with pytest.raises(ValueError, match="takes a BalanceCfg, got a QuadrupedWalkCfg"):
-        make_task("balance", 2, cfg=QuadrupedWalkCfg())
+    with pytest.raises(ValueError, match="takes a BalanceCfg, got a LeggedWalkCfg"):
+        make_task("balance", 2, cfg=LeggedWalkCfg())
 
 
 def test_unknown_reward_term_in_a_configuration_is_refused():
-    cfg = QuadrupedWalkCfg(rewards={"track_linear_velocty": 1.0})
+    cfg = LeggedWalkCfg(rewards={"track_linear_velocty": 1.0})
     with pytest.raises(ValueError, match="did you mean 'track_linear_velocity'"):
         make_task("quadruped-walk", 2, cfg=cfg)
     with pytest.raises(ValueError, match="gives no term a weight"):
-        make_task("quadruped-walk", 2, cfg=QuadrupedWalkCfg(rewards={"gait": 0.0}))
+        make_task("quadruped-walk", 2, cfg=LeggedWalkCfg(rewards={"gait": 0.0}))
 
 
 def test_task_keeps_its_own_copy_of_the_configuration():
-    cfg = QuadrupedWalkCfg()
+    cfg = LeggedWalkCfg()
     task = make_task("quadruped-walk", 2, cfg=cfg)
     cfg.rewards["gait"] = 9.0
     assert task.cfg.rewards["gait"] == REWARDS["gait"][1]
@@ -86,7 +86,7 @@ def test_scales_that_controllers_need_are_exposed():
 
 
 def test_evaluation_disturbs_nothing_and_computes_finely():
-    cfg = QuadrupedWalkCfg(episode_length_s=20.0)
+    cfg = LeggedWalkCfg(episode_length_s=20.0)
     fine, coarse = cfg.for_evaluation(), cfg.for_evaluation(fine=False)
     assert (fine.physics.timestep, fine.physics.substeps, fine.physics.iterations) == (0.005, 4, 50)
     assert coarse.physics == cfg.physics

@@ -7,11 +7,11 @@ import torch
 
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
 from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
+from st_rl.sim.tasks.legged_walk import LeggedWalk
+from st_rl.sim.tasks.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp, QuadrupedAmpCfg
 from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkour
 from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
-from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.quadruped_walk_cfg import QuadrupedWalkCfg
 from st_rl.sim.tasks.task import Task
 from st_rl.sim.tasks.training import (
     BALANCE_TRAINING,
@@ -40,7 +40,7 @@ TASKS: dict[str, TaskEntry] = {
     "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
     "quadruped-amp": TaskEntry(QuadrupedAmp, QuadrupedAmpCfg, QUADRUPED_AMP_TRAINING),
     "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),
-    "quadruped-walk": TaskEntry(QuadrupedWalk, QuadrupedWalkCfg, QUADRUPED_WALK_TRAINING),
+    "quadruped-walk": TaskEntry(LeggedWalk, LeggedWalkCfg, QUADRUPED_WALK_TRAINING),
 }
 """Tasks that `make_task` and the command line know."""
 

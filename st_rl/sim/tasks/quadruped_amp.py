@@ -7,9 +7,9 @@ from typing import Any, cast
 import torch
 
 from st_rl.sim.tasks.cfg import Range
+from st_rl.sim.tasks.legged_walk import LeggedWalk
+from st_rl.sim.tasks.legged_walk_cfg import REWARDS, CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg
 from st_rl.sim.tasks.motion_reference import STYLE_FIELDS, MotionReference
-from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, CommandsCfg, GaitCfg, PushCfg, QuadrupedWalkCfg
 from st_rl.utils.config import unknown_name_message
 
 # What to do, and nothing about how: no gait, no pose, no height, no feet.
@@ -31,7 +31,7 @@ class StyleCfg:
 
 
 @dataclass
-class QuadrupedAmpCfg(QuadrupedWalkCfg):
+class QuadrupedAmpCfg(LeggedWalkCfg):
     """Settings of `quadruped-amp`. Another robot with clips of its own is another `robot` and other `motions`."""
 
     motions: tuple[str, ...] = ("trot",)
@@ -58,7 +58,7 @@ class QuadrupedAmpCfg(QuadrupedWalkCfg):
         return cfg
 
 
-class QuadrupedAmp(QuadrupedWalk):
+class QuadrupedAmp(LeggedWalk):
     """Walking robots that deliver how they move, and how the reference does.
 
     `observations["ref_obs"]`, `(N, 2, D)`, is the style before and after the step, the last one of an episode too: it

@@ -9,9 +9,9 @@ from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks import parkour_rewards
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.depth_camera import cast_rays, pixel_rays, rotation_matrix
+from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.parkour_tracks import add_boxes, block_table, build_tracks
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
-from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.task import Term
 from st_rl.utils.config import unknown_name_message
 
@@ -25,7 +25,7 @@ _HALF_LENGTH = 0.19
 _SWING_AHEAD = 0.12
 
 
-class QuadrupedParkour(QuadrupedWalk):
+class QuadrupedParkour(LeggedWalk):
     """Robots that run along tracks of blocks, each on a track of its own kind and at a level of its own.
 
     Heights of the base and of the feet are above the track, gaps bridged. Tracks run along the world's x axis.
@@ -33,11 +33,11 @@ class QuadrupedParkour(QuadrupedWalk):
 
     REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in PARKOUR_REWARDS.items()}
     TERMINATIONS: ClassVar[Mapping[str, Term]] = {
-        **QuadrupedWalk.TERMINATIONS,
+        **LeggedWalk.TERMINATIONS,
         "off_track": parkour_rewards.off_track,
         "in_pit": parkour_rewards.in_pit,
     }
-    METRICS: ClassVar[Sequence[str]] = (*QuadrupedWalk.METRICS, "Parkour/level", "Parkour/blocks_cleared")
+    METRICS: ClassVar[Sequence[str]] = (*LeggedWalk.METRICS, "Parkour/level", "Parkour/blocks_cleared")
 
     cfg: QuadrupedParkourCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     track_offset: torch.Tensor

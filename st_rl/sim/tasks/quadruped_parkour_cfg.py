@@ -7,8 +7,8 @@ from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.tasks import parkour_rewards, rewards
 from st_rl.sim.tasks.cfg import NormalizationCfg, Range
 from st_rl.sim.tasks.depth_camera import DepthCameraCfg
+from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, LeggedWalkCfg
 from st_rl.sim.tasks.parkour_tracks import BLOCKS, TracksCfg
-from st_rl.sim.tasks.quadruped_walk_cfg import CommandsCfg, QuadrupedWalkCfg
 from st_rl.sim.tasks.task import Term
 
 # Every reward term with its function and its weight per second.
@@ -83,7 +83,7 @@ class BlockViewCfg:
 
 
 @dataclass
-class QuadrupedParkourCfg(QuadrupedWalkCfg):
+class QuadrupedParkourCfg(LeggedWalkCfg):
     """Settings of `quadruped-parkour`."""
 
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=20))

@@ -1,4 +1,4 @@
-"""The task `quadruped-walk`: follow commands forward, sideways and turning on flat ground."""
+"""Walking: follow commands forward, sideways and turning. The task `quadruped-walk`, and what others build on."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ import torch
 from st_rl.sim.tasks import rewards as terms
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.joint_control import Columns, JointControl
-from st_rl.sim.tasks.quadruped_walk_cfg import REWARDS, QuadrupedWalkCfg, random_ranges, scale_row
+from st_rl.sim.tasks.legged_walk_cfg import REWARDS, LeggedWalkCfg, random_ranges, scale_row
 from st_rl.sim.tasks.randomization import NUM_PROPERTIES, randomize
 from st_rl.sim.tasks.rotation import rotate_inverse
 from st_rl.sim.tasks.task import Task, Term
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
 
 
-class QuadrupedWalk(Task):
+class LeggedWalk(Task):
     """Robots with feet that walk to a gait clock as commanded.
 
     The attributes below hold the state after the last step, and for a robot that was reset its new start; from
@@ -28,7 +28,7 @@ class QuadrupedWalk(Task):
     TERMINATIONS: ClassVar[Mapping[str, Term]] = {"fall": terms.touches_ground, "tilt": terms.tilted_over}
     METRICS: ClassVar[Sequence[str]] = ("Tracking/forward_error", "Tracking/sideways_error", "Tracking/turning_error")
 
-    cfg: QuadrupedWalkCfg
+    cfg: LeggedWalkCfg
     base_lin_vel: torch.Tensor
     """`(N, 3)` m/s"""
     base_ang_vel: torch.Tensor
@@ -60,7 +60,7 @@ class QuadrupedWalk(Task):
     swing_height: torch.Tensor
     """`(N, F)` height that the gait clock wants of a swinging sole, m."""
 
-    def __init__(self, cfg: QuadrupedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+    def __init__(self, cfg: LeggedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         """Build the robots, draw their properties and start the first episodes."""
         super().__init__(cfg, num_envs, device, seed)
         robot = self.robot

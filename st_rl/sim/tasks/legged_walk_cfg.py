@@ -1,4 +1,4 @@
-"""Settings of the task `quadruped-walk`, and the table of its rewards."""
+"""Settings of walking tasks, by default those of `quadruped-walk`, and the table of their rewards."""
 
 import copy
 from collections.abc import Mapping
@@ -122,8 +122,8 @@ class ResetCfg:
 
 
 @dataclass
-class QuadrupedWalkCfg(TaskCfg):
-    """Settings of `quadruped-walk`."""
+class LeggedWalkCfg(TaskCfg):
+    """Settings of a walking task; the defaults are those of `quadruped-walk`."""
 
     rewards: dict[str, float] = field(default_factory=lambda: {name: weight for name, (_, weight) in REWARDS.items()})
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
@@ -150,7 +150,7 @@ class QuadrupedWalkCfg(TaskCfg):
     reset: ResetCfg = field(default_factory=ResetCfg)
     """Start of an episode."""
 
-    def for_evaluation(self, fine: bool = True) -> "QuadrupedWalkCfg":
+    def for_evaluation(self, fine: bool = True) -> "LeggedWalkCfg":
         """A copy without noise, pushes, latency and randomisation; fine physics unless told otherwise."""
         cfg = copy.deepcopy(self)
         cfg.noise.level = 0.0
@@ -161,7 +161,7 @@ class QuadrupedWalkCfg(TaskCfg):
         return cfg
 
 
-def scale_row(cfg: QuadrupedWalkCfg, columns: Mapping[str, int]) -> list[float]:
+def scale_row(cfg: LeggedWalkCfg, columns: Mapping[str, int]) -> list[float]:
     """Factor of each column of an observation that is made of these."""
     scales = cfg.normalization.obs_scales
     missing = [name for name in SCALED.values() if name not in scales]
@@ -171,7 +171,7 @@ def scale_row(cfg: QuadrupedWalkCfg, columns: Mapping[str, int]) -> list[float]:
     return [factor for factor, width in zip(factors, columns.values()) for _ in range(width)]
 
 
-def random_ranges(cfg: QuadrupedWalkCfg, columns: Mapping[str, int], num_joints: int) -> dict[str, list[Range]]:
+def random_ranges(cfg: LeggedWalkCfg, columns: Mapping[str, int], num_joints: int) -> dict[str, list[Range]]:
     """Ranges of the random numbers that one step of a robot needs, for an actor's observation made of these columns."""
     commands, reset, push = cfg.commands, cfg.reset, cfg.push.max_speed
     ranges: dict[str, list[Range]] = {
