@@ -27,6 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine, write_results
+from st_rl.cli.environment_facts import num_cores
 from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.datasets.gaits import GAITS
 from st_rl.runners import build_runner
@@ -149,6 +150,8 @@ def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     env = make_task("quadruped-amp", options.robots, options.device, seed, cfg=config)
     folder = options.folder / f"{gait}_{algorithm}_{seed}"
     training = training_config(algorithm, options)
+    if options.device == "cpu":
+        training["update_threads"] = max(1, num_cores() // options.jobs)
     runner = build_runner(training.get("runner_class_name", "OnPolicyRunner"), env, training, folder, options.device)
     timer = threading.Timer(60.0 * options.minutes, runner.request_stop)
     timer.daemon = True
