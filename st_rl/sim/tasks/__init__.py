@@ -7,6 +7,7 @@ import torch
 
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
 from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
+from st_rl.sim.tasks.humanoid_walk import HumanoidWalk, HumanoidWalkCfg
 from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp, QuadrupedAmpCfg
@@ -15,6 +16,7 @@ from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
 from st_rl.sim.tasks.task import Task
 from st_rl.sim.tasks.training import (
     BALANCE_TRAINING,
+    HUMANOID_WALK_TRAINING,
     QUADRUPED_AMP_TRAINING,
     QUADRUPED_PARKOUR_TRAINING,
     QUADRUPED_WALK_TRAINING,
@@ -38,6 +40,7 @@ class TaskEntry(NamedTuple):
 
 TASKS: dict[str, TaskEntry] = {
     "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
+    "humanoid-walk": TaskEntry(HumanoidWalk, HumanoidWalkCfg, HUMANOID_WALK_TRAINING),
     "quadruped-amp": TaskEntry(QuadrupedAmp, QuadrupedAmpCfg, QUADRUPED_AMP_TRAINING),
     "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),
     "quadruped-walk": TaskEntry(LeggedWalk, LeggedWalkCfg, QUADRUPED_WALK_TRAINING),

@@ -1,0 +1,124 @@
+"""The task `humanoid-walk`: a humanoid that walks and turns as commanded, on two feet and with quiet arms."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from st_rl.sim.backends import PhysicsCfg
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.tasks.cfg import ControlCfg
+from st_rl.sim.tasks.joint_control import Columns
+from st_rl.sim.tasks.legged_walk import LeggedWalk
+from st_rl.sim.tasks.legged_walk_cfg import (
+    REWARDS,
+    CommandsCfg,
+    GaitCfg,
+    LeggedWalkCfg,
+    NoiseCfg,
+    PushCfg,
+    RandomizationCfg,
+    ResetCfg,
+)
+from st_rl.sim.tasks.rotation import rotate_inverse
+from st_rl.sim.tasks.task import Term
+
+# Distance of the feet, sideways, below which they would soon be in each other's way, m.
+NARROWEST_STEP = 0.14
+
+
+def posture(task: Any) -> torch.Tensor:
+    """Squared distance from the default pose of the joints that are not needed to step."""
+    return task.posture_columns(task.joint_offset).square().sum(dim=1)
+
+
+def narrow_step(task: Any) -> torch.Tensor:
+    """Squared distance by which the feet are too near to each other sideways, crossed legs too, m^2."""
+    return (NARROWEST_STEP - task.step_width).clamp_(min=0.0).square()
+
+
+# What a biped needs beside the terms of every walking robot, with weights per second.
+BIPED_REWARDS: dict[str, tuple[Term, float]] = {"posture": (posture, -0.3), "narrow_step": (narrow_step, -50.0)}
+
+
+@dataclass
+class HumanoidWalkCfg(LeggedWalkCfg):
+    """Settings of `humanoid-walk`."""
+
+    robot: str = "humanoid"
+    """Path of an MJCF file, or the name of a built-in robot."""
+    # Eight of the feet, and room for knees and pelvis when it falls.
+    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=12))
+    """How finely physics is computed."""
+    control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.4))
+    """How actions drive the joints."""
+    rewards: dict[str, float] = field(
+        default_factory=lambda: {name: weight for name, (_, weight) in {**REWARDS, **BIPED_REWARDS}.items()}
+    )
+    """Weight of each reward term, per second; a term of weight 0 is not computed."""
+    posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
+    """Joints of the term `posture`: a pattern that is found in their names."""
+    commands: CommandsCfg = field(
+        default_factory=lambda: CommandsCfg(forward=(-0.1, 1.0), sideways=(0.0, 0.0), turning=(-0.6, 0.6))
+    )
+    """Velocities to follow."""
+    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5)))
+    """The clock to walk to."""
+    noise: NoiseCfg = field(default_factory=lambda: NoiseCfg(level=0.5))
+    """Noise of the actor's observation."""
+    randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.8, 1.6)))
+    """Differences between robots; the base is the pelvis, a ninth of the robot."""
+    push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.4))
+    """Disturbances."""
+    reset: ResetCfg = field(default_factory=lambda: ResetCfg(joint_pos=0.05, velocity=0.1))
+    """Start of an episode."""
+
+
+class HumanoidWalk(LeggedWalk):
+    """Walking robots with two feet, which know how far apart they set them."""
+
+    REWARDS: ClassVar[Mapping[str, Term]] = {
+        **LeggedWalk.REWARDS,
+        **{name: term for name, (term, _) in BIPED_REWARDS.items()},
+    }
+
+    cfg: HumanoidWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
+    step_width: torch.Tensor
+    """`(N,)` distance from the right to the left foot, sideways in the frame of the base, m; judged like the errors."""
+
+    def _set_constants(self) -> None:
+        """Put what never changes on the device."""
+        super()._set_constants()
+        pattern = re.compile(self.cfg.posture_joints)
+        columns = [place for place, name in enumerate(self.robot.joint_names) if pattern.search(name)]
+        if not columns:
+            raise ValueError(
+                f"posture_joints '{self.cfg.posture_joints}' is found in no joint of {self.robot.path}: "
+                f"{', '.join(self.robot.joint_names)}"
+            )
+        self.posture_columns = Columns(tuple(columns), self.backend.device)
+        left, right = self._left_and_right_foot()
+        starts = [self.robot.feet[foot].position for foot in (left, right)]
+        self._foot_position_columns = torch.tensor(
+            [start + axis for start in starts for axis in range(3)], device=self.backend.device
+        )
+
+    def _left_and_right_foot(self) -> tuple[int, int]:
+        """Places of the two feet among those of the robot; ValueError for another number of feet."""
+        robot, mujoco = self.robot, require_mujoco()
+        if len(robot.feet) != 2:
+            raise ValueError(f"{robot.path} has {len(robot.feet)} feet; humanoid-walk needs two")
+        data = mujoco.MjData(robot.model)
+        data.qpos[:] = robot.default_qpos
+        mujoco.mj_kinematics(robot.model, data)
+        across = data.geom(robot.feet[0].name).xpos - data.geom(robot.feet[1].name).xpos
+        first_is_left = across @ data.xmat[self._base.body].reshape(3, 3)[:, 1] > 0
+        return (0, 1) if first_is_left else (1, 0)
+
+    def _judge(self) -> None:
+        """Compute what rewards need, the distance of the feet too."""
+        super()._judge()
+        feet = self.backend.sensordata.index_select(1, self._foot_position_columns).view(-1, 2, 3)
+        self.step_width = rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
