@@ -276,16 +276,7 @@ def judge(
 
 def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
     """The diagonal pairs of the robot's feet, from where they stand in its default pose."""
-    from st_rl.sim.require import require_mujoco
-
-    mujoco = require_mujoco()
-    model, base = task.robot.model, task.robot.free_joint
-    data = mujoco.MjData(model)
-    data.qpos[:] = task.robot.default_qpos
-    mujoco.mj_kinematics(model, data)
-    rotation = torch.tensor(data.xmat[base.body].reshape(3, 3).copy())
-    offsets = torch.stack([torch.tensor(data.geom(foot.name).xpos - data.xpos[base.body]) for foot in task.robot.feet])
-    return diagonal_pairs((offsets @ rotation)[:, :2])
+    return diagonal_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
 
 
 def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -29,9 +29,10 @@ _LEG = """
 """
 
 
-def torque_quadruped() -> str:
+def torque_quadruped(order: tuple[str, ...] = ("fl", "fr", "rl", "rr")) -> str:
     """A quadruped with torque motors, listed in another order than the joints."""
-    places = {"fl": (0.2, 0.12), "fr": (0.2, -0.12), "rl": (-0.2, 0.12), "rr": (-0.2, -0.12)}
+    all_places = {"fl": (0.2, 0.12), "fr": (0.2, -0.12), "rl": (-0.2, 0.12), "rr": (-0.2, -0.12)}
+    places = {leg: all_places[leg] for leg in order}
     legs = "".join(_LEG.format(n=n, x=x, y=y) for n, (x, y) in places.items())
     motors = "".join(
         f'<motor name="{n}_{j}" joint="{n}_{j}" gear="2" ctrlrange="-10 10"/>' for j in ("hip", "shank") for n in places

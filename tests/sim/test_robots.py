@@ -3,8 +3,10 @@
 import mujoco
 import numpy as np
 import pytest
+import torch
 
 from st_rl.sim.robots import Robot, robot_path
+from st_rl.sim.tasks import make_task
 from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
 
 
@@ -119,5 +121,31 @@ def test_a_file_that_cannot_be_driven_is_named_with_the_reason(write_mjcf, actua
 
 
 def test_unknown_robot_lists_the_built_in_ones():
-    with pytest.raises(ValueError, match=r"'kangaroo'.*cartpole, quadruped"):
+    with pytest.raises(ValueError, match=r"'kangaroo'.*cartpole.*quadruped"):
         robot_path("kangaroo")
+
+
+@pytest.mark.parametrize("order", [("fl", "fr", "rl", "rr"), ("rr", "fl", "fr", "rl"), ("fl", "rl", "fr", "rr")])
+def test_feet_are_found_by_place_whatever_the_order_of_the_legs(write_mjcf, order):
+    robot = Robot.from_mjcf(write_mjcf(torque_quadruped(order)))
+    names = [robot.model.body(robot.model.geom(foot.name).bodyid[0]).name for foot in robot.feet]
+    assert names == [f"{leg}_lower" for leg in order]
+    assert [names[foot] for foot in robot.feet_by_place] == [f"{leg}_lower" for leg in ("fr", "fl", "rr", "rl")]
+    places = {"fl": (0.2, 0.12), "fr": (0.2, -0.12), "rl": (-0.2, 0.12), "rr": (-0.2, -0.12)}
+    np.testing.assert_allclose(robot.foot_positions[:, :2], [places[leg] for leg in order], atol=1e-9)
+
+
+def test_a_trot_is_one_for_every_order_of_the_legs(write_mjcf):
+    path = write_mjcf(torque_quadruped(("fl", "rl", "fr", "rr")))
+    env = make_task(
+        "quadruped-walk", num_envs=2, robot=str(path), **{"control.stiffness": 20.0, "control.damping": 1.0}
+    )
+    env.hold_commands(torch.tensor([[0.5, 0.0, 0.0]]).repeat(2, 1))
+    stances = []
+    for _ in range(30):
+        env.step(torch.zeros(2, 8))
+        stances.append(env.foot_stance[0])
+    fl, rl, fr, rr = torch.stack(stances).T
+    assert torch.equal(fl, rr)
+    assert torch.equal(fr, rl)
+    assert (fl != fr).float().mean() > 0.8

@@ -126,6 +126,30 @@ class Robot:
         """`(nu,)` positions of the actuated joints in the default pose."""
         return self.default_qpos[list(self.qpos_indices)]
 
+    @property
+    def foot_positions(self) -> np.ndarray:
+        """`(F, 3)` where the feet are in the default pose, in the frame of the base: forward, left, up."""
+        if self.free_joint is None:
+            return np.zeros((0, 3))
+        data = _posed(self.model, self.default_qpos)
+        base = self.free_joint.body
+        places = [data.geom(foot.name).xpos - data.xpos[base] for foot in self.feet]
+        return np.array(places).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
+
+    @property
+    def feet_by_place(self) -> tuple[int, ...]:
+        """Indices of the feet from front to rear, in each row the right one first, whatever the file's order.
+
+        The file's order where there are not as many feet on the right as on the left.
+        """
+        places = self.foot_positions
+        from_the_front = np.argsort(-places[:, 0], kind="stable")
+        is_right = places[:, 1] < places[:, 1].mean() if len(places) else np.zeros(0, dtype=bool)
+        right, left = ([int(f) for f in from_the_front if is_right[f] == side] for side in (True, False))
+        if len(right) != len(left):
+            return tuple(range(len(places)))
+        return tuple(foot for row in zip(right, left) for foot in row)
+
     def require_locomotion(self, task: str) -> FreeJoint:
         """The free joint, or a ValueError that says what a walking task misses in the file."""
         if self.free_joint is None:
@@ -185,11 +209,16 @@ def _home_qpos(model: Any) -> np.ndarray:
 
 def _foot_geoms(model: Any, floating: FreeJoint) -> list[int]:
     """Geom ids of the feet in the home pose."""
+    return find_feet(model, _posed(model, _home_qpos(model)), floating.body)
+
+
+def _posed(model: Any, qpos: np.ndarray) -> Any:
+    """A `mujoco.MjData` with everything where a pose `(nq,)` puts it."""
     mujoco = require_mujoco()
     data = mujoco.MjData(model)
-    data.qpos[:] = _home_qpos(model)
+    data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
-    return find_feet(model, data, floating.body)
+    return data
 
 
 def _feet(model: Any, floating: FreeJoint | None) -> list[Foot]:

@@ -251,7 +251,8 @@ class LeggedWalk(Task):
         velocities = [f.velocity + axis for f in robot.feet for axis in (0, 1)]
         self._sensor_columns = torch.tensor([*contacts, *heights, *velocities, *robot.fall_sensors], device=device)
         self._foot_radius = _constant([foot.radius for foot in robot.feet], device)
-        self._foot_offsets = _constant(cfg.gait.offsets, device)
+        phase_of_foot = dict(zip(robot.feet_by_place, cfg.gait.offsets))
+        self._foot_offsets = _constant([phase_of_foot[foot] for foot in range(len(robot.feet))], device)
         self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
         # Views of the tensors of the backend: they keep their address, and asking the backend brings them up to date.
         qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]

@@ -62,7 +62,7 @@ class GaitCfg:
     period_s: float = 0.5
     """Seconds of one stride."""
     offsets: tuple[float, ...] = (0.0, 0.5, 0.5, 0.0)
-    """Phase of each foot, in the order of the robot's feet; the default is a trot."""
+    """Phase of each foot, from front to rear and in each row the right one first; the default is a trot."""
     stance_share: float = 0.55
     """Share of a stride that a foot spends on the ground."""
     swing_height: float = 0.06
