@@ -1,0 +1,166 @@
+"""How a walking policy bears other physics and rough treatment; what the experiments on hard robots share.
+
+`sim_to_sim` compares the tracking of a policy in the physics of its training with that on the CPU with fine physics,
+`survival_table` counts who stays on its feet under pushes, a heavier trunk, other friction and latency. Both take the
+name of a task made of `LeggedWalk`, its configuration and a policy (see `InferencePolicy`) on the same device.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from st_rl.engine import Engine
+from st_rl.sim.evaluation import command_grid, random_numbers_kept
+from st_rl.sim.tasks import make_task, with_overrides
+from st_rl.sim.tasks.rewards import TRACKING_SCALE
+
+Range = tuple[float, float]
+HELD_OUT_SEED = 20_001
+
+
+class Condition(NamedTuple):
+    """One way to make it harder."""
+
+    task: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the undisturbed task that are replaced, by dotted name."""
+    push_speed: float = 0.0
+    """Size of the pushes, m/s, in a direction of its own for each robot and push."""
+
+
+PUSH_INTERVAL_S = 4.0
+FRICTION, MASS, LATENCY = "randomization.friction", "randomization.base_mass", "control.latency_s"
+CONDITIONS: dict[str, Condition] = {
+    "undisturbed": Condition(),
+    "pushes of 0.8 m/s": Condition(push_speed=0.8),
+    "trunk 30% heavier": Condition({MASS: (1.3, 1.3)}),
+    "friction 0.4": Condition({FRICTION: (0.4, 0.4)}),
+    "friction 1.2": Condition({FRICTION: (1.2, 1.2)}),
+    "latency of 20 ms": Condition({LATENCY: (0.02, 0.02)}),
+    "all of these": Condition({MASS: (1.3, 1.3), FRICTION: (0.4, 1.2), LATENCY: (0.02, 0.02)}, push_speed=0.8),
+}
+
+
+class Plan(NamedTuple):
+    """How long, how many and under which commands."""
+
+    robots: int = 64
+    """Robots judged together, each under a command of its own."""
+    seconds: float = 20.0
+    """Length of the walk."""
+    settle_s: float = 1.0
+    """Seconds at the beginning whose tracking does not count."""
+    commands: Sequence[Range] | None = None
+    """Ranges of forward, sideways and turning speed; those of the task when None."""
+
+
+def judge_walk(
+    task: str,
+    cfg: Any,
+    policy: Any,
+    plan: Plan | None = None,
+    condition: Condition | None = None,
+    fine: bool = True,
+    device: str = "cpu",
+) -> dict[str, float]:
+    """Falls and tracking of a policy without exploration noise.
+
+    Errors are means over robots and time of the absolute difference to the command, which the task may steer;
+    `tracking` is the mean of the two tracking rewards, 1 for a robot that does all that it is told. Nothing of a robot
+    counts after its first fall.
+    """
+    plan, condition = plan or Plan(), condition or Condition()
+    judged = cfg.for_evaluation(fine)
+    judged.episode_length_s = max(judged.episode_length_s, plan.seconds + 1.0)
+    with random_numbers_kept(device), torch.inference_mode():
+        torch.manual_seed(HELD_OUT_SEED)
+        env = make_task(task, plan.robots, device, HELD_OUT_SEED, cfg=with_overrides(judged, condition.task))
+        return _Meter(env, policy, plan).measure(condition.push_speed)
+
+
+def sim_to_sim(coarse: Mapping[str, float], fine: Mapping[str, float]) -> dict[str, Any]:
+    """One row of the table: two outcomes of `judge_walk`, and what tracking loses from the first to the second."""
+    moved = {name: fine[name] - coarse[name] for name in ("forward_error", "turning_error")}
+    loss = 1.0 - fine["tracking"] / coarse["tracking"]
+    return {"trained_on": dict(coarse), "judged_on": dict(fine), "tracking_loss": loss, "more_error": moved}
+
+
+def survival_table(
+    task: str,
+    cfg: Any,
+    policy: Any,
+    plan: Plan | None = None,
+    conditions: Mapping[str, Condition] = CONDITIONS,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, dict[str, float]]:
+    """Outcomes of `judge_walk` with fine physics on the CPU under each condition; `report` hears of each at once."""
+    table = {}
+    for name, condition in conditions.items():
+        table[name] = judge_walk(task, cfg, policy, plan, condition)
+        if report is not None:
+            row = table[name]
+            report(f"{name}: {row['survival']:.0%} stay up, forward error {row['forward_error']:.3f} m/s")
+    return table
+
+
+class _Meter:
+    """Walks once and adds up errors on the device; on a GPU a step without a memory is a graph."""
+
+    def __init__(self, env: Any, policy: Any, plan: Plan) -> None:
+        self._env, self._policy, self._plan = env, policy, plan
+        self._axes = torch.zeros(env.num_envs, 3, device=env.device)
+        self._tracking = torch.zeros(env.num_envs, device=env.device)
+        self._counted = torch.zeros(env.num_envs, device=env.device)
+        self._weight = torch.zeros((), device=env.device)
+        self._upright = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+
+    def measure(self, push_speed: float) -> dict[str, float]:
+        env, plan = self._env, self._plan
+        self._policy.reset(None)
+        commands = env.cfg.commands
+        ranges = plan.commands or (commands.forward, commands.sideways, commands.turning)
+        env.hold_commands(command_grid(ranges, env.num_envs).to(env.device))
+        self._obs = env.get_observations()[0].clone()
+        go_on = self._step
+        if torch.device(env.device).type == "cuda" and not self._policy.actor_critic.is_recurrent:
+            go_on = Engine("graph", str(env.device)).loop(self._step, during_capture=env.during_capture)
+        generator = torch.Generator().manual_seed(7)
+        push_steps, settle_steps = (round(s / env.step_dt) for s in (PUSH_INTERVAL_S, plan.settle_s))
+        for step in range(round(plan.seconds / env.step_dt)):
+            self._weight.fill_(float(step >= settle_steps))
+            if push_speed > 0 and step and step % push_steps == 0:
+                self._push(push_speed, generator)
+            go_on()
+        return self._figures()
+
+    def _push(self, speed: float, generator: torch.Generator) -> None:
+        angle = torch.rand(self._env.num_envs, generator=generator) * (2 * torch.pi)
+        velocity = speed * torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1)
+        self._env.push(velocity.to(self._env.device), self._upright)
+        self._obs.copy_(self._env.get_observations()[0])
+
+    def _step(self) -> None:
+        env = self._env
+        obs, _, dones, _ = env.step(self._policy(self._obs))
+        self._policy.reset(dones)
+        self._upright.logical_and_(~dones)
+        error = env.velocity_error
+        reward = torch.exp(-error[:, :2].square().sum(dim=1) / TRACKING_SCALE)
+        reward = (reward + torch.exp(-error[:, 2].square() / TRACKING_SCALE)) / 2
+        weight = self._upright * self._weight
+        self._axes.add_(torch.where(weight[:, None] > 0, error.abs(), 0.0))
+        self._tracking.add_(torch.where(weight > 0, reward, 0.0))
+        self._counted.add_(weight)
+        self._obs.copy_(obs)
+
+    def _figures(self) -> dict[str, float]:
+        count = self._counted.sum().clamp(min=1.0)
+        errors = (self._axes.sum(dim=0) / count).tolist()
+        names = ("forward_error", "sideways_error", "turning_error")
+        return {
+            "robots": self._env.num_envs,
+            "survival": float(self._upright.float().mean()),
+            "tracking": float(self._tracking.sum() / count),
+            **dict(zip(names, errors)),
+        }
