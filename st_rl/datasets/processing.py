@@ -113,14 +113,13 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
     -1 where the names do not tell whether an angle changes sign (`st_rl.modules.symmetry.JOINT_SIGNS`).
     """
     try:
-        joints = joint_mirror(clip.joint_names, signs)
+        order, sign = mirrored_joints(clip.joint_names, signs)
         feet = None if clip.feet is None else _mirrored_feet(clip.feet)
         bodies = None if clip.bodies is None else _mirrored_bodies(clip.bodies)
     except ValueError as error:
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"
         ) from error
-    order, sign = joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
     return replace(
         clip,
         joint_pos=clip.joint_pos[:, order] * sign,
@@ -135,19 +134,25 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
 
 
 def _mirrored_feet(feet: Feet) -> Feet:
-    places = _other_side(feet.names)
+    places = other_side(feet.names)
     return Feet(feet.names, feet.pos[:, places] * _VECTOR, feet.vel[:, places] * _VECTOR)
 
 
 def _mirrored_bodies(bodies: Bodies) -> Bodies:
-    places = _other_side(bodies.names)
+    places = other_side(bodies.names)
     pos, rot = bodies.pos[:, places] * _VECTOR, bodies.rot[:, places] * _ROTATION
     return Bodies(
         bodies.names, pos, rot, bodies.lin_vel[:, places] * _VECTOR, bodies.ang_vel[:, places] * _PSEUDOVECTOR
     )
 
 
-def _other_side(names: Sequence[str]) -> np.ndarray:
+def mirrored_joints(names: Sequence[str], signs: Mapping[str, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Which joint's angle each joint `(J,)` has in the mirror, and with which sign `(J,)`."""
+    joints = joint_mirror(names, signs)
+    return joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
+
+
+def other_side(names: Sequence[str]) -> np.ndarray:
     """For every name the place of its left-right partner, or its own."""
     return joint_mirror(names, {"": 1}).permutation.numpy()
 

@@ -97,6 +97,9 @@ class OnPolicyRunner(SavedTraining):
                     "deliver the states whose novelty is rewarded, or remove rnd_cfg"
                 )
             alg_cfg["rnd_cfg"] = {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
+        if alg_cfg.get("symmetry_cfg"):
+            # An environment may know its mirror image itself; what the configuration says comes first.
+            alg_cfg["symmetry_cfg"] = {**(getattr(self.env, "mirror", None) or {}), **alg_cfg["symmetry_cfg"]}
         return classes[name](policy, device=self.device, **alg_cfg)
 
     # ---- learning ------------------------------------------------------------------------------------------------

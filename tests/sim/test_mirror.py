@@ -1,0 +1,88 @@
+"""Mirror images of walking tasks: a mirrored robot under mirrored actions does the mirrored thing."""
+
+import pytest
+import torch
+
+from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
+from st_rl.sim.robots import Robot, robot_path
+from st_rl.sim.tasks import make_task
+from st_rl.sim.tasks.mirror import walk_mirror
+
+QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_share": 0.0}
+ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}
+# How positions and velocities of a free joint look in the mirror: x, y, z, then a quaternion; a free joint's
+# velocities are linear in the world's frame and angular in the body's.
+FREE_POSITION = torch.tensor([1.0, -1, 1, 1, -1, 1, -1])
+FREE_VELOCITY = torch.tensor([1.0, -1, 1, -1, 1, -1])
+
+
+def symmetry_of(task):
+    mirror = task.mirror
+    joints = joint_mirror(mirror["joint_names"])
+    obs = observation_mirror(task.obs_segments, mirror["obs"], joints)
+    return Symmetry(obs, joints, observation_mirror(task.critic_obs_segments, mirror["critic_obs"], joints))
+
+
+def write_mirrored_pairs(task, joints):
+    """Make every second robot the mirror image of the one before it, at half a stride from it."""
+    qpos, qvel = task.backend.qpos.clone(), task.backend.qvel.clone()
+    for values, free in ((qpos, FREE_POSITION), (qvel, FREE_VELOCITY)):
+        width = len(free)
+        values[1::2, :width] = values[::2, :width] * free
+        values[1::2, width:] = joints(values[::2, width:])
+    task.phase[1::2] = (task.phase[::2] + 0.5).frac()
+    task.commands[1::2] = task.commands[::2] * torch.tensor([1.0, -1, -1])
+    task.backend.reset(torch.ones(task.num_envs, dtype=torch.bool), qpos, qvel)
+
+
+@pytest.mark.parametrize("name", ["humanoid-walk", "quadruped-walk"])
+def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(name):
+    task = make_task(name, 16, seed=3, **QUIET, **ALIKE)
+    symmetry = symmetry_of(task)
+    write_mirrored_pairs(task, symmetry.actions)
+    generator = torch.Generator().manual_seed(1)
+    obs = task.get_observations()[0]
+    for _ in range(12):
+        actions = torch.empty(16, task.num_actions)
+        actions[::2] = torch.randn(8, task.num_actions, generator=generator)
+        actions[1::2] = symmetry.actions(actions[::2])
+        obs, rewards, dones, infos = task.step(actions)
+        assert not dones.any()
+        critic_obs = infos["observations"]["critic"]
+        torch.testing.assert_close(obs[1::2], symmetry.obs(obs[::2]), atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(critic_obs[1::2], symmetry.critic_obs(critic_obs[::2]), atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(rewards[1::2], rewards[::2], atol=1e-3, rtol=1e-3)
+    # They have moved, and one of a pair is not the other.
+    assert (obs[1::2] - obs[::2]).abs().max() > 0.1
+
+
+def test_gaits_with_both_feet_of_a_pair_together_keep_their_clock():
+    robot = Robot.from_mjcf(robot_path("quadruped"))
+    layout = {"clock": 2}
+    assert walk_mirror(robot, (0.0, 0.5, 0.5, 0.0), layout)[0]["clock"] == [-1, -1]  # trot
+    assert walk_mirror(robot, (0.1, 0.6, 0.1, 0.6), layout)[0]["clock"] == [-1, -1]  # pace
+    assert walk_mirror(robot, (0.0, 0.0, 0.5, 0.5), layout)[0]["clock"] == [1, 1]  # bound
+
+
+def test_what_has_no_mirror_image_is_refused():
+    robot = Robot.from_mjcf(robot_path("quadruped"))
+    with pytest.raises(ValueError, match="another gait in the mirror"):
+        walk_mirror(robot, (0.0, 0.25, 0.5, 0.75), {"clock": 2})
+    with pytest.raises(ValueError, match="unknown segment with a mirror image 'depth'"):
+        walk_mirror(robot, (0.0, 0.5, 0.5, 0.0), {"depth": 10})
+    lopsided = Robot.from_mjcf(robot_path("quadruped"))
+    lopsided.default_qpos[robot.qpos_indices[0]] = 0.2
+    with pytest.raises(ValueError, match="no mirror symmetry at 'FR_hip_joint'"):
+        walk_mirror(lopsided, (0.0, 0.5, 0.5, 0.0), {"clock": 2})
+
+
+def test_runner_takes_the_mirror_of_its_environment():
+    from st_rl.runners import build_runner
+    from st_rl.sim.tasks import find_task
+
+    env = make_task("humanoid-walk", 4, **{"physics.num_threads": 1})
+    config = find_task("humanoid-walk").training_config() | {"num_steps_per_env": 4, "engine": "eager"}
+    config["algorithm"]["symmetry_cfg"] = {"mirror_loss_coef": 0.5}
+    runner = build_runner("OnPolicyRunner", env, config, None, "cpu")
+    assert len(runner.alg.symmetry.symmetry.critic_obs) == env.num_privileged_obs
+    runner.learn(1)
