@@ -1,5 +1,6 @@
 """Robots as MJCF files, and the reader that tells a task what is in one."""
 
+from st_rl.sim.robots.mirror import Mirror
 from st_rl.sim.robots.robot import Foot, FreeJoint, Robot, robot_path
 
-__all__ = ["Foot", "FreeJoint", "Robot", "robot_path"]
+__all__ = ["Foot", "FreeJoint", "Mirror", "Robot", "robot_path"]

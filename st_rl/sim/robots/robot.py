@@ -8,7 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.mirror import Mirror, find_mirror
 from st_rl.sim.robots.sensors import add_missing_sensors, find_fall_geoms, find_feet, has_ground, sensor_address
+
+# Left and right joints may differ by this much from a mirrored default pose, rad.
+_POSE_TOLERANCE = 1e-3
 
 
 class Foot(NamedTuple):
@@ -149,6 +153,19 @@ class Robot:
         if len(right) != len(left):
             return tuple(range(len(places)))
         return tuple(foot for row in zip(right, left) for foot in row)
+
+    def mirror(self) -> Mirror:
+        """Counterparts of joints and feet on the other side, measured in the default pose; ValueError without any."""
+        base = self.require_locomotion("mirror").body
+        joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
+        feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
+        found = find_mirror(self.model, _posed(self.model, self.default_qpos), base, joints, feet)
+        pose = self.default_joint_pos
+        apart = np.abs(pose - pose[list(found.joints)] * found.signs)
+        if apart.max() > _POSE_TOLERANCE:
+            name = self.joint_names[int(apart.argmax())]
+            raise ValueError(f"the default pose of {self.path} has no mirror symmetry at '{name}'")
+        return found
 
     def require_locomotion(self, task: str) -> FreeJoint:
         """The free joint, or a ValueError that says what a walking task misses in the file."""
