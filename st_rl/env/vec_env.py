@@ -12,8 +12,8 @@ class VecEnv(ABC):
 
     The class holds annotations and three abstract methods, nothing else, so that a client's wrapper may define any of
     the names as a property or as an instance attribute. Further attributes are read where an environment has them:
-    `cfg`, `unwrapped`, `obs_segments`, `critic_obs_segments` (older name `privileged_obs_segments`), `mirror`, `tracking_error`,
-    `CoT`, `lin_vel_rmsd`, and `state_dict()` / `load_state_dict(state)` for an exact resume.
+    `cfg`, `unwrapped`, `obs_segments`, `critic_obs_segments` (older name `privileged_obs_segments`), `mirror`,
+    `tracking_error`, `CoT`, `lin_vel_rmsd`, and `state_dict()` / `load_state_dict(state)` for an exact resume.
     """
 
     num_envs: int
