@@ -1,12 +1,15 @@
 """Does it help to see? Depth beside blind on the first level of parkour: `python benchmarks/parkour.py`.
 
-Two policies of the same class and size learn to run tracks with steps, hurdles and gaps. One sees a depth image of the
-ground before it, the other an image of the same shape that shows nothing: a lid covers its lens. Neither is told of the
-blocks. Both are then judged without noise on robots and starts that they never met; a robot succeeds if it leaves all
-blocks of its track behind. Writes one JSON object.
+Two policies of the same class and size learn to run tracks with hurdles and gaps. One sees a depth image of the ground
+before it, the other an image of the same shape that shows nothing: a lid covers its lens. Neither is told of the
+blocks. Blocks grow during the training from next to nothing to those of the task's first level. There both are judged,
+without noise and under fine physics, on robots, starts and distances between blocks that they never met; a robot
+succeeds if it leaves all blocks of its track behind. `--stage train` and `--policies` split the work between processes
+that share `--runs`, `--stage judge` puts it together: writes one JSON object and, where matplotlib is, a plot.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from parkour_trials import (
@@ -17,21 +20,43 @@ from parkour_trials import (
     read_training,
     run_stages,
     run_tracks,
+    start_plot,
     task_config,
     train,
 )
 
 from st_rl.sim.tasks import TASKS
+from st_rl.sim.tasks.parkour_tracks import TracksCfg
 
-# The first level only; the actor is not told of blocks.
-FIRST_LEVEL = {"tracks.num_levels": 1, "curriculum.moves": False, "observe": ("proprioception", "forward_depth")}
+OBSERVED = {"observe": ("proprioception", "forward_depth")}
+TRACKS: dict[str, tuple[str, ...]] = {
+    "hurdle": ("hurdle",) * 3,
+    "gap": ("gap",) * 3,
+    "both": ("gap", "hurdle", "gap"),
+}
+FIRST = TracksCfg(TRACKS)
+# Up to the first level of the task in three levels of its own, at speeds that reach the end of a track.
+TRAINED = {
+    "tracks.sequences": TRACKS,
+    "tracks.num_levels": 3,
+    "tracks.hurdle_height": (0.03, FIRST.hurdle_height[0]),
+    "tracks.gap_length": (0.06, FIRST.gap_length[0]),
+    "commands.forward": (0.6, 1.0),
+}
+# Another seed: other distances between blocks.
+JUDGED = {
+    "tracks.sequences": {"walk": (), **TRACKS},
+    "tracks.num_levels": 1,
+    "tracks.seed": 1,
+    "curriculum.moves": False,
+}
 POLICIES = {"depth": {"camera.covered": False}, "blind": {"camera.covered": True}}
 FEED_FORWARD = {"class_name": "EncoderActorCritic", "actor_hidden_dims": [256, 128, 128]}
 
 
-def config_of(options: argparse.Namespace, name: str) -> Any:
-    """The configuration of the task for one of the policies."""
-    return task_config(**{**FIRST_LEVEL, **POLICIES[name], **read_overrides(options.task)})
+def config_of(options: argparse.Namespace, name: str, settings: dict[str, Any]) -> Any:
+    """The configuration of the task for one of the policies, to learn or to be judged."""
+    return task_config(**{**OBSERVED, **settings, **POLICIES[name], **read_overrides(options.task)})
 
 
 def train_seed(options: argparse.Namespace, seed: int) -> None:
@@ -42,14 +67,14 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
             config["policy"] |= FEED_FORWARD
         config["policy"] |= read_overrides(options.policy)
         config["algorithm"] |= read_overrides(options.algorithm)
-        train(config_of(options, name), config, options.runs / f"{name}_{seed}", options, seed)
+        train(config_of(options, name, TRAINED), config, options.runs / f"{name}_{seed}", options, seed)
 
 
 def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Success of each policy on each track, and the mean over the tracks with blocks."""
     results = {}
     for name in options.policies:
-        cfg, folder = config_of(options, name), options.runs / f"{name}_{seed}"
+        cfg, folder = config_of(options, name, JUDGED), options.runs / f"{name}_{seed}"
         tracks = run_tracks(cfg, load_policy(cfg, folder), options.judged, options.speed)
         blocked = [figures["success"] for track, figures in tracks.items() if cfg.tracks.sequences[track]]
         success = sum(blocked) / len(blocked)
@@ -59,13 +84,37 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     return results
 
 
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Success on each track, and how many blocks were cleared while it learned."""
+    figure, (left, right) = start_plot(2, (9, 3.4))
+    seeds, names = list(results["seeds"].values()), list(results["settings"]["policies"])
+    tracks = list(seeds[0][names[0]]["tracks"])
+    for place, name in enumerate(names):
+        rates = [[seed[name]["tracks"][track]["success"] for seed in seeds] for track in tracks]
+        means = [sum(row) / len(row) for row in rates]
+        where = [track + 0.4 * (place - 0.5) for track in range(len(tracks))]
+        left.bar(where, means, width=0.38, label=name, color=f"C{place}", alpha=0.6)
+        for x, row in zip(where, rates):
+            left.plot([x] * len(row), row, ".", color="black", ms=4)
+        for index, seed in enumerate(seeds):
+            training = seed[name]["training"]
+            curve = training["curves"]["Parkour/blocks_cleared"]
+            iterations = [training["iterations"] * (i + 1) / len(curve) for i in range(len(curve))]
+            right.plot(iterations, curve, color=f"C{place}", label=None if index else name)
+    left.set(ylabel="robots that clear all blocks", ylim=(0, 1.05), xticks=range(len(tracks)), xticklabels=tracks)
+    right.set(xlabel="iteration", ylabel="share of blocks behind a robot,\nall times and levels of training")
+    left.legend()
+    right.legend()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
-    parser = make_parser(__doc__, iterations=500, out="parkour.json")
+    parser = make_parser(__doc__, iterations=300, out="parkour.json")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--feed-forward", action="store_true", help="without a memory")
     parser.add_argument("--policy", nargs="*", default=[], metavar="NAME=JSON", help="settings of the policy")
     parser.add_argument("--algorithm", nargs="*", default=[], metavar="NAME=JSON", help="settings of the algorithm")
-    run_stages(parser.parse_args(), "parkour", train_seed, judge_seed)
+    run_stages(parser.parse_args(), "parkour", train_seed, judge_seed, plot)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 import argparse
 import csv
+import importlib.util
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -12,12 +14,14 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from seeds import with_spread
 
 from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint
+from st_rl.utils.segments import get_obs_slice
 
 RESULTS = Path(__file__).parent / "results"
 TRAINING = "training.json"
@@ -44,31 +48,43 @@ def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Name
     with redirect_stdout(sys.stderr):
         env = make_task(TASK, options.robots, options.device, seed, cfg=cfg)
         runner = OnPolicyRunner(env, config, log_dir=folder, device=options.device)
-        began = time.perf_counter()
-        runner.learn(config["max_iterations"], init_at_random_ep_len=True)
-        seconds = time.perf_counter() - began
+        seconds = learn_in_time(runner, config["max_iterations"], options.seconds)
         runner.close()
     keep_policy_only(folder)
     training = {
-        "iterations": config["max_iterations"],
+        "iterations": runner.current_learning_iteration,
         "robots": options.robots,
         "steps": runner.tot_timesteps,
         "seconds": seconds,
         "engine": runner.alg.engine.describe(),
         "parameters": sum(parameter.numel() for parameter in runner.alg.actor_critic.parameters()),
-        "curves": read_curves(folder, every=max(1, config["max_iterations"] // 30)),
+        "curves": read_curves(folder, every=max(1, runner.current_learning_iteration // 30)),
     }
     write_results(folder / TRAINING, training)
     ends = {tag: values[-1] for tag, values in training["curves"].items() if values}
     print(f"{folder.name}: {seconds:.0f} s, {ends}", flush=True)
 
 
+def learn_in_time(runner: OnPolicyRunner, iterations: int, seconds: float | None) -> float:
+    """Train until the iterations are done or the time is up, whichever comes first; the seconds it took."""
+    began = time.perf_counter()
+    timer = threading.Timer(seconds, runner.request_stop) if seconds else None
+    if timer is not None:
+        timer.start()
+    try:
+        runner.learn(iterations, init_at_random_ep_len=True)
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return time.perf_counter() - began
+
+
 def keep_policy_only(folder: Path) -> None:
-    """Leave out of a run's snapshot what only a resumed training needs: the states of thousands of robots."""
+    """Leave out of a run's snapshot what only a resumed training needs: the optimiser, and thousands of robots."""
     checkpoint = newest_checkpoint(folder)
     if checkpoint is not None:
         snapshot = load_checkpoint(checkpoint, map_location="cpu")
-        needed = ("model_state_dict", "optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict")
+        needed = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict")
         save_checkpoint({key: snapshot[key] for key in (*needed, "iter", "infos") if key in snapshot}, checkpoint)
 
 
@@ -98,6 +114,7 @@ def make_parser(description: str | None, iterations: int, out: str) -> argparse.
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument("--seconds", type=float, help="after which each training stops where it is")
     parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
     parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
     parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
@@ -111,6 +128,7 @@ def run_stages(
     benchmark: str,
     train_seed: Callable[[argparse.Namespace, int], None],
     judge_seed: Callable[[argparse.Namespace, int], dict[str, Any]],
+    plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
     """Train what there is to train, then judge it and write the results."""
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
@@ -124,7 +142,19 @@ def run_stages(
         results: dict[str, Any] = {"benchmark": benchmark, **describe_machine(), "settings": settings, "seeds": {}}
         for seed in options.seeds:
             results["seeds"][str(seed)] = judge_seed(options, seed)
-            write_results(options.out, results)
+            write_results(options.out, with_spread(results))
+        if importlib.util.find_spec("matplotlib"):
+            plot(results, options.out.with_suffix(".png"))
+
+
+def start_plot(num_axes: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure for a file, with so many plots side by side."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(1, num_axes, figsize=size, layout="constrained")
 
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
@@ -135,39 +165,50 @@ def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
 
 
 @torch.inference_mode()
-def run_tracks(
-    cfg: Any, policy: InferencePolicy, robots_each: int, speed: float, fine: bool = False
-) -> dict[str, dict[str, float]]:
-    """Let robots run every track of a configuration once, on the CPU; success and blocks cleared by name of the track.
+def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float) -> dict[str, dict[str, float]]:
+    """Let robots run every track of a configuration once, on the CPU with fine physics; figures by name of the track.
 
     A robot succeeds if it has all blocks of its track behind it before its episode ends, or without blocks if it does
-    not fall.
+    not fall. `jolt` is the mean change of an action in the step in which another block, or none, comes up.
     """
-    cfg = cfg.for_evaluation(fine)
+    cfg = cfg.for_evaluation(fine=True)
     names = list(cfg.tracks.sequences)
-    env = make_task(TASK, robots_each * len(names), "cpu", HELD_OUT_SEED, cfg=cfg)
+    env: Any = make_task(TASK, robots_each * len(names), "cpu", HELD_OUT_SEED, cfg=cfg)
     policy.actor_critic.forget()
     env.hold_commands(torch.tensor([[speed, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
     success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)
-    share = torch.zeros(env.num_envs)
+    share, jolt, num_changes = torch.zeros(3, env.num_envs)
     obs = env.get_observations()[0]
+    last_action, last_block = torch.zeros(env.num_envs, env.num_actions), block_of(env, obs)
     for _ in range(env.max_episode_length):
         # Read before the step: a robot that ends is already at the start of its next episode after it.
         share = torch.where(going, torch.maximum(share, env.num_cleared / env.num_blocks.clamp(min=1.0)), share)
-        obs, _, dones, infos = env.step(policy(obs))
+        action, block = policy(obs), block_of(env, obs)
+        changes = (going & (block != last_block).any(dim=1)).float()
+        jolt += changes * (action - last_action).abs().mean(dim=1)
+        num_changes += changes
+        last_action, last_block = action.clone(), block.clone()
+        obs, _, dones, infos = env.step(action)
         success |= going & infos["success"]
         fell |= going & dones & ~infos["time_outs"]
         going &= ~dones
         policy.reset(dones)
     success = torch.where(env.num_blocks > 0, success, ~fell)
     share[success] = 1.0
-    tracks = torch.arange(env.num_envs) % len(names)
-    return {
-        name: {
-            "success": float(success[tracks == index].float().mean()),
-            "blocks": float(share[tracks == index].mean()),
-            "robots": robots_each,
-        }
-        for index, name in enumerate(names)
-    }
+    figures = {"success": success.float(), "blocks": share, "falls": fell.float()}
+    results = {}
+    for index, name in enumerate(names):
+        own = torch.arange(env.num_envs) % len(names) == index
+        results[name] = {figure: float(values[own].mean()) for figure, values in figures.items()}
+        if num_changes[own].sum() > 0:
+            results[name]["jolt"] = float(jolt[own].sum() / num_changes[own].sum())
+    return results
+
+
+def block_of(env: Any, obs: torch.Tensor) -> torch.Tensor:
+    """`(N, 8)` what an observation tells of the block ahead but for its distance; nothing where it is not told."""
+    if "engaging_block" not in env.obs_segments:
+        return torch.zeros(len(obs), 8)
+    where = get_obs_slice(env.obs_segments, "engaging_block")[0]
+    return obs[:, where][:, 1:]

@@ -3,11 +3,14 @@
 Three policies learn one skill each: to walk on flat ground, to climb steps up, and to climb steps down. Combined by
 `ActorCriticFieldMutex` (a column of the obstacle one-hot for each skill) and by `ActorCriticClimbMutex` (one column for
 steps, told apart by their direction) they run a track of steps up and down. Every policy and every combination is
-judged without noise on four tracks, with several lengths of smoothing and all ways to reset unselected memories. Writes
-one JSON object.
+judged without noise and under fine physics on the last level of four tracks, and the combinations on the mixed one with
+several lengths of smoothing, all ways to reset unselected memories, and speeds of their own. `--stage train` splits the
+work between processes that share `--runs`, `--stage judge` puts it together: writes one JSON object and, where
+matplotlib is, a plot.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from parkour_trials import (
@@ -17,6 +20,7 @@ from parkour_trials import (
     read_training,
     run_stages,
     run_tracks,
+    start_plot,
     task_config,
     train,
 )
@@ -33,23 +37,25 @@ SKILLS: dict[str, tuple[str, ...]] = {
     "step_down": ("step_down",) * 3,
 }
 MIXED = ("step_up", "step_down", "step_up", "step_down")
+TRACKS = {**SKILLS, "mixed": MIXED}
 FIELD, CLIMB = "ActorCriticFieldMutex", "ActorCriticClimbMutex"
 # Columns of the one-hot: each kind of step its own for the one container, both the same for the other.
 IDS = {FIELD: {"step_up": 1, "step_down": 2}, CLIMB: {"step_up": 3, "step_down": 3}}
-OBSERVED = {"observe": ("proprioception", "engaging_block")}
+OBSERVED = {"observe": ("proprioception", "engaging_block"), "tracks.step_height": (0.06, 0.16)}
 MEMORY = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "as it is": {},
     "smoothing 5": {"action_smoothing_buffer_len": 5},
     "smoothing 15": {"action_smoothing_buffer_len": 15},
     "reset when_skill": {"reset_non_selected": "when_skill"},
     "no reset": {"reset_non_selected": False},
+    "own speeds": {"cmd_vel_mapping": {"1": 0.6, "2": [0.5, 0.7]}},
 }
 
 
 def train_seed(options: argparse.Namespace, seed: int) -> None:
     """One training for each skill."""
-    for name, blocks in SKILLS.items():
+    for name in options.skills:
+        blocks = SKILLS[name]
         settings = {**OBSERVED, "tracks.sequences": {name: blocks}, "blocks.ids": IDS[FIELD]}
         cfg = task_config(**{**settings, **read_overrides(options.task)})
         config = ppo_config("skill-switching", options.iterations if blocks else options.iterations // 2, (128, 64))
@@ -59,11 +65,11 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
         train(cfg, config, options.runs / f"{name}_{seed}", options, seed)
 
 
-def judged_config(options: argparse.Namespace, ids: dict[str, int]) -> Any:
-    """The last level of the tracks of all skills and of the mixed one, with time to run to the end."""
+def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: dict[str, tuple[str, ...]]) -> Any:
+    """The last level of some tracks, with time to run to the end."""
     cfg = task_config(**{**OBSERVED, "episode_length_s": 14.0, **read_overrides(options.task)})
     last = cfg.tracks.num_levels - 1
-    cfg.tracks.sequences = {**SKILLS, "mixed": MIXED}
+    cfg.tracks.sequences = tracks
     cfg.blocks.ids = ids
     cfg.curriculum.start_levels, cfg.curriculum.moves = (last, last), False
     return cfg
@@ -80,33 +86,53 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Success of the skills alone and together on every track."""
     folders = [options.runs / f"{name}_{seed}" for name in SKILLS]
     results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "judged": {}}
-    field, climb = (judged_config(options, ids) for ids in IDS.values())
     walk, up, down = map(str, folders)
 
-    def judge(name: str, cfg: Any, policy: InferencePolicy) -> None:
-        tracks = results["judged"][name] = run_tracks(cfg, policy, options.judged, options.speed)
-        shown = {track: round(figures["success"], 2) for track, figures in tracks.items()}
-        print(f"seed {seed} {name}: {shown}", flush=True)
+    def judge(name: str, class_name: str, tracks: dict[str, Any], paths: dict[str, Any], **settings: Any) -> None:
+        cfg = judged_config(options, IDS[class_name], tracks)
+        policy = combine(cfg, class_name, paths, **settings)
+        figures = results["judged"][name] = run_tracks(cfg, policy, options.judged, options.speed)
+        print(
+            f"seed {seed} {name}: { {track: round(row['success'], 2) for track, row in figures.items()} }", flush=True
+        )
 
     for skill, path in zip(SKILLS, (walk, up, down)):
         # One skill for whatever comes is a container with nothing to choose from.
-        judge(
-            f"{skill} alone", field, combine(field, FIELD, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
-        )
-    in_field = {"sub_policy_paths": [walk, up, down]}
-    # Steps are obstacle 3 here; obstacles 1 and 2, hurdles and gaps, are not on these tracks.
-    in_climb = {"sub_policy_paths": [walk, walk, walk, up], "jump_down_policy_path": down}
-    for name, settings in VARIANTS.items():
-        judge(f"{FIELD}, {name}", field, combine(field, FIELD, in_field, **settings))
-        judge(f"{CLIMB}, {name}", climb, combine(climb, CLIMB, in_climb, **settings))
-    own_speeds = {"cmd_vel_mapping": {"1": 0.6, "2": [0.5, 0.7]}}
-    judge(f"{FIELD}, own speeds", field, combine(field, FIELD, in_field, **own_speeds))
+        judge(f"{skill} alone", FIELD, TRACKS, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
+    together = {
+        FIELD: {"sub_policy_paths": [walk, up, down]},
+        # Steps are obstacle 3 here; obstacles 1 and 2, hurdles and gaps, are not on these tracks.
+        CLIMB: {"sub_policy_paths": [walk, walk, walk, up], "jump_down_policy_path": down},
+    }
+    for class_name, paths in together.items():
+        judge(class_name, class_name, TRACKS, paths)
+        for name, settings in VARIANTS.items():
+            # Speeds are by column of the one-hot, and the other container has one for both kinds of steps.
+            if class_name == FIELD or "cmd_vel_mapping" not in settings:
+                judge(f"{class_name}, {name}", class_name, {"mixed": MIXED}, paths, **settings)
     return results
 
 
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Success on the mixed track, and the jolt of a change of skills."""
+    figure, (left, right) = start_plot(2, (10, 4.2))
+    seeds = list(results["seeds"].values())
+    names = list(seeds[0]["judged"])
+    for axes, figure_name in ((left, "success"), (right, "jolt")):
+        rows = [[seed["judged"][name]["mixed"].get(figure_name, 0.0) for seed in seeds] for name in names]
+        axes.barh(range(len(names)), [sum(row) / len(row) for row in rows], color="C0", alpha=0.6)
+        for place, row in enumerate(rows):
+            axes.plot(row, [place] * len(row), ".", color="black", ms=4)
+        axes.invert_yaxis()
+    left.set(xlabel="robots that run the mixed track to its end", yticks=range(len(names)), yticklabels=names)
+    right.set(xlabel="change of an action when the skill changes", yticks=[])
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
-    parser = make_parser(__doc__, iterations=500, out="skill_switching.json")
-    run_stages(parser.parse_args(), "skill_switching", train_seed, judge_seed)
+    parser = make_parser(__doc__, iterations=220, out="skill_switching.json")
+    parser.add_argument("--skills", nargs="+", choices=SKILLS, default=list(SKILLS), help="that are trained")
+    run_stages(parser.parse_args(), "skill_switching", train_seed, judge_seed, plot)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""Results of several seeds: from the files of several processes into one, and as mean and range."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SEEDS, SPREAD = "seeds", "over_seeds"
+
+
+def spread(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean, lowest and highest of every number that all seeds have, in the structure of their results."""
+    found: dict[str, Any] = {}
+    for name, value in seeds[0].items() if seeds else ():
+        values = [seed.get(name) for seed in seeds]
+        if isinstance(value, Mapping):
+            if inner := spread([v for v in values if isinstance(v, Mapping)]):
+                found[name] = inner
+        elif all(isinstance(v, int | float) for v in values):
+            numbers: list[float] = [float(v) for v in values]  # pyright: ignore[reportArgumentType]
+            found[name] = {"mean": sum(numbers) / len(numbers), "lowest": min(numbers), "highest": max(numbers)}
+    return found
+
+
+def with_spread(results: dict[str, Any]) -> dict[str, Any]:
+    """The results with their seeds in order and what they have in common."""
+    seeds = dict(sorted(results[SEEDS].items(), key=lambda item: int(item[0])))
+    return {**results, SEEDS: seeds, SPREAD: spread(list(seeds.values()))}
+
+
+def merge(paths: Sequence[Path]) -> dict[str, Any]:
+    """One result with the seeds of all files; machine and settings are those of the first."""
+    files = [json.loads(path.read_text()) for path in paths]
+    if len({file["benchmark"] for file in files}) != 1:
+        raise ValueError(f"{', '.join(map(str, paths))} are results of different benchmarks: merge those of one")
+    return with_spread({**files[0], SEEDS: {seed: row for file in files for seed, row in file[SEEDS].items()}})
