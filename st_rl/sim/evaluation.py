@@ -20,6 +20,8 @@ from st_rl.sim.gait_metrics import (
     find_swings,
     masked_mean,
     nan_mean,
+    side_pairs,
+    step_asymmetry,
 )
 
 Policy = Callable[[Tensor], Tensor]
@@ -42,6 +44,7 @@ WALK_ROWS = {
     "swing_rate": "Steps of each foot a second",
     "stance_share": "Stance share of each foot",
     "alternation": "Diagonal pairs alternate, share",
+    "step_asymmetry": "Left and right step times differ by, share",
     "cost_of_transport": "Cost of transport",
     "push_survival": "Survive pushes",
     "diverged": "Unstable simulations",
@@ -258,9 +261,17 @@ def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
 
 
 def judge(
-    result: Walk, mass: float, pairs: Sequence[tuple[int, int]], settle_s: float, moving: float
+    result: Walk,
+    mass: float,
+    pairs: Sequence[tuple[int, int]],
+    settle_s: float,
+    moving: float,
+    sides: Sequence[tuple[int, int]] = (),
 ) -> dict[str, Any]:
-    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge."""
+    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge.
+
+    `pairs` are feet across the body from each other, `sides` left and right feet.
+    """
     walking = _counted(result, settle_s) & (result.commands.norm(dim=1) > moving)
     swings = find_swings(result.foot_height, result.contact, walking, result.period)
     speed = result.velocity[..., :2].norm(dim=-1)
@@ -269,6 +280,7 @@ def judge(
     figures["swing_rate"] = nan_mean(swings.rate)
     figures["stance_share"] = masked_mean(result.contact.float(), walking).nanmean(0).tolist()
     figures["alternation"] = nan_mean(diagonal_alternation(result.contact, walking, pairs))
+    figures["step_asymmetry"] = nan_mean(step_asymmetry(result.contact, walking, sides))
     figures["cost_of_transport"] = nan_mean(cost_of_transport(result.power, speed, mass, walking))
     figures["diverged"] = result.diverged
     return figures
@@ -285,7 +297,8 @@ def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict
     moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
     walker = Walker(task, policy, plan.seconds)
     plain = walker.walk(commands)
-    figures = judge(plain, mass, pairs, plan.settle_s, moving)
+    sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
+    figures = judge(plain, mass, pairs, plan.settle_s, moving, sides)
     if plan.push_speed > 0:
         pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())

@@ -80,6 +80,55 @@ def diagonal_alternation(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[i
     return masked_mean((together & (contact[..., a] != contact[..., c])).float(), valid)
 
 
+def side_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
+    """The feet `(left, right)` of each pair of legs, front first, for feet at `(F, 2)` in the base's frame.
+
+    Empty where there are not as many feet on the left as on the right.
+    """
+    if foot_positions.shape[0] == 0:
+        return ()
+    is_left = foot_positions[:, 1] > foot_positions[:, 1].mean()
+    from_the_front = torch.argsort(foot_positions[:, 0], descending=True, stable=True).tolist()
+    left, right = ([foot for foot in from_the_front if bool(is_left[foot]) == side] for side in (True, False))
+    return tuple(zip(left, right)) if len(left) == len(right) else ()
+
+
+def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]], min_steps: int = 2) -> Tensor:
+    """By how much the mean step times of left and right differ, as a share of their mean, `(N,)`.
+
+    A step of a foot lasts from where the other foot of the pair touches down to where this one does; feet that do not
+    take turns make none. The mean over all pairs, NaN for a robot without steps on both sides.
+
+    Args:
+        contact: `(T, N, F)` bool, whether a foot touches the ground.
+        valid: `(T, N)` bool.
+        pairs: Left and right foot of each pair of legs.
+        min_steps: Shorter losses of contact are chatter and not a swing.
+    """
+    shares = [_pair_asymmetry(contact[..., list(pair)], valid, min_steps) for pair in pairs]
+    return torch.stack(shares).nanmean(dim=0) if shares else torch.full((contact.shape[1],), float("nan"))
+
+
+def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
+    """`step_asymmetry` of one pair, contacts `(T, N, 2)`."""
+    shape = contact[0].shape
+    airborne, since_landing = torch.zeros(shape), torch.full(shape, float("inf"))
+    total, count = torch.zeros(shape), torch.zeros(shape)
+    for now_contact, now_valid in zip(contact, valid):
+        usable = now_valid[:, None]
+        since_landing = torch.where(usable, since_landing + 1, float("inf"))
+        landed = now_contact & (airborne >= min_steps) & usable
+        # The other foot has come down since this one did, and in an instant of its own.
+        since_other = since_landing.flip(1)
+        is_step = landed & ~landed.flip(1) & (since_other < since_landing)
+        total += torch.where(is_step, since_other, 0.0)
+        count += is_step
+        since_landing = torch.where(landed, 0.0, since_landing)
+        airborne = torch.where(now_contact | ~usable, 0.0, airborne + 1)
+    mean = total / count
+    return (mean[:, 0] - mean[:, 1]).abs() / mean.mean(dim=1)
+
+
 def cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
     """Mean mechanical power over weight times mean speed, `(N,)`; NaN for robots slower than `min_speed`.
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.gait_metrics import cost_of_transport, diagonal_alternation, diagonal_pairs, find_swings, masked_mean
+from st_rl.sim.gait_metrics import (
+    cost_of_transport,
+    diagonal_alternation,
+    diagonal_pairs,
+    find_swings,
+    masked_mean,
+    side_pairs,
+    step_asymmetry,
+)
 
 PERIOD = 0.02
 
@@ -111,3 +119,45 @@ def test_masked_mean_leaves_out_invalid_steps_even_if_they_are_no_numbers():
     valid = torch.tensor([[True, True], [True, False], [False, True]])
     assert masked_mean(values, valid).tolist() == [2.0, 3.0]
     assert masked_mean(values, torch.zeros_like(valid)).isnan().all()
+
+
+def walking_feet(steps, stride, landings, stance):
+    """Contacts `(steps, 1, feet)` of feet that touch down at these instants of every stride and stand so long."""
+    time = np.arange(steps)[:, None]
+    return torch.tensor((time - np.array(landings)) % stride < stance)[:, None]
+
+
+@pytest.mark.parametrize(("landings", "expected"), [((0, 20), 0.0), ((0, 15), 10 / 20), ((5, 23), 4 / 20)])
+def test_step_asymmetry_is_the_difference_of_left_and_right_steps(landings, expected):
+    contact = walking_feet(400, 40, landings, stance=24)
+    valid = torch.ones(400, 1, dtype=torch.bool)
+    assert float(step_asymmetry(contact, valid, [(0, 1)])) == pytest.approx(expected)
+    chatter = contact.clone()
+    chatter[50] = False
+    assert float(step_asymmetry(chatter, valid, [(1, 0)])) == pytest.approx(expected)
+
+
+def test_step_asymmetry_counts_only_valid_steps_and_needs_feet_that_take_turns():
+    even, limping = walking_feet(200, 40, (0, 20), 24), walking_feet(200, 40, (0, 12), 24)
+    contact = torch.cat([torch.cat([even, limping]), torch.cat([limping, even])], dim=1)
+    valid = torch.zeros(400, 2, dtype=torch.bool)
+    valid[:200] = True
+    asymmetry = step_asymmetry(contact, valid, [(0, 1)])
+    assert asymmetry.tolist() == pytest.approx([0.0, 16 / 20])
+    hops = walking_feet(200, 40, (0, 0), 24)
+    assert step_asymmetry(hops, valid[:200, :1], [(0, 1)]).isnan().all()
+    assert step_asymmetry(even, valid[:200, :1], []).isnan().all()
+
+
+def test_step_asymmetry_of_several_pairs_is_their_mean():
+    contact = torch.cat([walking_feet(400, 40, (0, 20), 24), walking_feet(400, 40, (0, 15), 24)], dim=2)
+    valid = torch.ones(400, 1, dtype=torch.bool)
+    assert float(step_asymmetry(contact, valid, [(0, 1), (2, 3)])) == pytest.approx(0.25)
+
+
+def test_sides_are_found_from_where_the_feet_stand():
+    quadruped = torch.tensor([[0.2, -0.1], [0.2, 0.1], [-0.2, -0.1], [-0.2, 0.1]])
+    assert side_pairs(quadruped) == ((1, 0), (3, 2))
+    assert side_pairs(torch.tensor([[0.0, 0.1], [0.01, -0.1]])) == ((0, 1),)
+    assert side_pairs(quadruped[:3]) == ()
+    assert side_pairs(torch.zeros(0, 2)) == ()

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.require import require_mujoco
 from st_rl.sim.tasks.cfg import ControlCfg
 from st_rl.sim.tasks.joint_control import Columns
 from st_rl.sim.tasks.legged_walk import LeggedWalk
@@ -68,8 +67,8 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """The clock to walk to."""
     noise: NoiseCfg = field(default_factory=lambda: NoiseCfg(level=0.5))
     """Noise of the actor's observation."""
-    randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.8, 1.6)))
-    """Differences between robots; the base is the pelvis, a ninth of the robot."""
+    randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.9, 1.3)))
+    """Differences between robots."""
     push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.4))
     """Disturbances."""
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(joint_pos=0.05, velocity=0.1))
@@ -107,15 +106,11 @@ class HumanoidWalk(LeggedWalk):
 
     def _left_and_right_foot(self) -> tuple[int, int]:
         """Places of the two feet among those of the robot; ValueError for another number of feet."""
-        robot, mujoco = self.robot, require_mujoco()
+        robot = self.robot
         if len(robot.feet) != 2:
             raise ValueError(f"{robot.path} has {len(robot.feet)} feet; humanoid-walk needs two")
-        data = mujoco.MjData(robot.model)
-        data.qpos[:] = robot.default_qpos
-        mujoco.mj_kinematics(robot.model, data)
-        across = data.geom(robot.feet[0].name).xpos - data.geom(robot.feet[1].name).xpos
-        first_is_left = across @ data.xmat[self._base.body].reshape(3, 3)[:, 1] > 0
-        return (0, 1) if first_is_left else (1, 0)
+        first, second = robot.foot_positions[:, 1]
+        return (0, 1) if first > second else (1, 0)
 
     def _judge(self) -> None:
         """Compute what rewards need, the distance of the feet too."""

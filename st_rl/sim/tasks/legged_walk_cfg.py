@@ -94,7 +94,7 @@ class RandomizationCfg:
     friction: Range | None = (0.5, 1.25)
     """Sliding friction of every surface."""
     base_mass: Range | None = (0.9, 1.2)
-    """Factor for mass and inertia of the base."""
+    """Factor for mass and inertia of the trunk: the base, and what is called torso, trunk or chest."""
     motor_strength: Range | None = (0.9, 1.1)
     """Factor for the torque of all motors of a robot."""
 

@@ -1,5 +1,6 @@
 """Properties in which robots of one kind differ, written into the model of each."""
 
+import re
 from typing import Any
 
 import torch
@@ -9,17 +10,19 @@ from st_rl.sim.robots import Robot
 from st_rl.sim.tasks.cfg import Range
 
 NUM_PROPERTIES = 3
+# Bodies that are the trunk of a robot whose base is only its pelvis.
+_TRUNK_NAME = re.compile(r"torso|trunk|chest", re.IGNORECASE)
 
 
 def randomize(
     backend: Backend, robot: Robot, ranges: tuple[Range | None, Range | None, Range | None], random: torch.Tensor
 ) -> torch.Tensor:
-    """Draw friction, mass of the base and motor strength of every robot and return them, `(N, 3)`.
+    """Draw friction, mass of the trunk and motor strength of every robot and return them, `(N, 3)`.
 
     Args:
         backend: Whose model fields are written.
         robot: Gives the values that stay where a range is None.
-        ranges: Of the sliding friction, of the factor for the base's mass and inertia, of the factor for torques.
+        ranges: Of the sliding friction, of the factor for the trunk's mass and inertia, of the factor for torques.
         random: Uniform numbers in [0, 1), `(N, 3)`.
     """
     friction, mass, strength = ranges
@@ -32,15 +35,22 @@ def randomize(
         field = backend.expand("geom_friction")
         field[:, :, 0] = values[:, 0, None].to(field.dtype)
     if mass is not None:
-        body = robot.free_joint.body if robot.free_joint is not None else 1
-        backend.expand("body_mass")[:, body] *= values[:, 1].to(_dtype(backend, "body_mass"))
-        backend.expand("body_inertia")[:, body] *= values[:, 1, None].to(_dtype(backend, "body_inertia"))
+        for body in trunk_bodies(robot):
+            backend.expand("body_mass")[:, body] *= values[:, 1].to(_dtype(backend, "body_mass"))
+            backend.expand("body_inertia")[:, body] *= values[:, 1, None].to(_dtype(backend, "body_inertia"))
         backend.refresh_constants()
     if strength is not None:
         factor = values[:, 2, None].to(_dtype(backend, "actuator_gainprm"))
         backend.expand("actuator_gainprm")[:, :, 0] *= factor
         backend.expand("actuator_biasprm")[:, :, 1:3] *= factor[:, :, None]
     return values
+
+
+def trunk_bodies(robot: Robot) -> list[int]:
+    """The base of a robot, and whatever else is called torso, trunk or chest."""
+    model, base = robot.model, robot.free_joint.body if robot.free_joint is not None else 1
+    named = [body for body in range(1, model.nbody) if _TRUNK_NAME.search(model.body(body).name)]
+    return sorted({base, *named})
 
 
 def _dtype(backend: Backend, field: str) -> torch.dtype:
