@@ -1,0 +1,188 @@
+"""Does the humanoid walk? Trains humanoid-walk with several seeds and judges every policy without its noise.
+
+    python benchmarks/humanoid.py train --device cuda --seeds 1 2 3            # MuJoCo Warp, 4,096 robots
+    python benchmarks/humanoid.py judge --seeds 1 2 3                          # CPU, fine physics
+    python benchmarks/humanoid.py train --device cpu --seeds 1 --minutes 30    # on the cores of a CPU alone
+    python benchmarks/humanoid.py train --seeds 1 --runs runs/kl -- --algorithm.desired-kl 0.01
+
+What follows `--` goes to `st-rl train`. Trainings run one after the other and leave a small folder each under --runs;
+judging needs nothing else. It asks for 0.2 to 0.8 m/s and -0.5 to 0.5 rad/s, 64 robots, 20 s: falls, errors of the mean
+speed and of turning, left and right step times; the loss from the physics of the training to fine physics on the CPU;
+who stays up under pushes, with a heavier trunk, on other ground and with latency. Writes
+benchmarks/results/humanoid.json (or --out) and a plot beside it.
+"""
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import describe_machine, write_results
+from robustness import Plan, judge_walk, sim_to_sim, survival_table
+from seeds import with_spread
+
+from st_rl.cli.loading import SavedRun
+from st_rl.cli.run_folder import RunFolder
+from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
+from st_rl.sim.tasks import make_task
+
+TASK = "humanoid-walk"
+RESULTS = Path(__file__).parent / "results"
+TRAINED = "trained.json"
+FORWARD, TURNING = (0.2, 0.8), (-0.5, 0.5)
+JUDGED = Plan(commands=(FORWARD, (0.0, 0.0), TURNING))
+# What is promised: figure of the walk with fine physics, and the largest value that is good.
+PROMISES = {"falls": 0, "forward_error": 0.06, "turning_error": 0.1, "step_asymmetry": 0.1}
+
+
+def train(options: argparse.Namespace, seed: int) -> None:
+    """One training from the command line; what it took is left in its folder."""
+    run = options.runs / f"seed_{seed}"
+    on_gpu = options.device.startswith("cuda")
+    command = [sys.executable, "-m", "st_rl", "train", TASK, "--seed", str(seed), "--log-dir", str(run)]
+    command += ["--device", "cuda:0" if on_gpu else "cpu", "--num-envs", str(options.robots)]
+    command += ["--iterations", str(options.iterations), "--runner.keep-last", "1", "--runner.engine", options.engine]
+    command += ["--minutes", str(options.minutes)] if options.minutes else []
+    began = time.perf_counter()
+    with open(options.runs / f"seed_{seed}.log", "w") as log:
+        subprocess.run([*command, *options.more], check=True, stdout=log, stderr=log)
+    seconds = time.perf_counter() - began
+    trained: dict[str, Any] = {"command_seconds": seconds, **read_progress(run), **describe_machine()}
+    policy, config = load(run, "cuda:0" if on_gpu else "cpu")
+    # The physics of the training, on its own backend.
+    trained["judged_on_its_own_backend"] = judge_walk(
+        TASK, config, policy, JUDGED, fine=False, device="cuda:0" if on_gpu else "cpu"
+    )
+    trained["arguments"] = command[5:] + options.more
+    write_results(run / TRAINED, trained)
+    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
+        left_over.unlink()
+    row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
+    print(f"seed {seed}: {json.dumps(row)} {json.dumps(trained['judged_on_its_own_backend'])}", flush=True)
+
+
+def read_progress(run: Path) -> dict[str, Any]:
+    """Wall clock, rate and curves of a training."""
+    with open(run / "progress.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("Perf/total_fps")]
+    first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
+    steps = 24 * json.loads((run / "run.json").read_text())["num_envs"]
+    training_seconds = first + float(rows[-1]["wall_time"]) - float(rows[0]["wall_time"])
+    every = max(1, len(rows) // 100)
+    return {
+        # The iterations alone; the command also loads, builds the robots and saves.
+        "training_seconds": training_seconds,
+        "iterations": len(rows),
+        "steps": steps * len(rows),
+        "steps_per_second": steps * len(rows) / training_seconds,
+        "median_steps_per_second": statistics.median(float(row["Perf/total_fps"]) for row in rows),
+        "curve": {
+            "seconds": [first + float(row["wall_time"]) - float(rows[0]["wall_time"]) for row in rows[::every]],
+            **{name: [float(row[key] or "nan") for row in rows[::every]] for name, key in CURVES.items()},
+        },
+    }
+
+
+CURVES = {
+    "iteration": "step",
+    "episode_length": "Train/mean_episode_length",
+    "forward_error": "Metrics/velrmsd",
+}
+
+
+def load(run: Path, device: str) -> tuple[Any, Any]:
+    """The best policy of a run, and the configuration of its task."""
+    saved = SavedRun(RunFolder(run))
+    env = make_task(TASK, 1, device, cfg=saved.env_config)
+    return saved.load_policy(env, saved.run.checkpoint(), device).policy, saved.env_config
+
+
+def judge(run: Path, with_survival: bool) -> dict[str, Any]:
+    """All figures of a policy on the CPU."""
+    trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    policy, config = load(run, "cpu")
+    plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TURNING, push_speed=0.0)
+    task = make_judged_task(TASK, config, plan.robots, plan.seconds, plan.seed, fine=True)
+    with torch.inference_mode():
+        walk, robots = evaluate_walk(task, policy, plan)
+    kept = {name: walk[name] for name in PROMISES}
+    figures: dict[str, Any] = {"training": trained, "walk": walk, "robots": robots}
+    figures["holds"] = {name: bool(value <= PROMISES[name]) for name, value in kept.items()}
+    print(f"{run.name}: {json.dumps(kept)}, clearance {walk['foot_clearance']:.3f} m", flush=True)
+    coarse = trained.get("judged_on_its_own_backend") or judge_walk(TASK, config, policy, JUDGED, fine=False)
+    figures["sim_to_sim"] = sim_to_sim(coarse, judge_walk(TASK, config, policy, JUDGED))
+    print(
+        f"{run.name}: tracking lost from its physics to fine {figures['sim_to_sim']['tracking_loss']:.3f}", flush=True
+    )
+    if with_survival:
+        figures["survival"] = survival_table(TASK, config, policy, JUDGED, report=print)
+    return figures
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Learning curves, and speeds asked for beside those reached."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no matplotlib here, no plot")
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (curve, speed) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for seed, row in results["seeds"].items():
+        learned = row["training"].get("curve")
+        if learned:
+            curve.plot(learned["seconds"], learned["episode_length"], label=f"seed {seed}")
+        asked, reached = torch.tensor(row["robots"]["command"]), torch.tensor(row["robots"]["velocity"])
+        speed.plot(asked[:, 0], reached[:, 0], ".", markersize=4)
+    speed.plot(FORWARD, FORWARD, "k-", linewidth=0.8)
+    curve.set(xlabel="seconds of training", ylabel="steps of an episode", ylim=(0, None))
+    speed.set(xlabel="forward speed asked for, m/s", ylabel="reached, m/s")
+    curve.legend()
+    figure.savefig(path, dpi=110)
+
+
+def parse_options() -> argparse.Namespace:
+    own, more = sys.argv[1:], []
+    if "--" in own:
+        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 512 on a CPU by default")
+    parser.add_argument("--iterations", type=int, default=800)
+    parser.add_argument("--minutes", type=float, help="of training, at most")
+    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
+    parser.add_argument("--no-survival", action="store_true", help="judge the walk only")
+    parser.add_argument("--runs", type=Path, default=Path("runs/humanoid"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "humanoid.json")
+    options = parser.parse_args(own)
+    options.more = more
+    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 512)
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    if options.stage == "train":
+        for seed in options.seeds:
+            train(options, seed)
+        return
+    seeds = {str(seed): judge(options.runs / f"seed_{seed}", not options.no_survival) for seed in options.seeds}
+    results = with_spread({"benchmark": "humanoid", "promises": PROMISES, **describe_machine(), "seeds": seeds})
+    write_results(options.out, results)
+    plot(results, options.out.with_suffix(".png"))
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
