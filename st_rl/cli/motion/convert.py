@@ -74,7 +74,7 @@ def _changed(clip, options: ConvertOptions):
         from st_rl.sim.motions import with_bodies
         from st_rl.sim.robots import Robot, robot_path
 
-        robot = Robot.from_mjcf(robot_path(options.robot))
+        robot = Robot.from_file(robot_path(options.robot))
         clip = processing.reorder_joints(clip, robot.joint_names)
         clip = with_bodies(robot, clip) if options.bodies else clip
     return clip

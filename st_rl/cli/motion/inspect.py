@@ -79,7 +79,7 @@ def remarks(clip: Any, robot_name: str) -> list[str]:
     found = []
     if clip.estimated:
         found.append(f"estimated: {', '.join(clip.estimated)}")
-    robot = Robot.from_mjcf(robot_path(robot_name))
+    robot = Robot.from_file(robot_path(robot_name))
     missing = [name for name in robot.joint_names if name not in clip.joint_names]
     if missing:
         return [*found, f"lacks joints of the robot: {', '.join(missing)}"]

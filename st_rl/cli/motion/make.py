@@ -65,7 +65,7 @@ def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
     from st_rl.sim.motions import quadruped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
-    geometry = quadruped_geometry(Robot.from_mjcf(robot_path(options.robot)))
+    geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot)))
     return [
         make_gait(geometry, name, speed, options.fps, options.strides) for name in names for speed in options.speeds
     ]

@@ -40,5 +40,5 @@ def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:
     """The joints of a robot, where it has so many."""
     from st_rl.sim.robots import Robot, robot_path
 
-    names = Robot.from_mjcf(robot_path(robot)).joint_names
+    names = Robot.from_file(robot_path(robot)).joint_names
     return names if len(names) == count else None

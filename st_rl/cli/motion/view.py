@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.sim.motions import with_bodies
     from st_rl.sim.robots import Robot, robot_path
 
-    robot = Robot.from_mjcf(robot_path(options.robot))
+    robot = Robot.from_file(robot_path(options.robot))
     options.output.mkdir(parents=True, exist_ok=True)
     for clip in read_clips((options.motion,), options):
         if options.plot:

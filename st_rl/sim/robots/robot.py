@@ -1,4 +1,4 @@
-"""What a task needs to know about a robot, read from its MJCF file."""
+"""What a task needs to know about a robot, read from its MJCF file and from what a description adds to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.adaptation import HOME, adapt, described_falls, described_feet, described_scale
+from st_rl.sim.robots.description import SUFFIXES, RobotDescription
 from st_rl.sim.robots.mirror import Mirror, find_mirror
-from st_rl.sim.robots.sensors import add_missing_sensors, find_fall_geoms, find_feet, has_ground, sensor_address
+from st_rl.sim.robots.sensors import (
+    FootShape,
+    SensorKind,
+    add_missing_sensors,
+    find_fall_geoms,
+    find_feet,
+    has_ground,
+    sensor_address,
+)
+from st_rl.sim.robots.shapes import sole_height
 
 # Left and right joints may differ by this much from a mirrored default pose, rad.
 _POSE_TOLERANCE = 1e-3
@@ -43,7 +54,7 @@ class Robot:
     """A robot as its MJCF file describes it. Arrays over joints are in actuator order."""
 
     path: Path
-    """The MJCF file."""
+    """The file it was read from: an MJCF file or a description."""
     model: Any
     """The compiled `mujoco.MjModel`, with the sensors that locomotion tasks read."""
     actuation: Literal["position", "torque"]
@@ -76,19 +87,37 @@ class Robot:
     """Feet, in model order; empty without a floating base."""
     fall_sensors: tuple[int, ...]
     """Contact counts in `sensordata` that are positive only when the robot has fallen (base and knees)."""
+    action_scale: np.ndarray | None = None
+    """`(nu,)` change of a joint's target for an action of one, where a description says so."""
 
     @classmethod
-    def from_mjcf(cls, path: str | Path, build_world: Callable[[Any], None] | None = None) -> "Robot":
+    def from_file(cls, path: str | Path, build_world: Callable[[Any], None] | None = None) -> "Robot":
+        """Read a robot from an MJCF file, or from a description (`.yaml`) of one; see `from_mjcf`."""
+        if Path(path).suffix.lower() in SUFFIXES:
+            description = RobotDescription.from_file(path)
+            return cls.from_mjcf(description.mjcf, build_world, description)
+        return cls.from_mjcf(path, build_world)
+
+    @classmethod
+    def from_mjcf(
+        cls,
+        path: str | Path,
+        build_world: Callable[[Any], None] | None = None,
+        description: RobotDescription | None = None,
+    ) -> "Robot":
         """Read an MJCF file with position or torque actuators on its joints.
 
         A file with a floating base gets a floor, and contact, position and velocity sensors of its feet, where it has
-        none; `build_world` may add to its `mujoco.MjSpec` what the robot moves in. ValueError, with the file's name and
-        the remedy, for a file that cannot be driven.
+        none; `build_world` may add to its `mujoco.MjSpec` what the robot moves in, after `description` has changed it.
+        ValueError, with the file's name and the remedy, for a file that cannot be driven.
         """
         path = Path(path)
-        model, floating = _compile(path, build_world)
+        model, floating = _compile(path, build_world, description)
         if model.nu == 0:
-            raise ValueError(f"{path} has no actuators: add <position> or <motor> actuators to its joints")
+            raise ValueError(
+                f"{path} has no actuators: add <position> or <motor> actuators to its joints, or give the gains of its "
+                "joints in a robot description (actuators in a .yaml file)"
+            )
         joints = [_driven_joint(model, a, path) for a in range(model.nu)]
         actuation = _actuation(model, path)
         position = actuation == "position"
@@ -100,11 +129,12 @@ class Robot:
         # A servo's control is a length of gear times the joint's angle: everything here is per joint.
         servo_range = np.sort(model.actuator_ctrlrange / gear[:, None], axis=1)
         control_range = servo_range if position else model.actuator_ctrlrange
+        names = tuple(model.joint(j).name or f"joint_{j}" for j in joints)
         return cls(
-            path=path,
+            path=path if description is None else description.path,
             model=model,
             actuation=actuation,
-            joint_names=tuple(model.joint(j).name or f"joint_{j}" for j in joints),
+            joint_names=names,
             qpos_indices=tuple(int(model.jnt_qposadr[j]) for j in joints),
             qvel_indices=tuple(int(model.jnt_dofadr[j]) for j in joints),
             default_qpos=_home_qpos(model),
@@ -116,8 +146,9 @@ class Robot:
             gear=gear,
             free_joint=floating,
             mass=float(model.body_mass[1:].sum()),
-            feet=tuple(_feet(model, floating)),
-            fall_sensors=tuple(_fall_sensors(model, floating)),
+            feet=tuple(_feet(model, floating, description)),
+            fall_sensors=tuple(_fall_sensors(model, floating, description)),
+            action_scale=None if description is None else described_scale(names, description),
         )
 
     @property
@@ -177,29 +208,36 @@ class Robot:
         if not self.feet:
             raise ValueError(
                 f"{self.path} has no feet that the task '{task}' could find: name the geoms that touch the ground "
-                "'..._foot' and let them collide (contype or conaffinity not 0)"
+                "'..._foot' and let them collide (contype or conaffinity not 0), or name them as feet in a description"
             )
         return self.free_joint
 
 
 def robot_path(name: str) -> Path:
-    """The MJCF file of a robot: a path, or the name of a file that comes with the library (`quadruped`)."""
+    """The file of a robot: a path of an MJCF file or a description, or the name of one that comes with the library."""
     own = Path(__file__).parent
     path = Path(name).expanduser()
     for candidate in (path, own / name, own / f"{name}.xml"):
         if candidate.is_file():
             return candidate
     known = ", ".join(sorted(p.stem for p in own.glob("*.xml")))
-    raise ValueError(f"no robot file '{name}': give the path of an MJCF file, or one of the built-in robots: {known}")
+    raise ValueError(
+        f"no robot file '{name}': give the path of an MJCF file or of a robot description (.yaml), or one of the "
+        f"built-in robots: {known}"
+    )
 
 
-def _compile(path: Path, build_world: Callable[[Any], None] | None) -> tuple[Any, FreeJoint | None]:
+def _compile(
+    path: Path, build_world: Callable[[Any], None] | None, description: RobotDescription | None
+) -> tuple[Any, FreeJoint | None]:
     """The model of a file with ground and sensors where its base floats, and its free joint."""
     mujoco = require_mujoco()
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
+    spec = _read(path)
+    if description is not None:
+        adapt(spec, description)
     try:
-        spec = mujoco.MjSpec.from_file(str(path))
         if build_world is not None:
             build_world(spec)
         model = spec.compile()
@@ -210,23 +248,62 @@ def _compile(path: Path, build_world: Callable[[Any], None] | None) -> tuple[Any
         return model, None
     joint = int(free[0])
     floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
-    recompile = add_missing_sensors(spec, model, _foot_geoms(model, floating), find_fall_geoms(model, floating.body))
+    shapes = _foot_shapes(model, floating, description), _fall_geoms(model, floating, description)
+    recompile = add_missing_sensors(spec, model, *shapes)
     if not has_ground(model):
-        spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
+        _add_floor(spec)
         recompile = True
     return (spec.compile() if recompile else model), floating
+
+
+def _read(path: Path) -> Any:
+    """The `mujoco.MjSpec` of a file that can be compiled."""
+    mujoco = require_mujoco()
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+        spec.compile()
+    except ValueError as error:
+        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
+    return spec
+
+
+def _add_floor(spec: Any) -> None:
+    """Add a plane with tiles, on which motion can be seen."""
+    mujoco = require_mujoco()
+    spec.add_texture(
+        name="st_rl/floor",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=[0.66, 0.70, 0.75],
+        rgb2=[0.58, 0.62, 0.68],
+        width=256,
+        height=256,
+    )
+    material = spec.add_material(name="st_rl/floor", texrepeat=[2, 2], texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "st_rl/floor"
+    spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], material="st_rl/floor")
 
 
 def _home_qpos(model: Any) -> np.ndarray:
     """`(nq,)` keyframe "home", else `qpos0`."""
     mujoco = require_mujoco()
-    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, "home")
+    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
     return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
 
 
-def _foot_geoms(model: Any, floating: FreeJoint) -> list[int]:
-    """Geom ids of the feet in the home pose."""
-    return find_feet(model, _posed(model, _home_qpos(model)), floating.body)
+def _foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
+    """The feet in the home pose."""
+    data = _posed(model, _home_qpos(model))
+    if description is not None and description.feet:
+        return described_feet(model, data, description)
+    return find_feet(model, data, floating.body)
+
+
+def _fall_geoms(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
+    """Geoms that tell a fall."""
+    if description is not None and description.falls:
+        return described_falls(model, _posed(model, _home_qpos(model)), description)
+    return find_fall_geoms(model, floating.body)
 
 
 def _posed(model: Any, qpos: np.ndarray) -> Any:
@@ -238,38 +315,36 @@ def _posed(model: Any, qpos: np.ndarray) -> Any:
     return data
 
 
-def _feet(model: Any, floating: FreeJoint | None) -> list[Foot]:
+def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
     """The feet with the addresses of their sensors."""
     if floating is None:
         return []
-    mujoco = require_mujoco()
-    feet = []
-    for geom in _foot_geoms(model, floating):
-        thin_axis = 2 if int(model.geom_type[geom]) == int(mujoco.mjtGeom.mjGEOM_BOX) else 0
-        feet.append(
-            Foot(
-                name=model.geom(geom).name,
-                contact=_address(model, geom, "contact"),
-                position=_address(model, geom, "position"),
-                velocity=_address(model, geom, "velocity"),
-                radius=float(model.geom_size[geom, thin_axis]),
-            )
+    data = _posed(model, _home_qpos(model))
+    return [
+        Foot(
+            name=model.geom(shape.geom).name,
+            contact=_address(model, "contact", shape),
+            position=_address(model, "position", shape),
+            velocity=_address(model, "velocity", shape),
+            radius=sole_height(model, data, shape.geom),
         )
-    return feet
+        for shape in _foot_shapes(model, floating, description)
+    ]
 
 
-def _fall_sensors(model: Any, floating: FreeJoint | None) -> list[int]:
+def _fall_sensors(model: Any, floating: FreeJoint | None, description: RobotDescription | None) -> list[int]:
     """Addresses of the contact counts that tell a fall."""
     if floating is None:
         return []
-    return [_address(model, g, "contact") for g in find_fall_geoms(model, floating.body)]
+    geoms = _fall_geoms(model, floating, description)
+    return [_address(model, "contact", FootShape(g, None)) for g in geoms]
 
 
-def _address(model: Any, geom: int, kind: Literal["contact", "position", "velocity"]) -> int:
+def _address(model: Any, kind: SensorKind, shape: FootShape) -> int:
     """Where a sensor starts that `_compile` has made sure of."""
-    address = sensor_address(model, geom, kind)
+    address = sensor_address(model, shape.geom, kind, shape.body)
     if address is None:
-        raise RuntimeError(f"geom {geom} has no {kind} sensor although one was added")
+        raise RuntimeError(f"geom {shape.geom} has no {kind} sensor although one was added")
     return address
 
 

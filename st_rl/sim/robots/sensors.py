@@ -1,9 +1,12 @@
 """Finds the feet of a robot and gives its MJCF the sensors that locomotion tasks read."""
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.shapes import lowest_height
+
+SensorKind = Literal["contact", "position", "velocity"]
 
 _FOOT_NAME = re.compile(r"foot|feet|toe|sole", re.IGNORECASE)
 _KNEE_NAME = re.compile(r"knee", re.IGNORECASE)
@@ -14,65 +17,114 @@ _FOUND = 1
 _NET_FORCE = 3
 
 
-def find_feet(model: Any, data: Any, base_body: int) -> list[int]:
-    """Geom ids of the feet, one for each leg, in model order.
+# Soles within this height of each other are level, m.
+_LEVEL = 1e-3
+
+
+class FootShape(NamedTuple):
+    """What of a model is one foot."""
+
+    geom: int
+    """The geom whose place and velocity are the foot's."""
+    body: int | None
+    """Body that touches the ground with all of its geoms, when a foot is made of several; None for the geom alone."""
+
+
+def find_feet(model: Any, data: Any, base_body: int) -> list[FootShape]:
+    """The feet, one for each leg, in model order.
 
     Geoms called foot, feet, toe or sole that can touch something come first; without any, the lowest colliding geom of
     each outermost link that ends near the ground in the pose of `data`.
     """
-    colliding = [g for g in range(model.ngeom) if _below(model, g, base_body) and _collides(model, g)]
+    colliding = [g for g in range(model.ngeom) if _below(model, g, base_body) and collides(model, g)]
     named = [g for g in colliding if _FOOT_NAME.search(model.geom(g).name)]
     if not named:
         named = [g for g in colliding if _FOOT_NAME.search(model.body(model.geom_bodyid[g]).name)]
     if named:
-        return _lowest_of_each_body(model, data, named)
+        return foot_of_each_body(model, data, named)
     parents = {int(model.body_parentid[b]) for b in range(1, model.nbody)}
     leaves = [g for g in colliding if int(model.geom_bodyid[g]) not in parents]
     if not leaves:
         return []
-    lowest = _lowest_of_each_body(model, data, leaves)
-    height = {g: float(data.geom_xpos[g, 2]) for g in lowest}
-    ground, top = min(height.values()), max(float(data.xpos[base_body, 2]), *height.values())
-    return [g for g in lowest if height[g] - ground <= _LOW_SHARE * (top - ground)]
+    # Of a link without a name only its lowest geom is the foot: the others may be the leg.
+    lowest = [foot._replace(body=None) for foot in foot_of_each_body(model, data, leaves)]
+    height = [float(data.geom_xpos[foot.geom, 2]) for foot in lowest]
+    ground, top = min(height), max(float(data.xpos[base_body, 2]), *height)
+    return [foot for foot, z in zip(lowest, height) if z - ground <= _LOW_SHARE * (top - ground)]
+
+
+def foot_of_each_body(model: Any, data: Any, geoms: list[int]) -> list[FootShape]:
+    """One foot for each body of these geoms: the largest of its geoms that are lowest in the pose of `data`."""
+    groups: dict[int, list[int]] = {}
+    for g in geoms:
+        groups.setdefault(int(model.geom_bodyid[g]), []).append(g)
+    feet = []
+    for body, group in groups.items():
+        ground = min(lowest_height(model, data, g) for g in group)
+        level = [g for g in group if lowest_height(model, data, g) <= ground + _LEVEL]
+        geom = max(level, key=lambda g: float(model.geom_rbound[g]))
+        others = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and collides(model, g)]
+        feet.append(FootShape(geom, body if len(group) > 1 and set(others) == set(group) else None))
+    return sorted(feet)
 
 
 def find_fall_geoms(model: Any, base_body: int) -> list[int]:
     """Geom ids that touch the ground only when the robot has fallen: those of its base, and its knees."""
-    base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and _collides(model, g)]
-    knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and _collides(model, g)]
+    base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and collides(model, g)]
+    knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and collides(model, g)]
     return sorted({*base, *knees})
 
 
-def sensor_address(model: Any, geom: int, kind: Literal["contact", "position", "velocity"]) -> int | None:
-    """Where the sensor of a geom starts in `sensordata`; a contact sensor must count its contacts. None without one."""
-    mujoco = require_mujoco()
+def sensor_address(model: Any, geom: int, kind: SensorKind, body: int | None = None) -> int | None:
+    """Where the sensor of a geom, or for contacts of a body, starts in `sensordata`; None without one.
+
+    A contact sensor must count its contacts.
+    """
+    objects = require_mujoco().mjtObj
+    wanted = (int(objects.mjOBJ_GEOM), geom)
+    if kind == "contact" and body is not None:
+        wanted = (int(objects.mjOBJ_BODY), body)
     for s in range(model.nsensor):
-        of_geom = int(model.sensor_objtype[s]) == int(mujoco.mjtObj.mjOBJ_GEOM) and int(model.sensor_objid[s]) == geom
+        is_of_it = (int(model.sensor_objtype[s]), int(model.sensor_objid[s])) == wanted
         counts = kind != "contact" or model.sensor_intprm[s, 0] & _FOUND
-        if of_geom and counts and int(model.sensor_type[s]) == int(_sensor_type(kind)):
+        if is_of_it and counts and int(model.sensor_type[s]) == int(_sensor_type(kind)):
             return int(model.sensor_adr[s])
     return None
 
 
-def add_missing_sensors(spec: Any, model: Any, feet: list[int], fall_geoms: list[int]) -> bool:
+def add_missing_sensors(spec: Any, model: Any, feet: list[FootShape], fall_geoms: list[int]) -> bool:
     """Add the contact, position and velocity sensors that the file lacks; say whether any was added.
 
-    `model` is the compiled `spec`. A geom without a name gets one.
+    `model` is the compiled `spec`. A geom or body without a name gets one. Added contact sensors count what touches
+    the world, and not parts of the robot that touch each other.
     """
-    by_geom = require_mujoco().mjtObj.mjOBJ_GEOM
-    elements = {g.id: g for g in spec.geoms}
-    added = False
-    for geom in sorted({*feet, *fall_geoms}):
-        kinds = ("contact", "position", "velocity") if geom in feet else ("contact",)
-        for kind in kinds:
-            if sensor_address(model, geom, kind) is None:
-                element = elements[geom]
-                element.name = element.name or f"st_rl/geom_{geom}"
-                details = {"intprm": [_FOUND, _NET_FORCE, 1]} if kind == "contact" else {}
-                name = f"st_rl/{element.name}_{kind}"
-                spec.add_sensor(name=name, type=_sensor_type(kind), objtype=by_geom, objname=element.name, **details)
-                added = True
-    return added
+    kinds: tuple[SensorKind, ...] = ("contact", "position", "velocity")
+    wanted: list[tuple[SensorKind, FootShape]] = [(kind, foot) for foot in feet for kind in kinds]
+    wanted += [("contact", FootShape(g, None)) for g in fall_geoms if FootShape(g, None) not in feet]
+    missing = [(kind, shape) for kind, shape in wanted if sensor_address(model, shape.geom, kind, shape.body) is None]
+    for kind, shape in missing:
+        _add_sensor(spec, kind, shape)
+    return bool(missing)
+
+
+def _add_sensor(spec: Any, kind: SensorKind, shape: FootShape) -> None:
+    """Add one sensor to a file."""
+    objects = require_mujoco().mjtObj
+    by_body = kind == "contact" and shape.body is not None
+    elements, number = (spec.bodies, shape.body) if by_body else (spec.geoms, shape.geom)
+    element = next(element for element in elements if element.id == number)
+    element.name = element.name or f"st_rl/{'body' if by_body else 'geom'}_{number}"
+    details: dict[str, Any] = {}
+    if kind == "contact":
+        world = {"reftype": objects.mjOBJ_BODY, "refname": "world"}
+        details = {"intprm": [_FOUND, _NET_FORCE, 1], **world}
+    spec.add_sensor(
+        name=f"st_rl/{element.name}_{kind}",
+        type=_sensor_type(kind),
+        objtype=objects.mjOBJ_BODY if by_body else objects.mjOBJ_GEOM,
+        objname=element.name,
+        **details,
+    )
 
 
 def has_ground(model: Any) -> bool:
@@ -89,7 +141,7 @@ def _sensor_type(kind: str) -> Any:
     return getattr(types, named[kind])
 
 
-def _collides(model: Any, geom: int) -> bool:
+def collides(model: Any, geom: int) -> bool:
     """Whether a geom can touch another one."""
     return bool(model.geom_contype[geom] or model.geom_conaffinity[geom])
 
@@ -98,13 +150,3 @@ def _below(model: Any, geom: int, base_body: int) -> bool:
     """Whether a geom belongs to the kinematic tree of the base."""
     body = int(model.geom_bodyid[geom])
     return int(model.body_rootid[body]) == int(model.body_rootid[base_body])
-
-
-def _lowest_of_each_body(model: Any, data: Any, geoms: list[int]) -> list[int]:
-    """Of several geoms of one body, the lowest in the pose of `data`."""
-    lowest: dict[int, int] = {}
-    for g in geoms:
-        body = int(model.geom_bodyid[g])
-        if body not in lowest or data.geom_xpos[g, 2] < data.geom_xpos[lowest[body], 2]:
-            lowest[body] = g
-    return sorted(lowest.values())

@@ -102,12 +102,13 @@ class Balance(Task):
         scales = cfg.normalization.obs_scales
         ordered = [scales[name] for name in ("position", "lin_vel", "angle", "ang_vel")]
         self._scales = torch.tensor(ordered, dtype=torch.float32, device=self.device)
+        self._force = torch.tensor(cfg.control.action_scale, dtype=torch.float32, device=self.device)
         near = [(-cfg.start_spread, cfg.start_spread)] * 2
         self.start(segments, privileged={}, random={"position": near, "velocity": near})
 
     def _drive(self, actions: torch.Tensor) -> None:
         """Push the cart with the scaled action for one control period."""
-        self.backend.set_control(actions * self.cfg.control.action_scale)
+        self.backend.set_control(actions * self._force)
         self.backend.step(self.cfg.physics.substeps)
 
     def _read_state(self) -> None:

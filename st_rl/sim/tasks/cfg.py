@@ -17,8 +17,9 @@ Range = tuple[float, float]
 class ControlCfg:
     """How an action becomes the control of the joints."""
 
-    action_scale: float = 0.3
-    """Joint target = default position + action_scale * action, in radians."""
+    action_scale: float | tuple[float, ...] = 0.3
+    """Joint target = default position + action_scale * action, in radians; one number, or one for each joint. What a
+    robot's description says comes first."""
     clip_actions: float = 6.0
     """Actions are clipped to this absolute value."""
     latency_s: Range = (0.0, 0.0)

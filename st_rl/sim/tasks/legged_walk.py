@@ -151,8 +151,15 @@ class LeggedWalk(Task):
         """Advance physics by one control period towards default pose plus scaled action."""
         # Here and not in `_judge`: compiled code would copy them after the new commands have been drawn.
         self._judged_commands.copy_(self.commands)
-        self._control.apply(torch.add(self._default_joint_pos, actions, alpha=self.cfg.control.action_scale))
+        self._control.apply(self._targets(actions))
         self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
+
+    def _targets(self, actions: torch.Tensor) -> torch.Tensor:
+        """`(N, J)` joint positions that actions ask for."""
+        scale = self.cfg.control.action_scale
+        if isinstance(scale, float | int):
+            return torch.add(self._default_joint_pos, actions, alpha=scale)
+        return torch.addcmul(self._default_joint_pos, actions, self._joint_scale)
 
     def _read_state(self) -> None:
         """Compute base, joint and foot quantities from the backend."""
@@ -252,6 +259,10 @@ class LeggedWalk(Task):
         self.default_height = float(robot.default_qpos[self._base.qpos + 2])
         """Height of the base in the default pose, m."""
         self._default_joint_pos = _constant(robot.default_joint_pos, device)
+        if robot.action_scale is not None:
+            # Written here because checkpoints and exported policies take it from the configuration.
+            cfg.control.action_scale = tuple(robot.action_scale.tolist())
+        self._joint_scale = _constant(cfg.control.action_scale, device).expand(robot.num_joints)
         self._joint_qpos = torch.tensor(robot.qpos_indices, device=device)
         self._joint_pos_columns = Columns(robot.qpos_indices, device)
         self._joint_vel_columns = Columns(robot.qvel_indices, device)

@@ -62,7 +62,7 @@ class Task(VecEnv):
     def __init__(self, cfg: TaskCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         """Build the robots; the subclass goes on and calls `start` at the end."""
         self.cfg = copy.deepcopy(cfg)
-        self.robot = Robot.from_mjcf(robot_path(cfg.robot), self._build_world)
+        self.robot = Robot.from_file(robot_path(cfg.robot), self._build_world)
         self.backend = make_backend(self.robot.model, num_envs, cfg.physics, device)
         self.device = self.backend.device
         self.num_envs = num_envs

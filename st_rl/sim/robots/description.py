@@ -1,0 +1,159 @@
+"""A robot description: a YAML file that says of somebody's MJCF what a task needs to know and the MJCF does not say."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from st_rl.utils.config import unknown_name_message
+
+SUFFIXES = (".yaml", ".yml")
+"""File names that end so are descriptions, others MJCF."""
+PACKAGE_PREFIX = "package:"
+GAINS = ("stiffness", "damping", "effort_limit", "armature", "friction")
+"""What `actuators` may say of a joint."""
+
+
+@dataclass(frozen=True)
+class RobotDescription:
+    """What a description file says; keys of tables are regular expressions that match whole names."""
+
+    path: Path
+    """The description file."""
+    mjcf: Path
+    """The MJCF file: a path from the description's folder on, or `package:NAME/PATH` for one in a Python package."""
+    joints: tuple[str, ...] = ()
+    """Patterns in the order in which actions and observations list the joints; the order of the MJCF without any."""
+    actuators: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Servo of each joint: `stiffness` in Nm/rad and `damping` in Nm s/rad, and optionally `effort_limit` in Nm,
+    `armature` in kg m^2 and `friction` in Nm. They replace the actuators of the MJCF."""
+    passive: tuple[str, ...] = ()
+    """Joints that nothing drives."""
+    default_pose: Mapping[str, float] = field(default_factory=dict)
+    """Joint positions, rad; others as in the keyframe `home` of the MJCF, else zero."""
+    base_height: float | None = None
+    """Height of the base in the default pose, m; None to stand on what reaches lowest."""
+    feet: tuple[str, ...] = ()
+    """Geoms, bodies or sites that are feet; found by their names and places without any."""
+    falls: tuple[str, ...] = ()
+    """Geoms or bodies that touch the ground only after a fall; base and knees without any."""
+    collisions: tuple[str, ...] = ()
+    """The only geoms of the robot that touch anything; those of the MJCF without any."""
+    self_collisions: bool | None = None
+    """Whether parts of the robot touch each other; None for what the MJCF says."""
+    action_scale: float | Mapping[str, float] | None = None
+    """Change of a joint's target for an action of one, rad; None for the task's own number."""
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "RobotDescription":
+        """Read a description; ValueError with the file, the key and the remedy for one that cannot be understood."""
+        path = Path(path)
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{path} describes no robot: it needs lines 'key: value', at least 'mjcf: robot.xml'")
+        known = [f.name for f in dataclasses.fields(cls) if f.name != "path"]
+        for key in content:
+            if key not in known:
+                raise ValueError(f"{path}: " + unknown_name_message("key", key, known))
+        if not content.get("mjcf"):
+            raise ValueError(f"{path} names no MJCF file: add 'mjcf: robot.xml'")
+        values = {key: _READERS[key](value, f"{path}: {key}") for key, value in content.items() if value is not None}
+        return cls(**{**values, "path": path, "mjcf": find_mjcf(str(content["mjcf"]), path)})
+
+
+def find_mjcf(name: str, description: Path) -> Path:
+    """The MJCF that a description names: from its own folder on, or in an installed package."""
+    if name.startswith(PACKAGE_PREFIX):
+        package, _, rest = name.removeprefix(PACKAGE_PREFIX).partition("/")
+        try:
+            # Finds a package without running any of its code.
+            spec = importlib.util.find_spec(package) if package and "." not in package else None
+        except ValueError:
+            spec = None
+        folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if not folders:
+            raise ValueError(
+                f"{description}: mjcf: no package '{package}' is installed here; its files are enough: "
+                f"pip install --no-deps {package or 'PACKAGE'}"
+            )
+        candidates = [Path(folder) / rest for folder in folders]
+    else:
+        candidates = [description.parent / Path(name).expanduser()]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise ValueError(f"{description}: mjcf: no file {candidates[0]}; give its path from the folder of the description")
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: {value!r} is no number") from None
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where}: {value!r} is neither true nor false")
+    return value
+
+
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    """A list of names, or one name."""
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if not isinstance(item, str):
+            raise ValueError(f"{where}: {item!r} is no name: give a list of names or patterns")
+    return tuple(values)
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: {value!r} is no table: give lines 'name or pattern: value'")
+    return {str(key): item for key, item in value.items()}
+
+
+def _numbers(value: Any, where: str) -> dict[str, float]:
+    return {key: _number(item, f"{where}: {key}") for key, item in _table(value, where).items()}
+
+
+def _gains(value: Any, where: str) -> dict[str, dict[str, float]]:
+    """Gains by pattern."""
+    result = {}
+    for pattern, item in _table(value, where).items():
+        gains = _numbers(item, f"{where}: {pattern}")
+        for name, number in gains.items():
+            if name not in GAINS:
+                raise ValueError(f"{where}: {pattern}: " + unknown_name_message("name", name, GAINS))
+            if number < 0 or (number == 0 and name in ("stiffness", "effort_limit")):
+                raise ValueError(f"{where}: {pattern}: {name} is {number:g}: give a positive number")
+        result[pattern] = gains
+    return result
+
+
+def _scale(value: Any, where: str) -> float | dict[str, float]:
+    return _numbers(value, where) if isinstance(value, Mapping) else _number(value, where)
+
+
+_READERS = {
+    "mjcf": lambda value, where: str(value),
+    "joints": _words,
+    "actuators": _gains,
+    "passive": _words,
+    "default_pose": _numbers,
+    "base_height": _number,
+    "feet": _words,
+    "falls": _words,
+    "collisions": _words,
+    "self_collisions": _boolean,
+    "action_scale": _scale,
+}
