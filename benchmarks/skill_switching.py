@@ -10,6 +10,7 @@ matplotlib is, a plot.
 """
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from parkour_trials import (
 )
 from torch import nn
 
-from st_rl.modules import build_actor_critic
+from st_rl.modules import ActorCriticFieldMutex, build_actor_critic
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import make_task
 from st_rl.sim.tasks.training import ppo_config
+from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint
+from st_rl.utils.segments import get_obs_slice
 
 SKILLS: dict[str, tuple[str, ...]] = {
     "walk": (),
@@ -43,6 +46,7 @@ FIELD, CLIMB = "ActorCriticFieldMutex", "ActorCriticClimbMutex"
 IDS = {FIELD: {"step_up": 1, "step_down": 2}, CLIMB: {"step_up": 3, "step_down": 3}}
 OBSERVED = {"observe": ("proprioception", "engaging_block"), "tracks.step_height": (0.06, 0.16)}
 MEMORY = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 64}
+INPUT_WEIGHTS = "memory_a.rnn.weight_ih_l0"
 VARIANTS: dict[str, dict[str, Any]] = {
     "smoothing 5": {"action_smoothing_buffer_len": 5},
     "smoothing 15": {"action_smoothing_buffer_len": 15},
@@ -75,6 +79,23 @@ def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: dict
     return cfg
 
 
+def renumbered(folder: Path, kind: str) -> Path:
+    """A copy of a skill for the other numbering of obstacles: the weights of two columns of its input change places."""
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is None:
+        raise FileNotFoundError(f"{folder} has no checkpoint: run the stage 'train' first")
+    target = folder.with_name(f"{folder.name}_as_obstacle_{IDS[CLIMB][kind]}")
+    segments = make_task(TASK, 1, cfg=task_config(**OBSERVED)).obs_segments
+    first = get_obs_slice(segments, "engaging_block")[0].start + ActorCriticFieldMutex.OBSTACLE_ONEHOT_SLICE.start
+    columns = [first + IDS[FIELD][kind], first + IDS[CLIMB][kind]]
+    snapshot = load_checkpoint(checkpoint, map_location="cpu")
+    weights = snapshot["model_state_dict"][INPUT_WEIGHTS] = snapshot["model_state_dict"][INPUT_WEIGHTS].clone()
+    weights[:, columns] = weights[:, columns[::-1]]
+    save_checkpoint(snapshot, target / checkpoint.name)
+    shutil.copy(folder / "config.json", target)
+    return target
+
+
 def combine(cfg: Any, class_name: str, paths: dict[str, Any], **settings: Any) -> InferencePolicy:
     """Several skills in one policy, straight from their run folders."""
     env = make_task(TASK, 1, cfg=cfg)
@@ -99,10 +120,11 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     for skill, path in zip(SKILLS, (walk, up, down)):
         # One skill for whatever comes is a container with nothing to choose from.
         judge(f"{skill} alone", FIELD, TRACKS, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
+    climb_up, climb_down = (str(renumbered(folder, kind)) for folder, kind in zip(folders[1:], IDS[FIELD]))
     together = {
         FIELD: {"sub_policy_paths": [walk, up, down]},
         # Steps are obstacle 3 here; obstacles 1 and 2, hurdles and gaps, are not on these tracks.
-        CLIMB: {"sub_policy_paths": [walk, walk, walk, up], "jump_down_policy_path": down},
+        CLIMB: {"sub_policy_paths": [walk, walk, walk, climb_up], "jump_down_policy_path": climb_down},
     }
     for class_name, paths in together.items():
         judge(class_name, class_name, TRACKS, paths)
