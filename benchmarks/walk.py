@@ -116,9 +116,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/walk"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
+    parser.add_argument("--at-once", action="store_true", help="train all seeds together: their times mean nothing then")
     options = parser.parse_args()
     runs = {seed: options.folder / f"{options.name}_{seed}" for seed in options.seeds}
-    results = [train(options.name, seed, run) for seed, run in runs.items()]
+    with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
+        results = list(pool.map(lambda run: train(options.name, *run), runs.items()))
     # Judged in the end, so that nothing else runs beside a training.
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:
         evaluations = list(pool.map(lambda run: judge(options.name, run), runs.values()))
@@ -131,6 +133,7 @@ def main() -> None:
         "benchmark": f"walk {options.name}",
         "arguments": PLANS[options.name],
         "judged": JUDGED[options.name],
+        "trained_at_once": options.at_once,
         **describe_machine(),
         "results": results,
     }
