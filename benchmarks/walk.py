@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/walk"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
-    parser.add_argument("--at-once", action="store_true", help="train all seeds together: their times mean nothing then")
+    parser.add_argument("--at-once", action="store_true", help="all seeds together: their times mean nothing then")
     options = parser.parse_args()
     runs = {seed: options.folder / f"{options.name}_{seed}" for seed in options.seeds}
     with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
