@@ -117,7 +117,7 @@ class _Meter:
 
     def measure(self, push_speed: float) -> dict[str, float]:
         env, plan = self._env, self._plan
-        self._policy.reset(None)
+        self._policy.actor_critic.forget()
         commands = env.cfg.commands
         ranges = plan.commands or (commands.forward, commands.sideways, commands.turning)
         env.hold_commands(command_grid(ranges, env.num_envs).to(env.device))

@@ -10,15 +10,18 @@ from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalk, HumanoidWalkCfg
 from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.legged_walk_cfg import LeggedWalkCfg
-from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp, QuadrupedAmpCfg
+from st_rl.sim.tasks.legged_amp import LeggedAmp, LeggedAmpCfg
 from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkour
 from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
+from st_rl.sim.tasks.quadruped_rough import QuadrupedRough
+from st_rl.sim.tasks.quadruped_rough_cfg import QuadrupedRoughCfg
 from st_rl.sim.tasks.task import Task
 from st_rl.sim.tasks.training import (
     BALANCE_TRAINING,
     HUMANOID_WALK_TRAINING,
     QUADRUPED_AMP_TRAINING,
     QUADRUPED_PARKOUR_TRAINING,
+    QUADRUPED_ROUGH_TRAINING,
     QUADRUPED_WALK_TRAINING,
 )
 from st_rl.utils.config import unknown_name_message
@@ -41,8 +44,9 @@ class TaskEntry(NamedTuple):
 TASKS: dict[str, TaskEntry] = {
     "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
     "humanoid-walk": TaskEntry(HumanoidWalk, HumanoidWalkCfg, HUMANOID_WALK_TRAINING),
-    "quadruped-amp": TaskEntry(QuadrupedAmp, QuadrupedAmpCfg, QUADRUPED_AMP_TRAINING),
+    "quadruped-amp": TaskEntry(LeggedAmp, LeggedAmpCfg, QUADRUPED_AMP_TRAINING),
     "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),
+    "quadruped-rough": TaskEntry(QuadrupedRough, QuadrupedRoughCfg, QUADRUPED_ROUGH_TRAINING),
     "quadruped-walk": TaskEntry(LeggedWalk, LeggedWalkCfg, QUADRUPED_WALK_TRAINING),
 }
 """Tasks that `make_task` and the command line know."""

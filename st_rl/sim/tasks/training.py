@@ -61,6 +61,7 @@ def amp_config(
 
 QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
 HUMANOID_WALK_TRAINING = ppo_config("humanoid-walk", max_iterations=800, hidden_dims=(256, 128, 128))
+QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
 QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
 

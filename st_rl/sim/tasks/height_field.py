@@ -1,0 +1,85 @@
+"""Ground given as heights on a grid: in the world of a robot, and as a function of the place.
+
+Rows run along y and columns along x. Between its points the ground is made of triangles: every cell is cut from its
+corner at the smallest x and y to the opposite one, as MuJoCo does it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from st_rl.sim.require import require_mujoco
+
+# Solid ground below the lowest point, m.
+_DEPTH = 1.0
+
+
+class HeightField(NamedTuple):
+    """Heights on a regular grid."""
+
+    heights: np.ndarray
+    """`(R, C)` m"""
+    origin: tuple[float, float]
+    """World x and y of the point in the first row and column, m."""
+    spacing: float
+    """Distance between two rows or columns, m."""
+
+
+class Ground:
+    """A height field on a device, to be asked for heights."""
+
+    def __init__(self, field: HeightField, device: torch.device | str) -> None:
+        self._heights = torch.as_tensor(field.heights, dtype=torch.float32, device=device).contiguous()
+        self._origin = torch.tensor(field.origin, dtype=torch.float32, device=device)
+        self._spacing = field.spacing
+
+    def height_at(self, points: torch.Tensor) -> torch.Tensor:
+        """Heights `(...)` at world places `(..., 2)`, m; outside of the field those of its edge."""
+        return height_at(self._heights, (points - self._origin) / self._spacing)
+
+
+def height_at(heights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Heights `(...)` of the triangles over a grid `(R, C)` at `places` `(..., 2)`: column and row with fractions."""
+    num_rows, num_columns = heights.shape
+    x, y = places[..., 0].clamp(0.0, num_columns - 1.0), places[..., 1].clamp(0.0, num_rows - 1.0)
+    # The last cell contains the far edge.
+    column, row = x.long().clamp(max=num_columns - 2), y.long().clamp(max=num_rows - 2)
+    x, y = x - column, y - row
+    corner = row * num_columns + column
+    flat = heights.view(-1)
+    low, high = flat[corner], flat[corner + num_columns + 1]
+    # The third corner lies across the diagonal: at the smaller x where the place is nearer to the next row.
+    is_upper = y > x
+    third = flat[torch.where(is_upper, corner + num_columns, corner + 1)]
+    first, second = torch.where(is_upper, y, x), torch.where(is_upper, x, y)
+    return low + first * (third - low) + second * (high - third)
+
+
+def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> None:
+    """Add a height field to the world of a `mujoco.MjSpec` in place of the planes there, touched as they were."""
+    mujoco = require_mujoco()
+    rows, columns = field.heights.shape
+    low, high = float(field.heights.min()), float(field.heights.max())
+    half = ((columns - 1) * field.spacing / 2, (rows - 1) * field.spacing / 2)
+    spec.add_hfield(
+        name=name,
+        nrow=rows,
+        ncol=columns,
+        # MuJoCo stretches what it is given over this height, and knows no field without any.
+        size=[*half, max(high - low, 1.0e-3), _DEPTH],
+        userdata=field.heights.astype(np.float32).reshape(-1),
+    )
+    planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
+    touch = {}
+    if planes:
+        touch = {"contype": planes[0].contype, "conaffinity": planes[0].conaffinity, "material": planes[0].material}
+    for plane in planes:
+        spec.delete(plane)
+    spec.worldbody.add_geom(
+        name=name,
+        type=mujoco.mjtGeom.mjGEOM_HFIELD,
+        hfieldname=name,
+        pos=[field.origin[0] + half[0], field.origin[1] + half[1], low],
+        **touch,
+    )
