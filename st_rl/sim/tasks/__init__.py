@@ -8,9 +8,9 @@ import torch
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
 from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalk, HumanoidWalkCfg
+from st_rl.sim.tasks.legged_amp import LeggedAmp, LeggedAmpCfg
 from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.legged_walk_cfg import LeggedWalkCfg
-from st_rl.sim.tasks.legged_amp import LeggedAmp, LeggedAmpCfg
 from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkour
 from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
 from st_rl.sim.tasks.quadruped_rough import QuadrupedRough

@@ -7,7 +7,7 @@ import torch
 from st_rl.datasets.library import load_clips
 from st_rl.runners import build_runner
 from st_rl.sim.tasks import find_task, make_task, task
-from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
+from st_rl.sim.tasks.legged_amp import LeggedAmp
 from tests.modules.graph_safety import NoHostSync
 from tests.sim.test_compiled_step import DriftingBackend, flat
 
@@ -158,7 +158,7 @@ def test_a_traced_step_gives_the_same_styles(monkeypatch):
     monkeypatch.setattr(task, "make_backend", DriftingBackend)
     cfg = find_task("quadruped-amp").cfg(episode_length_s=0.2)
     cfg.randomization = type(cfg.randomization)(None, None, None)
-    eager, traced = (QuadrupedAmp(cfg, 6, "cpu", seed=3) for _ in range(2))
+    eager, traced = (LeggedAmp(cfg, 6, "cpu", seed=3) for _ in range(2))
 
     def backend(graph, example_inputs):
         return graph

@@ -1,4 +1,4 @@
-"""The task `quadruped-amp`: walk as commanded, in the style of reference motions."""
+"""Walk as commanded in the style of reference motions: the task `quadruped-amp`, and what others build on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,8 +31,11 @@ class StyleCfg:
 
 
 @dataclass
-class QuadrupedAmpCfg(LeggedWalkCfg):
-    """Settings of `quadruped-amp`. Another robot with clips of its own is another `robot` and other `motions`."""
+class LeggedAmpCfg(LeggedWalkCfg):
+    """Settings of walking in a style; the defaults are those of `quadruped-amp`.
+
+    Another robot with clips of its own is another `robot` and other `motions`.
+    """
 
     motions: tuple[str, ...] = ("trot",)
     """Clips to move like: files, folders, or names of the library's own (trot, pace, bound, trot_0.5, ...)."""
@@ -51,14 +54,14 @@ class QuadrupedAmpCfg(LeggedWalkCfg):
     push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.0))
     """Disturbances."""
 
-    def for_evaluation(self, fine: bool = True) -> "QuadrupedAmpCfg":
+    def for_evaluation(self, fine: bool = True) -> "LeggedAmpCfg":
         """A copy without noise, pushes, latency and randomisation, from the default pose; fine physics by default."""
-        cfg = cast("QuadrupedAmpCfg", super().for_evaluation(fine))
+        cfg = cast("LeggedAmpCfg", super().for_evaluation(fine))
         cfg.style.start_share, cfg.style.noise = 0.0, {}
         return cfg
 
 
-class QuadrupedAmp(LeggedWalk):
+class LeggedAmp(LeggedWalk):
     """Walking robots that deliver how they move, and how the reference does.
 
     `observations["ref_obs"]`, `(N, 2, D)`, is the style before and after the step, the last one of an episode too: it
@@ -66,7 +69,7 @@ class QuadrupedAmp(LeggedWalk):
     where the robot starts, goes on with it, and at the end of its clip starts anew at random.
     """
 
-    cfg: QuadrupedAmpCfg  # pyright: ignore[reportIncompatibleVariableOverride]
+    cfg: LeggedAmpCfg  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Apply actions `(N, A)`; return observation `(N, O)`, reward `(N,)`, dones `(N,)` bool and infos."""
