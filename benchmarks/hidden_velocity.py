@@ -7,14 +7,14 @@ Run it as `python benchmarks/hidden_velocity.py EXPERIMENT`:
     adaptor      PrivilegeStateAcRecurrent, which also infers friction, mass, motor strength and latency of its robot
     misaligned   EncoderStateAcRecurrent goes on with an added component and all components in another order
 
-Every policy is judged without noise of its own on robots and commands that it never met. Writes one JSON object.
+Every policy is judged without noise of its own on robots and commands that it never met; the adaptor also while it
+explores as in training. Writes one JSON object; `plot_hidden.py` puts those of several seeds together.
 """
 
 import argparse
 import copy
 import itertools
 import sys
-import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from parkour_trials import learn_in_time
+from seeds import with_spread
 from torch import Tensor
 
 from st_rl.cli.training import seed_everything, use_tensor_cores
@@ -61,6 +63,7 @@ class Settings:
     hidden: list[int]
     seconds: float
     judged: int
+    limit: float | None
 
     def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
         """The configuration of a policy with a memory."""
@@ -120,7 +123,8 @@ class Rearranged(VecEnv):
 class JudgedPolicy:
     """A copy of a trained policy that acts on raw observations in which the named component is blank."""
 
-    def __init__(self, runner: OnPolicyRunner, env: Any, blank: str | None = None):
+    def __init__(self, runner: OnPolicyRunner, env: Any, blank: str | None = None, explores: bool = False):
+        self.explores = explores
         self.network = copy.deepcopy(runner.alg.actor_critic).eval()
         self.network.forget()
         self.normalizer = copy.deepcopy(runner.alg.obs_normalizer).eval()
@@ -130,8 +134,9 @@ class JudgedPolicy:
             self.visible[get_obs_slice(env.obs_segments, blank)[0]] = 0.0
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Mean actions `(N, A)` for raw observations `(N, O)`."""
-        return self.network.act_inference(self.normalizer(obs * self.visible))
+        """Mean actions, or drawn ones, `(N, A)` for raw observations `(N, O)`."""
+        act = self.network.act if self.explores else self.network.act_inference
+        return act(self.normalizer(obs * self.visible))
 
     def reset(self, dones: Tensor | None = None) -> None:
         """Forget the memory of finished robots, or of all."""
@@ -157,9 +162,7 @@ def train(settings: Settings, cfg: Any, policy: dict[str, Any], algorithm: str, 
     seed_everything(seed)
     env = make_task(TASK, settings.robots, settings.device, seed, cfg=cfg)
     runner = make_runner(settings, env, policy, algorithm, seed)
-    began = time.perf_counter()
-    runner.learn(settings.iterations, init_at_random_ep_len=True)
-    return runner, time.perf_counter() - began
+    return runner, learn_in_time(runner, settings.iterations, settings.limit)
 
 
 def held_out_task(settings: Settings, cfg: Any) -> Any:
@@ -174,18 +177,18 @@ def held_out_task(settings: Settings, cfg: Any) -> Any:
 @torch.inference_mode()
 def watch(
     settings: Settings, env: Any, policy: JudgedPolicy, read: dict[str, Callable[[], Tensor]]
-) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
+) -> tuple[float, dict[str, tuple[Tensor, Tensor, Tensor]]]:
     """Walk once under a grid of commands.
 
     Returns the reward per second of a robot and, for every name of `read`, estimates and truth `(S, E)` of all steps
-    after the first second in which the robot had not fallen.
+    after the first second in which the robot had not fallen, and which robot `(S,)` it was.
     """
     env.reset()
     env.hold_commands(command_grid(plan_ranges(EvaluationPlan(), env.cfg.commands), env.num_envs).to(env.device))
     obs, extras = env.get_observations()
     critic_obs = extras["observations"]["critic"]
     upright = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    reward, kept = 0.0, {name: ([], []) for name in read}
+    reward, kept = 0.0, {name: ([], [], []) for name in read}
     places = segment_slices(policy.network.critic_obs_segments)
     for step in range(round(settings.seconds / env.step_dt)):
         actions = policy(obs)
@@ -193,12 +196,15 @@ def watch(
             for name, estimate in read.items():
                 kept[name][0].append(policy.in_units(estimate(), places[name])[upright].cpu())
                 kept[name][1].append(critic_obs[:, places[name]][upright].cpu())
+                kept[name][2].append(upright.nonzero().squeeze(1).cpu())
         obs, rewards, dones, infos = env.step(actions)
         critic_obs = infos["observations"]["critic"]
         policy.reset(dones)
         upright &= ~dones
         reward += float(rewards.mean())
-    return reward / settings.seconds, {name: (torch.cat(pair[0]), torch.cat(pair[1])) for name, pair in kept.items()}
+    return reward / settings.seconds, {
+        name: (torch.cat(a), torch.cat(b), torch.cat(c)) for name, (a, b, c) in kept.items()
+    }
 
 
 def r_squared(estimate: Tensor, truth: Tensor) -> list[float]:
@@ -208,11 +214,34 @@ def r_squared(estimate: Tensor, truth: Tensor) -> list[float]:
     return (1.0 - unexplained / truth.var(dim=0, correction=0)).tolist()
 
 
-def robot_r_squared(estimate: Tensor, truth: Tensor, num_robots: int) -> list[float]:
-    """The same for what is constant for a robot, with the mean estimate of every robot that never fell."""
-    if len(estimate) % num_robots:
-        return []
-    return r_squared(*(t.view(-1, num_robots, t.shape[-1]).mean(dim=0) for t in (estimate, truth)))
+def knowledge(estimate: Tensor, truth: Tensor, robot: Tensor) -> dict[str, dict[str, float]]:
+    """What estimates `(S, E)` tell of properties that a robot `(S,)` keeps, by property.
+
+    `r2` is of every single estimate, the rest of the mean estimate of each robot over its walk: the correlation with
+    the truth and its 95% interval, from robots drawn anew. By chance the correlation is 0.
+    """
+    counts = torch.bincount(robot).double()
+    own = counts > 0
+    sums = torch.zeros(2, len(counts), truth.shape[1], dtype=torch.float64)
+    for total, values in zip(sums, (estimate, truth)):
+        total.index_add_(0, robot, values.double())
+    guess, fact = (sums[:, own] / counts[own, None]).unbind(0)
+    drawn = torch.randint(len(guess), (1000, len(guess)), generator=torch.Generator().manual_seed(0))
+    low, high = correlation(guess[drawn], fact[drawn]).quantile(torch.tensor([0.025, 0.975]).double(), dim=0)
+    figures = {
+        "r2": r_squared(estimate, truth),
+        "r2_of_a_walk": r_squared(guess, fact),
+        "correlation": correlation(guess[None], fact[None])[0].tolist(),
+        "correlation_low": low.tolist(),
+        "correlation_high": high.tolist(),
+    }
+    return {name: {key: row[i] for key, row in figures.items()} for i, name in enumerate(PROPERTIES)}
+
+
+def correlation(first: Tensor, second: Tensor) -> Tensor:
+    """`(B, E)` correlation coefficients over the middle axis of `(B, S, E)`."""
+    first, second = (t - t.mean(dim=1, keepdim=True) for t in (first, second))
+    return (first * second).sum(dim=1) / (first.square().sum(dim=1) * second.square().sum(dim=1)).sqrt()
 
 
 def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
@@ -251,10 +280,11 @@ def velocity(settings: Settings, seed: int) -> dict[str, Any]:
     env = held_out_task(settings, seen)
     judged = JudgedPolicy(runner, env, blank=HIDDEN)
     reward, values = watch(settings, env, judged, {HIDDEN: lambda: judged.network.get_estimated_state()})
-    explained = r_squared(*values[HIDDEN])
+    explained = r_squared(*values[HIDDEN][:2])
     result: dict[str, Any] = {
         "estimator": {
             "parameters": size,
+            "iterations": runner.current_learning_iteration,
             "training_seconds": seconds,
             "reward_per_second": reward,
             "r2": dict(zip(("forward", "sideways", "upward"), explained)),
@@ -271,6 +301,7 @@ def velocity(settings: Settings, seed: int) -> dict[str, Any]:
     reward, _ = watch(settings, env, JudgedPolicy(runner, env), {})
     result["plain"] = {
         "parameters": num_parameters(plain, env),
+        "iterations": runner.current_learning_iteration,
         "training_seconds": seconds,
         "reward_per_second": reward,
         "tracking": tracking(settings, runner, hidden, None),
@@ -289,21 +320,17 @@ def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
     )
     runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
     env = held_out_task(settings, cfg)
-    judged = JudgedPolicy(runner, env, blank=HIDDEN)
-    read = {
-        "properties": lambda: judged.network.get_adapted_state(),
-        HIDDEN: lambda: judged.network.get_estimated_state(),
-    }
-    reward, values = watch(settings, env, judged, read)
-    correlation = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(*(t.T for t in values["properties"]))]
-    return {
-        "training_seconds": seconds,
-        "reward_per_second": reward,
-        "r2": dict(zip(PROPERTIES, r_squared(*values["properties"]))),
-        "r2_of_a_walk": dict(zip(PROPERTIES, robot_r_squared(*values["properties"], settings.judged))),
-        "correlation": dict(zip(PROPERTIES, correlation)),
-        "r2_velocity": dict(zip(("forward", "sideways", "upward"), r_squared(*values[HIDDEN]))),
-    }
+    result: dict[str, Any] = {"training_seconds": seconds, "iterations": runner.current_learning_iteration}
+    for name, explores in (("exploring", True), ("judged", False)):
+        judged = JudgedPolicy(runner, env, HIDDEN, explores)
+        read = {"properties": judged.network.get_adapted_state, HIDDEN: judged.network.get_estimated_state}
+        reward, values = watch(settings, env, judged, read)
+        result[name] = {
+            "reward_per_second": reward,
+            "properties": knowledge(*values["properties"]),
+            "r2_velocity": dict(zip(("forward", "sideways", "upward"), r_squared(*values[HIDDEN][:2]))),
+        }
+    return result
 
 
 def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
@@ -361,6 +388,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
+    parser.add_argument("--limit", type=float, help="seconds after which each training stops where it is")
     parser.add_argument("--memory", type=int, default=64, help="width of each memory")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
@@ -376,6 +404,7 @@ def main() -> None:
         options.hidden,
         options.seconds,
         options.judged,
+        options.limit,
     )
     use_tensor_cores(options.device)
     if not on_gpu:
@@ -390,7 +419,7 @@ def main() -> None:
     for seed in options.seeds:
         with redirect_stdout(sys.stderr):
             results["seeds"][str(seed)] = EXPERIMENTS[options.experiment](settings, seed)
-        write_results(path, results)
+        write_results(path, with_spread(results))
         print(seed, results["seeds"][str(seed)], flush=True)
 
 
