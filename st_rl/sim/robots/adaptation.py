@@ -8,11 +8,9 @@ import numpy as np
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots.description import RobotDescription
 from st_rl.sim.robots.names import compiled, matching, nearest_words, spread
+from st_rl.sim.robots.poses import HOME, home_qpos, posed
 from st_rl.sim.robots.sensors import FootShape, collides, foot_of_each_body
 from st_rl.sim.robots.shapes import lowest_height
-
-HOME = "home"
-"""Keyframe of the default pose."""
 
 
 def adapt(spec: Any, description: RobotDescription) -> None:
@@ -21,7 +19,7 @@ def adapt(spec: Any, description: RobotDescription) -> None:
         joint.name = joint.name or f"joint_{number}"
     model = spec.compile()
     _set_collisions(spec, model, description)
-    home = _home_of_file(model)
+    home = home_qpos(model)
     # What a keyframe says of controls and activations no longer fits other actuators.
     for key in list(spec.keys):
         spec.delete(key)
@@ -139,13 +137,6 @@ def _add_servo(spec: Any, joint: str, gains: Mapping[str, float]) -> None:
         element.frictionloss = gains["friction"]
 
 
-def _home_of_file(model: Any) -> np.ndarray:
-    """`(nq,)` keyframe "home" of the MJCF, else the pose in which it is written."""
-    mujoco = require_mujoco()
-    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
-    return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
-
-
 def _default_qpos(model: Any, home: np.ndarray, description: RobotDescription) -> np.ndarray:
     """`(nq,)` the pose of the MJCF with the joints and the height of the description."""
     mujoco = require_mujoco()
@@ -171,10 +162,7 @@ def _default_qpos(model: Any, home: np.ndarray, description: RobotDescription) -
 
 def _lowest(model: Any, qpos: np.ndarray) -> float:
     """Height of the lowest point of the robot's geoms that touch anything, in a pose `(nq,)`."""
-    mujoco = require_mujoco()
-    data = mujoco.MjData(model)
-    data.qpos[:] = qpos
-    mujoco.mj_kinematics(model, data)
+    data = posed(model, qpos)
     own = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) != 0 and collides(model, g)]
     return min((lowest_height(model, data, g) for g in own), default=0.0)
 

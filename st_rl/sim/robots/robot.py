@@ -8,18 +8,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.adaptation import HOME, adapt, described_falls, described_feet, described_scale
+from st_rl.sim.robots.adaptation import described_scale
+from st_rl.sim.robots.assembly import FreeJoint, assemble, fall_geoms, foot_shapes
 from st_rl.sim.robots.description import SUFFIXES, RobotDescription
 from st_rl.sim.robots.mirror import Mirror, find_mirror
-from st_rl.sim.robots.sensors import (
-    FootShape,
-    SensorKind,
-    add_missing_sensors,
-    find_fall_geoms,
-    find_feet,
-    has_ground,
-    sensor_address,
-)
+from st_rl.sim.robots.poses import home_qpos, posed
+from st_rl.sim.robots.sensors import FootShape, SensorKind, sensor_address
 from st_rl.sim.robots.shapes import sole_height
 
 # Left and right joints may differ by this much from a mirrored default pose, rad.
@@ -39,14 +33,6 @@ class Foot(NamedTuple):
     """World velocity of the geom's centre (3)."""
     radius: float
     """Height of the centre above the ground when the foot stands on it."""
-
-
-class FreeJoint(NamedTuple):
-    """Where the free joint of the base starts: position and quaternion (7), velocities (6)."""
-
-    body: int
-    qpos: int
-    qvel: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +98,7 @@ class Robot:
         ValueError, with the file's name and the remedy, for a file that cannot be driven.
         """
         path = Path(path)
-        model, floating = _compile(path, build_world, description)
+        model, floating = assemble(path, build_world, description)
         if model.nu == 0:
             raise ValueError(
                 f"{path} has no actuators: add <position> or <motor> actuators to its joints, or give the gains of its "
@@ -137,7 +123,7 @@ class Robot:
             joint_names=names,
             qpos_indices=tuple(int(model.jnt_qposadr[j]) for j in joints),
             qvel_indices=tuple(int(model.jnt_dofadr[j]) for j in joints),
-            default_qpos=_home_qpos(model),
+            default_qpos=home_qpos(model),
             stiffness=model.actuator_gainprm[:, 0] * gear**2 if position else np.zeros(model.nu),
             damping=-model.actuator_biasprm[:, 2] * gear**2 if position else np.zeros(model.nu),
             joint_range=joint_range,
@@ -166,7 +152,7 @@ class Robot:
         """`(F, 3)` where the feet are in the default pose, in the frame of the base: forward, left, up."""
         if self.free_joint is None:
             return np.zeros((0, 3))
-        data = _posed(self.model, self.default_qpos)
+        data = posed(self.model, self.default_qpos)
         base = self.free_joint.body
         places = [data.geom(foot.name).xpos - data.xpos[base] for foot in self.feet]
         return np.array(places).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
@@ -190,7 +176,7 @@ class Robot:
         base = self.require_locomotion("mirror").body
         joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
         feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
-        found = find_mirror(self.model, _posed(self.model, self.default_qpos), base, joints, feet)
+        found = find_mirror(self.model, posed(self.model, self.default_qpos), base, joints, feet)
         pose = self.default_joint_pos
         apart = np.abs(pose - pose[list(found.joints)] * found.signs)
         if apart.max() > _POSE_TOLERANCE:
@@ -227,99 +213,11 @@ def robot_path(name: str) -> Path:
     )
 
 
-def _compile(
-    path: Path, build_world: Callable[[Any], None] | None, description: RobotDescription | None
-) -> tuple[Any, FreeJoint | None]:
-    """The model of a file with ground and sensors where its base floats, and its free joint."""
-    mujoco = require_mujoco()
-    if not path.is_file():
-        raise ValueError(f"no robot file '{path}'")
-    spec = _read(path)
-    if description is not None:
-        adapt(spec, description)
-    try:
-        if build_world is not None:
-            build_world(spec)
-        model = spec.compile()
-    except ValueError as error:
-        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
-    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
-    if len(free) == 0:
-        return model, None
-    joint = int(free[0])
-    floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
-    shapes = _foot_shapes(model, floating, description), _fall_geoms(model, floating, description)
-    recompile = add_missing_sensors(spec, model, *shapes)
-    if not has_ground(model):
-        _add_floor(spec)
-        recompile = True
-    return (spec.compile() if recompile else model), floating
-
-
-def _read(path: Path) -> Any:
-    """The `mujoco.MjSpec` of a file that can be compiled."""
-    mujoco = require_mujoco()
-    try:
-        spec = mujoco.MjSpec.from_file(str(path))
-        spec.compile()
-    except ValueError as error:
-        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
-    return spec
-
-
-def _add_floor(spec: Any) -> None:
-    """Add a plane with tiles, on which motion can be seen."""
-    mujoco = require_mujoco()
-    spec.add_texture(
-        name="st_rl/floor",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.66, 0.70, 0.75],
-        rgb2=[0.58, 0.62, 0.68],
-        width=256,
-        height=256,
-    )
-    material = spec.add_material(name="st_rl/floor", texrepeat=[2, 2], texuniform=True)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "st_rl/floor"
-    spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], material="st_rl/floor")
-
-
-def _home_qpos(model: Any) -> np.ndarray:
-    """`(nq,)` keyframe "home", else `qpos0`."""
-    mujoco = require_mujoco()
-    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
-    return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
-
-
-def _foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
-    """The feet in the home pose."""
-    data = _posed(model, _home_qpos(model))
-    if description is not None and description.feet:
-        return described_feet(model, data, description)
-    return find_feet(model, data, floating.body)
-
-
-def _fall_geoms(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
-    """Geoms that tell a fall."""
-    if description is not None and description.falls:
-        return described_falls(model, _posed(model, _home_qpos(model)), description)
-    return find_fall_geoms(model, floating.body)
-
-
-def _posed(model: Any, qpos: np.ndarray) -> Any:
-    """A `mujoco.MjData` with everything where a pose `(nq,)` puts it."""
-    mujoco = require_mujoco()
-    data = mujoco.MjData(model)
-    data.qpos[:] = qpos
-    mujoco.mj_kinematics(model, data)
-    return data
-
-
 def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
     """The feet with the addresses of their sensors."""
     if floating is None:
         return []
-    data = _posed(model, _home_qpos(model))
+    data = posed(model, home_qpos(model))
     return [
         Foot(
             name=model.geom(shape.geom).name,
@@ -328,7 +226,7 @@ def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription 
             velocity=_address(model, "velocity", shape),
             radius=sole_height(model, data, shape.geom),
         )
-        for shape in _foot_shapes(model, floating, description)
+        for shape in foot_shapes(model, floating, description)
     ]
 
 
@@ -336,12 +234,12 @@ def _fall_sensors(model: Any, floating: FreeJoint | None, description: RobotDesc
     """Addresses of the contact counts that tell a fall."""
     if floating is None:
         return []
-    geoms = _fall_geoms(model, floating, description)
+    geoms = fall_geoms(model, floating, description)
     return [_address(model, "contact", FootShape(g, None)) for g in geoms]
 
 
 def _address(model: Any, kind: SensorKind, shape: FootShape) -> int:
-    """Where a sensor starts that `_compile` has made sure of."""
+    """Where a sensor starts that `assemble` has made sure of."""
     address = sensor_address(model, shape.geom, kind, shape.body)
     if address is None:
         raise RuntimeError(f"geom {shape.geom} has no {kind} sensor although one was added")

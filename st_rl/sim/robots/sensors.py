@@ -98,13 +98,15 @@ def add_missing_sensors(spec: Any, model: Any, feet: list[FootShape], fall_geoms
     `model` is the compiled `spec`. A geom or body without a name gets one. Added contact sensors count what touches
     the world, and not parts of the robot that touch each other.
     """
-    kinds: tuple[SensorKind, ...] = ("contact", "position", "velocity")
-    wanted: list[tuple[SensorKind, FootShape]] = [(kind, foot) for foot in feet for kind in kinds]
-    wanted += [("contact", FootShape(g, None)) for g in fall_geoms if FootShape(g, None) not in feet]
-    missing = [(kind, shape) for kind, shape in wanted if sensor_address(model, shape.geom, kind, shape.body) is None]
-    for kind, shape in missing:
-        _add_sensor(spec, kind, shape)
-    return bool(missing)
+    every: tuple[SensorKind, ...] = ("contact", "position", "velocity")
+    wanted = dict.fromkeys([FootShape(g, None) for g in fall_geoms], every[:1]) | dict.fromkeys(feet, every)
+    added = False
+    for shape, kinds in wanted.items():
+        for kind in kinds:
+            if sensor_address(model, shape.geom, kind, shape.body) is None:
+                _add_sensor(spec, kind, shape)
+                added = True
+    return added
 
 
 def _add_sensor(spec: Any, kind: SensorKind, shape: FootShape) -> None:

@@ -1,0 +1,88 @@
+"""From the file of a robot to the model that a task simulates: with what a description says, ground and sensors."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.adaptation import adapt, described_falls, described_feet
+from st_rl.sim.robots.description import RobotDescription
+from st_rl.sim.robots.poses import home_qpos, posed
+from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet, has_ground
+
+
+class FreeJoint(NamedTuple):
+    """Where the free joint of the base starts: position and quaternion (7), velocities (6)."""
+
+    body: int
+    qpos: int
+    qvel: int
+
+
+def assemble(
+    path: Path, build_world: Callable[[Any], None] | None, description: RobotDescription | None
+) -> tuple[Any, FreeJoint | None]:
+    """The model of a file with ground and sensors where its base floats, and its free joint."""
+    mujoco = require_mujoco()
+    if not path.is_file():
+        raise ValueError(f"no robot file '{path}'")
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+        if description is not None:
+            spec.compile()
+    except ValueError as error:
+        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
+    # Outside, because what a description gets wrong is not MuJoCo's word.
+    if description is not None:
+        adapt(spec, description)
+    try:
+        if build_world is not None:
+            build_world(spec)
+        model = spec.compile()
+    except ValueError as error:
+        raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
+    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
+    if len(free) == 0:
+        return model, None
+    joint = int(free[0])
+    floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
+    shapes = foot_shapes(model, floating, description), fall_geoms(model, floating, description)
+    recompile = add_missing_sensors(spec, model, *shapes)
+    if not has_ground(model):
+        _add_floor(spec)
+        recompile = True
+    return (spec.compile() if recompile else model), floating
+
+
+def _add_floor(spec: Any) -> None:
+    """Add a plane with tiles, on which motion can be seen."""
+    mujoco = require_mujoco()
+    spec.add_texture(
+        name="st_rl/floor",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=[0.66, 0.70, 0.75],
+        rgb2=[0.58, 0.62, 0.68],
+        width=256,
+        height=256,
+    )
+    material = spec.add_material(name="st_rl/floor", texrepeat=[2, 2], texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "st_rl/floor"
+    spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], material="st_rl/floor")
+
+
+def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
+    """The feet in the home pose."""
+    data = posed(model, home_qpos(model))
+    if description is not None and description.feet:
+        return described_feet(model, data, description)
+    return find_feet(model, data, floating.body)
+
+
+def fall_geoms(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
+    """Geoms that tell a fall."""
+    if description is not None and description.falls:
+        return described_falls(model, posed(model, home_qpos(model)), description)
+    return find_fall_geoms(model, floating.body)
