@@ -146,7 +146,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for place, row in enumerate(rows):
             axes.plot(row, [place] * len(row), ".", color="black", ms=4)
         axes.invert_yaxis()
-    left.set(xlabel="robots that run the mixed track to its end", yticks=range(len(names)), yticklabels=names)
+    left.set(
+        xlabel="robots that run the mixed track to its end", xlim=(0, 1.02), yticks=range(len(names)), yticklabels=names
+    )
     right.set(xlabel="change of an action when the skill changes", yticks=[])
     figure.savefig(path, dpi=110)
 
