@@ -5,7 +5,7 @@ before it, the other an image of the same shape that shows nothing: a lid covers
 blocks. Blocks grow during the training from next to nothing to a little beyond the task's first level. Both are judged
 on that level, without noise and under fine physics, on robots, starts and distances between blocks that they never met;
 a robot succeeds if it leaves all blocks of its track behind. `--stage train` and `--policies` split the work between
-processes that share `--runs`, `--stage judge` puts it together: writes one JSON object and, where matplotlib is, a plot.
+processes that share `--runs`, `--stage judge` puts it together. Writes one JSON object and, with matplotlib, a plot.
 """
 
 import argparse
