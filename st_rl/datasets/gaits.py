@@ -1,6 +1,8 @@
 """Reference motions without a recording: a quadruped's trot, pace and bound from foot trajectories."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +15,30 @@ GRAVITY = 9.81
 _SAMPLES, _HARMONICS = 512, 12
 # Half the time over which a velocity is taken from positions, s.
 _INSTANT = 1.0e-4
+
+
+class Stepping(Protocol):
+    """What the steps of any number of feet depend on."""
+
+    @property
+    def offsets(self) -> Sequence[float]:
+        """Phase of each foot, in strides."""
+        ...
+
+    @property
+    def period_s(self) -> float:
+        """Seconds of a stride."""
+        ...
+
+    @property
+    def stance_share(self) -> float:
+        """Share of a stride that a foot spends on the ground."""
+        ...
+
+    @property
+    def swing_height(self) -> float:
+        """Height of the sole in the middle of a swing, m."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,7 @@ def make_gait(
     )
 
 
-def foot_phases(gait: Gait, time: np.ndarray) -> np.ndarray:
+def foot_phases(gait: Stepping, time: np.ndarray) -> np.ndarray:
     """Place of each foot `(F, K)` in its stride, from 0 to 1; it stands while that is below the stance share."""
     return np.mod(time[:, None] / gait.period_s + np.array(gait.offsets), 1.0)
 
@@ -87,7 +113,7 @@ def foot_phases(gait: Gait, time: np.ndarray) -> np.ndarray:
 def _feet(geometry: QuadrupedGeometry, gait: Gait, speed: float, time: np.ndarray) -> np.ndarray:
     """Feet `(F, K, 3)` in the world: still on the ground in stance, in an arc forward in swing."""
     phase = foot_phases(gait, time)
-    forward, height = _steps(gait, speed, phase)
+    forward, height = foot_steps(gait, speed, phase)
     middle = np.stack([geometry.hips[:, 0], gait.track * (geometry.hips[:, 1] + geometry.sideways)], axis=1)
     feet = np.empty((*phase.shape, 3))
     feet[..., 0] = speed * time[:, None] + middle[:, 0] + forward
@@ -96,7 +122,7 @@ def _feet(geometry: QuadrupedGeometry, gait: Gait, speed: float, time: np.ndarra
     return feet
 
 
-def _steps(gait: Gait, speed: float, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def foot_steps(gait: Stepping, speed: float, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How far each foot `(F, K)` is before the middle of its step, and how high."""
     share = gait.stance_share
     length = speed * share * gait.period_s

@@ -7,7 +7,7 @@ from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.formats import SUFFIXES, read_motion
 
 CLIPS = Path(__file__).parent / "clips"
-"""Where the library's own clips are; `st-rl motion make all` made them."""
+"""Where the library's own clips are, the humanoid's in a folder; `st-rl motion make` made them."""
 
 
 def motion_paths(name: str | Path) -> list[Path]:
@@ -20,7 +20,7 @@ def motion_paths(name: str | Path) -> list[Path]:
         if not found:
             raise MotionError(str(path), "the folder", "holds no motion files", f"use files {', '.join(SUFFIXES)}")
         return found
-    own = {file.stem: file for file in sorted(CLIPS.glob("*.npz"))}
+    own = {file.stem: file for file in sorted(CLIPS.rglob("*.npz"))}
     if str(name) in own:
         return [own[str(name)]]
     of_gait = [file for stem, file in own.items() if stem.rsplit("_", 1)[0] == str(name)]

@@ -74,7 +74,7 @@ def test_training_configuration_is_plain_and_a_copy(name):
     config = entry.training_config()
     assert json.loads(json.dumps(config)) == config
     assert config["num_steps_per_env"] == 24
-    assert config["algorithm"]["class_name"] == ("APPO" if name == "quadruped-amp" else "PPO")
+    assert config["algorithm"]["class_name"] == ("APPO" if name.endswith("-amp") else "PPO")
     config["policy"]["init_noise_std"] = 9.0
     assert entry.training_config()["policy"]["init_noise_std"] == 0.5
 

@@ -1,4 +1,4 @@
-"""Make clips: a quadruped's gaits, or what a trained policy does: st-rl motion make GAIT | RUN."""
+"""Make clips: gaits of a quadruped, a humanoid's walk, or what a trained policy does: st-rl motion make GAIT | RUN."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ class MakeOptions:
     """Options of `st-rl motion make`."""
 
     what: str
-    """A gait (trot, pace, bound), all of them: all, or a run whose policy is recorded: a folder, a task, or latest."""
+    """A gait (trot, pace, bound, or walk on two legs), all of a quadruped's: all, or a run whose policy is recorded: a
+    folder, a task, or latest."""
     speeds: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
     """Forward speeds, m/s: a clip for each."""
     output: Path = Path("motions")
     """Folder to write to."""
     format: str = "isaaclab"
     """Format of the files: isaaclab (.npz), mjlab (.npz), amp (.json), gmr (.pkl), csv."""
-    robot: str = "quadruped"
-    """The robot that moves, for gaits: the path of an MJCF file, or the name of a built-in robot."""
+    robot: str | None = None
+    """The robot that moves, for gaits: the path of an MJCF file, or the name of a built-in robot; by default the
+    quadruped, for walk the humanoid."""
     fps: float = 50.0
     """Frames a second of a gait."""
     strides: int = 3
@@ -39,6 +41,7 @@ class MakeOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(MakeOptions, arguments, "motion make", __doc__ or "")
+    from st_rl.datasets.biped_gaits import BIPED_GAITS
     from st_rl.datasets.formats import FORMATS, write_motion
     from st_rl.datasets.gaits import GAITS
 
@@ -48,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--speeds names no speed: give one or more, in m/s")
     if options.what in (*GAITS, ALL):
         clips = _gaits(tuple(GAITS) if options.what == ALL else (options.what,), options)
+    elif options.what in BIPED_GAITS:
+        clips = _biped_gaits(options)
     else:
         clips = _recordings(options)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -65,10 +70,20 @@ def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
     from st_rl.sim.motions import quadruped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
-    geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot)))
+    geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot or "quadruped")))
     return [
         make_gait(geometry, name, speed, options.fps, options.strides) for name in names for speed in options.speeds
     ]
+
+
+def _biped_gaits(options: MakeOptions) -> list[Any]:
+    """Clips of a gait on two legs at all speeds."""
+    from st_rl.datasets.biped_gaits import make_biped_gait
+    from st_rl.sim.biped_geometry import biped_geometry
+    from st_rl.sim.robots import Robot, robot_path
+
+    geometry = biped_geometry(Robot.from_mjcf(robot_path(options.robot or "humanoid")))
+    return [make_biped_gait(geometry, options.what, speed, options.fps, options.strides) for speed in options.speeds]
 
 
 def _recordings(options: MakeOptions) -> list[Any]:
@@ -76,6 +91,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
     from st_rl.cli.loading import SavedRun
     from st_rl.cli.run_folder import find_run
     from st_rl.cli.task_source import BuiltInTask
+    from st_rl.datasets.biped_gaits import BIPED_GAITS
     from st_rl.datasets.gaits import GAITS
     from st_rl.sim.evaluation import is_commanded, make_judged_task
     from st_rl.sim.motions import record_policy
@@ -83,7 +99,9 @@ def _recordings(options: MakeOptions) -> list[Any]:
     try:
         run = find_run(options.what)
     except UsageError as error:
-        raise UsageError(f"'{options.what}' is no gait ({', '.join((*GAITS, ALL))}), and as a run: {error}") from error
+        raise UsageError(
+            f"'{options.what}' is no gait ({', '.join((*GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
+        ) from error
     saved = SavedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")

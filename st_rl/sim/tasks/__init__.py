@@ -7,6 +7,7 @@ import torch
 
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
 from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
+from st_rl.sim.tasks.humanoid_amp import HumanoidAmpCfg
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalk, HumanoidWalkCfg
 from st_rl.sim.tasks.legged_amp import LeggedAmp, LeggedAmpCfg
 from st_rl.sim.tasks.legged_walk import LeggedWalk
@@ -18,6 +19,7 @@ from st_rl.sim.tasks.quadruped_rough_cfg import QuadrupedRoughCfg
 from st_rl.sim.tasks.task import Task
 from st_rl.sim.tasks.training import (
     BALANCE_TRAINING,
+    HUMANOID_AMP_TRAINING,
     HUMANOID_WALK_TRAINING,
     QUADRUPED_AMP_TRAINING,
     QUADRUPED_PARKOUR_TRAINING,
@@ -43,6 +45,7 @@ class TaskEntry(NamedTuple):
 
 TASKS: dict[str, TaskEntry] = {
     "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
+    "humanoid-amp": TaskEntry(LeggedAmp, HumanoidAmpCfg, HUMANOID_AMP_TRAINING),
     "humanoid-walk": TaskEntry(HumanoidWalk, HumanoidWalkCfg, HUMANOID_WALK_TRAINING),
     "quadruped-amp": TaskEntry(LeggedAmp, LeggedAmpCfg, QUADRUPED_AMP_TRAINING),
     "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),

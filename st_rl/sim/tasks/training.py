@@ -63,6 +63,7 @@ QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidde
 HUMANOID_WALK_TRAINING = ppo_config("humanoid-walk", max_iterations=800, hidden_dims=(256, 128, 128))
 QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
+HUMANOID_AMP_TRAINING = amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43)
 QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
 
 QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))

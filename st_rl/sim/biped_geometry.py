@@ -1,0 +1,92 @@
+"""Reads from a robot's model what the kinematics of two legs needs."""
+
+import re
+
+import numpy as np
+
+from st_rl.datasets.biped_kinematics import BipedGeometry
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots import Robot
+
+# Hip pitch, roll and yaw, knee, ankle pitch and roll.
+_LEG_AXES = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
+_SHOULDER_NAME = re.compile(r"shoulder.*pitch", re.IGNORECASE)
+
+
+def biped_geometry(robot: Robot) -> BipedGeometry:
+    """Geometry of a robot with two legs of six joints like the humanoid's; ValueError for another robot."""
+    model = robot.model
+    base = robot.require_locomotion("motion make").body
+    # The left foot first, whatever the order in the file.
+    feet = sorted(robot.feet, key=lambda foot: -robot.foot_positions[robot.feet.index(foot), 1])
+    geoms = np.array([model.geom(foot.name).id for foot in feet])
+    bodies = _bodies_of_legs(robot, geoms)
+    places = {int(joint): place for place, joint in enumerate(model.dof_jntid[list(robot.qvel_indices)])}
+    joints = model.body_jntadr[bodies] if bodies is not None else None
+    if bodies is None or joints is None or not _is_known_leg(robot, bodies, joints, geoms, places):
+        raise ValueError(
+            f"{robot.path} is no biped whose walk can be made: it needs two legs whose hips turn about y, x and z in "
+            "one point, knees about y straight below, and ankles about y and x in one point; record a policy instead"
+        )
+    mujoco = require_mujoco()
+    data = mujoco.MjData(model)
+    data.qpos[:] = robot.default_qpos
+    mujoco.mj_forward(model, data)
+    rotation = data.xmat[base].reshape(3, 3)
+    return BipedGeometry(
+        joint_names=robot.joint_names,
+        default_pose=robot.default_joint_pos.copy(),
+        legs=np.vectorize(lambda joint: places[int(joint)])(joints),
+        shoulders=_shoulders(robot),
+        foot_names=(feet[0].name, feet[1].name),
+        hips=model.body_pos[bodies[:, 0]].copy(),
+        thigh=float(-model.body_pos[bodies[0, 3], 2]),
+        shin=float(-model.body_pos[bodies[0, 4], 2]),
+        foot_centre=model.geom_pos[geoms[0]].copy(),
+        foot_height=feet[0].radius,
+        centre_of_mass=(data.subtree_com[base] - data.xpos[base]) @ rotation,
+    )
+
+
+def _bodies_of_legs(robot: Robot, geoms: np.ndarray) -> np.ndarray | None:
+    """Bodies `(2, 6)` from hip to foot; None unless there are two feet, six links below the base."""
+    if len(geoms) != 2 or robot.free_joint is None:
+        return None
+    chains = []
+    for geom in geoms:
+        chain = [int(robot.model.geom_bodyid[geom])]
+        while len(chain) < len(_LEG_AXES):
+            chain.append(int(robot.model.body_parentid[chain[-1]]))
+        if int(robot.model.body_parentid[chain[-1]]) != robot.free_joint.body:
+            return None
+        chains.append(chain[::-1])
+    return np.array(chains)
+
+
+def _is_known_leg(
+    robot: Robot, bodies: np.ndarray, joints: np.ndarray, geoms: np.ndarray, places: dict[int, int]
+) -> bool:
+    """Whether the legs are alike and of the one kind that has a solution here."""
+    model = robot.model
+    if (model.body_jntnum[bodies] != 1).any() or any(int(joint) not in places for joint in joints.reshape(-1)):
+        return False
+    offsets, shapes = model.body_pos[bodies], model.geom_pos[geoms]
+    apart = np.concatenate([offsets[:, [1, 2, 5]].reshape(-1), offsets[:, [3, 4], :2].reshape(-1)])
+    facts = (
+        np.allclose(model.jnt_axis[joints], _LEG_AXES),
+        np.allclose(apart, 0.0) and np.allclose(model.jnt_pos[joints], 0.0),
+        np.allclose(model.body_quat[bodies], [1, 0, 0, 0]),
+        np.allclose(offsets[0, 3:], offsets[1, 3:]) and np.allclose(shapes[0], shapes[1]),
+    )
+    return all(facts)
+
+
+def _shoulders(robot: Robot) -> tuple[int, ...]:
+    """Places of the joints that swing the left and the right arm forward; empty unless there are two."""
+    named = [place for place, name in enumerate(robot.joint_names) if _SHOULDER_NAME.search(name)]
+    if len(named) != 2:
+        return ()
+    model = robot.model
+    joints = model.dof_jntid[list(robot.qvel_indices)][named]
+    sideways = model.body_pos[model.jnt_bodyid[joints], 1]
+    return tuple(place for _, place in sorted(zip(-sideways, named)))

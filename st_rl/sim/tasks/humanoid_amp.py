@@ -1,0 +1,37 @@
+"""The task `humanoid-amp`: a humanoid that walks as commanded, in the style of a reference."""
+
+from dataclasses import dataclass, field
+
+from st_rl.sim.backends import PhysicsCfg
+from st_rl.sim.tasks.cfg import ControlCfg
+from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
+from st_rl.sim.tasks.legged_amp import LeggedAmpCfg
+from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, GaitCfg, NoiseCfg, RandomizationCfg, ResetCfg
+
+
+@dataclass
+class HumanoidAmpCfg(LeggedAmpCfg):
+    """Settings of `humanoid-amp`: the robot of `humanoid-walk`, told what to do and shown how."""
+
+    robot: str = "humanoid"
+    """Path of an MJCF file, or the name of a built-in robot."""
+    motions: tuple[str, ...] = ("walk",)
+    """Clips to move like: files, folders, or names of the library's own (walk, walk_0.4, ...)."""
+    physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
+    """How finely physics is computed."""
+    control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
+    """How actions drive the joints."""
+    commands: CommandsCfg = field(
+        default_factory=lambda: CommandsCfg(
+            forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
+        )
+    )
+    """Velocities to follow; the clips that come with the library walk straight ahead."""
+    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5), stance_share=0.6))
+    """The clock that the robot sees, that of the library's clips."""
+    noise: NoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
+    """Noise of the actor's observation."""
+    randomization: RandomizationCfg = field(default_factory=lambda: HumanoidWalkCfg().randomization)
+    """Differences between robots."""
+    reset: ResetCfg = field(default_factory=lambda: HumanoidWalkCfg().reset)
+    """Start of an episode that does not start from the reference."""
