@@ -26,6 +26,7 @@ COMMANDS = (
     "motion",
     "bench",
     "tasks",
+    "robot",
     "doctor",
 )
 

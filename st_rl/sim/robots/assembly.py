@@ -57,8 +57,20 @@ def assemble(
 
 
 def _add_floor(spec: Any) -> None:
-    """Add a plane with tiles, on which motion can be seen."""
+    """Add a plane with tiles, on which motion can be seen, and a sky and light to see it by."""
     mujoco = require_mujoco()
+    if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
+        spec.add_texture(
+            name="st_rl/sky",
+            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+            rgb1=[0.62, 0.74, 0.86],
+            rgb2=[0.95, 0.97, 0.99],
+            width=128,
+            height=768,
+        )
+    spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.45] * 3
+    spec.visual.rgba.haze = [0.75, 0.82, 0.90, 1.0]
     spec.add_texture(
         name="st_rl/floor",
         type=mujoco.mjtTexture.mjTEXTURE_2D,
