@@ -78,7 +78,7 @@ class RoughNoiseCfg(NoiseCfg):
 class QuadrupedRoughCfg(LeggedWalkCfg):
     """Settings of `quadruped-rough`."""
 
-    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=24))
+    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=16))
     """How finely physics is computed; on a GPU a foot can touch up to four triangles at once."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {name: weight for name, (_, weight) in ROUGH_REWARDS.items()}

@@ -1,0 +1,272 @@
+"""Does the quadruped cross rough ground? Trains quadruped-rough, a flat-ground policy and a blind student; judges all.
+
+    python benchmarks/rough.py train --device cuda --seeds 1 2 3      # MuJoCo Warp, 4,096 robots
+    python benchmarks/rough.py judge --seeds 1 2 3                    # CPU, fine physics
+    python benchmarks/rough.py train --policies rough --runs runs/kl -- --algorithm.desired-kl 0.01
+
+    rough     sees the ground around it, its velocity, friction and masses: a teacher
+    flat      quadruped-walk, trained in the same way
+    student   sees what a robot measures and no ground; has a memory, and learned from `rough` with st-rl distill
+
+What follows `--` goes to `st-rl train` of `rough`. Each policy leaves a small folder under --runs; judging needs no
+more. It asks for 0.5 m/s on slopes of 15 degrees, steps of 8 cm and rubble of 5 cm, 64 robots each, from the middle of
+a patch in all directions: a robot succeeds if it gets past everything rough, 3 m away, in time and without a fall. Then
+tracking in the physics of the training beside fine physics on the CPU, and who stays up under pushes, with a heavier
+trunk, on other friction and with latency. Writes benchmarks/results/rough.json (or --out) and a plot beside it.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import describe_machine, write_results
+from robustness import Plan, judge_walk, sim_to_sim, survival_table
+from seeds import with_spread
+
+from st_rl.cli.loading import SavedRun
+from st_rl.cli.run_folder import RunFolder
+from st_rl.sim.tasks import make_task, with_overrides
+
+TASK = "quadruped-rough"
+RESULTS = Path(__file__).parent / "results"
+TRAINED = "trained.json"
+HELD_OUT_SEED = 20_001
+SPEED = 0.5
+POLICIES = ("rough", "flat", "student")
+# Everything that the critic sees is for the teacher; the student's actor sees neither ground nor velocity.
+TEACHER = ("--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.no-observe-scan")
+COURSES = {
+    "slope of 15 degrees, up": "slope_up",
+    "slope of 15 degrees, down": "slope_down",
+    "steps of 8 cm, up": "steps_up",
+    "steps of 8 cm, down": "steps_down",
+    "rubble of 5 cm": "rubble",
+}
+COURSE = {
+    "terrain.kinds": tuple(COURSES.values()),
+    "terrain.num_levels": 1,
+    "terrain.slope": (15.0, 15.0),
+    "terrain.step_height": (0.08, 0.08),
+    "terrain.rubble_height": (0.05, 0.05),
+    "levels.start_levels": (0, 0),
+    "levels.moves": False,
+}
+# What is promised: the smallest share of trials on every course that is good.
+PROMISES = {"rough": 0.9, "student": 0.8}
+CURVES = {"reward": "Train/mean_reward", "level": "Terrain/level", "episode_length": "Train/mean_episode_length"}
+
+
+def train(options: argparse.Namespace, name: str, seed: int) -> None:
+    """One training from the command line; what it took is left in its folder."""
+    run = options.runs / f"{name}_{seed}"
+    command = [sys.executable, "-m", "st_rl"]
+    if name == "student":
+        command += ["distill", str(options.runs / f"rough_{seed}"), TASK]
+    else:
+        command += ["train", TASK if name == "rough" else "quadruped-walk"]
+    iterations = {"rough": options.iterations, "flat": options.flat_iterations, "student": options.student_iterations}
+    command += ["--seed", str(seed), "--log-dir", str(run), "--device", options.device]
+    command += ["--num-envs", str(options.robots), "--iterations", str(iterations[name])]
+    command += ["--runner.keep-last", "1", "--runner.engine", options.engine]
+    command += [*TEACHER, *options.more] if name == "rough" else []
+    began = time.perf_counter()
+    with open(options.runs / f"{name}_{seed}.log", "w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=log)
+    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
+    policy, cfg = load(run, options.device)
+    # In the physics of the training and on its own backend.
+    trained["own_physics"] = judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False, device=options.device)
+    write_results(run / TRAINED, {**trained, "arguments": command[3:], **describe_machine()})
+    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
+        left_over.unlink()
+    row = {key: trained[key] for key in ("training_seconds", "iterations", "steps_per_second")}
+    ends = {key: values[-1] for key, values in trained["curve"].items() if values}
+    print(f"{run.name}: {json.dumps(row)} {json.dumps(ends)} {json.dumps(trained['own_physics'])}", flush=True)
+
+
+def read_progress(run: Path) -> dict[str, Any]:
+    """Wall clock, rate and curves of a training."""
+    with open(run / "progress.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("Perf/total_fps")]
+    first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
+    seconds = first + float(rows[-1]["wall_time"]) - float(rows[0]["wall_time"])
+    steps = 24 * json.loads((run / "run.json").read_text())["num_envs"] * len(rows)
+    shown = rows[:: max(1, len(rows) // 100)]
+    curve = {"seconds": [first + float(row["wall_time"]) - float(rows[0]["wall_time"]) for row in shown]}
+    curve |= {name: [float(row[tag]) for row in shown if row.get(tag)] for name, tag in CURVES.items()}
+    return {
+        # The iterations alone; the command also loads, builds the robots and saves.
+        "training_seconds": seconds,
+        "iterations": len(rows),
+        "steps": steps,
+        "steps_per_second": steps / seconds,
+        "curve": curve,
+    }
+
+
+def load(run: Path, device: str) -> tuple[Any, Any]:
+    """The best policy of a run, and a configuration of rough ground in which its actor sees what it saw in training."""
+    saved = SavedRun(RunFolder(run))
+    env = make_task(saved.source.name, 1, device, cfg=saved.env_config)
+    policy = saved.load_policy(env, saved.run.checkpoint(), device).policy
+    if saved.source.name == TASK:
+        return policy, saved.env_config
+    from st_rl.sim.tasks.quadruped_rough_cfg import QuadrupedRoughCfg
+
+    # The robot that learned on flat ground keeps its gait; it never saw the ground.
+    walk = saved.env_config
+    overrides = {"observe_scan": False, "observe_linear_velocity": walk.observe_linear_velocity, "gait": walk.gait}
+    return policy, with_overrides(QuadrupedRoughCfg(), overrides)
+
+
+def course(cfg: Any) -> Any:
+    """The ground of the judgement."""
+    return with_overrides(cfg, COURSE)
+
+
+def judged_plan() -> Plan:
+    """Of what is compared between simulators and under disturbances."""
+    return Plan(commands=((0.3, 0.7), (0.0, 0.0), (0.0, 0.0)))
+
+
+@torch.inference_mode()
+def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Let robots cross every course once, on the CPU with fine physics; shares that succeed, fall and are too slow."""
+    judged = with_overrides(course(cfg).for_evaluation(fine=True), {"episode_length_s": seconds + 1.0})
+    env: Any = make_task(TASK, robots_each * len(COURSES), "cpu", HELD_OUT_SEED, cfg=judged)
+    policy.actor_critic.forget()
+    env.hold_commands(torch.tensor([[SPEED, 0.0, 0.0]]).repeat(env.num_envs, 1))
+    going = torch.ones(env.num_envs, dtype=torch.bool)
+    success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)
+    took = torch.full((env.num_envs,), torch.nan)
+    obs = env.get_observations()[0]
+    for step in range(round(seconds / env.step_dt)):
+        obs, _, dones, _ = env.step(policy(obs))
+        policy.reset(dones)
+        fell |= going & dones
+        # A robot that ended is back in the middle, and not going any more.
+        going &= ~dones
+        arrives = going & (env.farthest >= env.rim)
+        took[arrives] = (step + 1) * env.step_dt
+        success |= arrives
+        going &= ~arrives
+        if not bool(going.any()):
+            break
+    outcomes = {}
+    for index, name in enumerate(COURSES):
+        mine = env.kind == index
+        outcomes[name] = {
+            "robots": robots_each,
+            "success": float(success[mine].float().mean()),
+            "fell": float(fell[mine].float().mean()),
+            "too_slow": float(going[mine].float().mean()),
+            "seconds": float(took[mine].nanmean()),
+        }
+    return outcomes
+
+
+def judge(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+    """All figures of a policy on the CPU."""
+    run = options.runs / f"{name}_{seed}"
+    trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    policy, cfg = load(run, "cpu")
+    courses = cross(cfg, policy, options.judged, options.seconds)
+    shown = {key: round(row["success"], 2) for key, row in courses.items()}
+    worst = min(row["success"] for row in courses.values())
+    print(f"{run.name}: {worst:.0%} on the hardest, {shown}", flush=True)
+    figures: dict[str, Any] = {"courses": courses, "worst": worst, "training": trained}
+    if name in PROMISES:
+        figures["holds"] = worst >= PROMISES[name]
+    if not options.courses_only:
+        own = trained.get("own_physics") or judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False)
+        figures["sim_to_sim"] = sim_to_sim(own, judge_walk(TASK, course(cfg), policy, judged_plan()))
+        print(f"{run.name}: tracking lost to fine physics {figures['sim_to_sim']['tracking_loss']:.1%}", flush=True)
+        if name != "flat":
+            figures["survival"] = survival_table(TASK, course(cfg), policy, judged_plan(), report=print)
+    return figures
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Success on each course, and the level of the teachers over the seconds of their training."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no matplotlib here, no plot")
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (bars, curve) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained", width_ratios=(3, 2))
+    seeds = list(results["seeds"].values())
+    names = [name for name in POLICIES if all(name in row for row in seeds)]
+    for index, name in enumerate(names):
+        means = [sum(row[name]["courses"][c]["success"] for row in seeds) / len(seeds) for c in COURSES]
+        places = [place + (index - (len(names) - 1) / 2) * 0.27 for place in range(len(COURSES))]
+        bars.bar(places, means, width=0.25, label=name)
+    bars.set_xticks(range(len(COURSES)), [name.replace(", ", "\n").replace(" of ", "\n") for name in COURSES])
+    bars.set(ylabel="share that crosses", ylim=(0, 1.05))
+    bars.legend(loc="lower left")
+    for seed, row in results["seeds"].items():
+        learned = row.get("rough", {}).get("training", {}).get("curve")
+        if learned:
+            curve.plot(learned["seconds"][: len(learned["level"])], learned["level"], label=f"seed {seed}")
+    curve.set(xlabel="seconds of training", ylabel="mean level")
+    figure.savefig(path, dpi=110)
+
+
+def parse_options() -> argparse.Namespace:
+    own, more = sys.argv[1:], []
+    if "--" in own:
+        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
+    parser.add_argument("--iterations", type=int, default=1000, help="of the policy for rough ground")
+    parser.add_argument("--flat-iterations", type=int, default=300)
+    parser.add_argument("--student-iterations", type=int, default=300)
+    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
+    parser.add_argument("--judged", type=int, default=64, help="robots on each course")
+    parser.add_argument("--seconds", type=float, default=12.0, help="in which a course must be crossed")
+    parser.add_argument("--courses-only", action="store_true", help="judge crossing and nothing else")
+    parser.add_argument("--runs", type=Path, default=Path("runs/rough"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "rough.json")
+    options = parser.parse_args(own)
+    options.more = more
+    options.device = "cuda:0" if options.device == "cuda" else options.device
+    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    if options.stage == "train":
+        for seed in options.seeds:
+            for name in options.policies:
+                train(options, name, seed)
+        return
+    settings = {"speed": SPEED, "robots_each": options.judged, "seconds": options.seconds}
+    seeds = {
+        str(seed): {
+            name: judge(options, name, seed) for name in options.policies if (options.runs / f"{name}_{seed}").is_dir()
+        }
+        for seed in options.seeds
+    }
+    results = {"benchmark": "rough", "promises": PROMISES, "settings": settings, **describe_machine(), "seeds": seeds}
+    results = with_spread(results)
+    write_results(options.out, results)
+    plot(results, options.out.with_suffix(".png"))
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
