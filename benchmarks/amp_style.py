@@ -1,13 +1,14 @@
-"""Does a robot move like its reference? Trains quadruped-amp with APPO beside plain PPO and measures both.
+"""Does a robot move like its reference? Trains a task with motion priors with APPO beside plain PPO and measures both.
 
     python benchmarks/amp_style.py --device cuda --iterations 300 --jobs 3            # MuJoCo Warp, 4,096 robots
     python benchmarks/amp_style.py --device cpu --minutes 9.5                         # MuJoCo, at most 10 minutes a run
     python benchmarks/amp_style.py --device cuda --iterations 900 --seeds 1 --gaits trot --only appo --name no_collapse
+    python benchmarks/amp_style.py --task humanoid-amp --device cuda --iterations 800 --jobs 2
 
 Plain PPO has the same task and the same reward and never sees a reference. Judged without noise, with fine physics,
 from the default pose, at the speeds of the clips: error of the mean speed, distance to the reference over a gait cycle
 in joint space at the phase where it is least, and phases of the contacts. The discriminator is not asked.
-Writes benchmarks/results/amp_style.json (or --out), and keeps the runs under --folder.
+Writes benchmarks/results/amp_style.json (for another task its name, or --out), and keeps the runs under --folder.
 """
 
 import argparse
@@ -19,8 +20,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import describe_machine, write_results
 from st_rl.cli.environment_facts import num_cores
 from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.datasets.biped_gaits import BIPED_GAITS
 from st_rl.datasets.gaits import GAITS
 from st_rl.runners import build_runner
 from st_rl.sim.evaluation import make_judged_task
@@ -44,9 +47,25 @@ from st_rl.sim.tasks import find_task, make_task, with_overrides
 from st_rl.sim.tasks.training import ppo_config
 
 RESULTS = Path(__file__).parent / "results"
-SPEEDS = (0.3, 0.5, 0.7, 0.9)
 ROBOTS_EACH = 4
 SETTLE_S, WALK_S = 2.0, 8.0
+
+
+class Reference(NamedTuple):
+    """What a task is compared with."""
+
+    gaits: Mapping[str, Any]
+    """The gaits of its clips, with `offsets` and `period_s`."""
+    speeds: tuple[float, ...]
+    """The speeds of the clips, m/s."""
+    closer: float
+    """How much closer to them APPO should be than plain PPO, as a share."""
+
+
+REFERENCES = {
+    "quadruped-amp": Reference(GAITS, (0.3, 0.5, 0.7, 0.9), closer=0.5),
+    "humanoid-amp": Reference(BIPED_GAITS, (0.2, 0.4, 0.6, 0.8), closer=0.4),
+}
 
 
 def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
@@ -54,15 +73,15 @@ def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
     overrides: dict[str, Any] = {"motions": (gait,), **options.env}
     if algorithm == "ppo":
         overrides["style.start_share"] = 0.0
-    return with_overrides(find_task("quadruped-amp").cfg(), overrides)
+    return with_overrides(find_task(options.task).cfg(), overrides)
 
 
 def training_config(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
     """How to train: what the task suggests, and for plain PPO the same without a discriminator."""
-    config = find_task("quadruped-amp").training_config()
+    config = find_task(options.task).training_config()
     hidden = tuple(config["policy"]["actor_hidden_dims"])
     if algorithm == "ppo":
-        config = ppo_config("quadruped-amp", config["max_iterations"], hidden)
+        config = ppo_config(options.task, config["max_iterations"], hidden)
     config |= {"save_interval": 1_000_000, "keep_best": False, "engine": options.engine}
     for name, value in options.set.items() if algorithm == "appo" else ():
         *path, last = name.split(".")
@@ -97,16 +116,17 @@ def walk(task: Any, policy: Any, commands: torch.Tensor) -> dict[str, torch.Tens
     return {name: torch.stack(values)[settled:] for name, values in rows.items()}
 
 
-def reference_cycle(task: Any, gait: str, speed: float) -> torch.Tensor:
+def reference_cycle(task: Any, gait: str, period_s: float, speed: float) -> torch.Tensor:
     """One stride `(P, J)` of the clip of a gait at a speed."""
     clip = next(clip for clip in task.reference.clips if clip.name == f"{gait}_{speed:g}")
     joint_pos = torch.from_numpy(clip.joint_pos)
-    return gait_cycles(joint_pos, 1.0 / GAITS[gait].period_s, 1.0 / clip.fps, POINTS)[0].float()
+    return gait_cycles(joint_pos, 1.0 / period_s, 1.0 / clip.fps, POINTS)[0].float()
 
 
-def judge(task: Any, policy: Any, gait: str) -> dict[str, Any]:
+def judge(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, Any]:
     """The figures of a policy beside the reference of a gait."""
-    speeds = [speed for speed in SPEEDS for _ in range(ROBOTS_EACH)]
+    moves = reference.gaits[gait]
+    speeds = [speed for speed in reference.speeds for _ in range(ROBOTS_EACH)]
     commands = torch.tensor([[speed, 0.0, 0.0] for speed in speeds])
     seen = walk(task, policy, commands)
     standing = ~seen["fell"][-1]
@@ -115,18 +135,20 @@ def judge(task: Any, policy: Any, gait: str) -> dict[str, Any]:
     offsets = contact_offsets(seen["contact"], frequency, task.step_dt)
     distances = torch.cat(
         [
-            joint_distance(seen["joint_pos"][:, rows], reference_cycle(task, gait, speed), task.step_dt)
-            for speed, rows in ((speed, [i for i, s in enumerate(speeds) if s == speed]) for speed in SPEEDS)
+            joint_distance(seen["joint_pos"][:, rows], reference_cycle(task, gait, moves.period_s, speed), task.step_dt)
+            for speed, rows in ((speed, [i for i, s in enumerate(speeds) if s == speed]) for speed in reference.speeds)
         ]
     )
-    expected = torch.tensor(GAITS[gait].offsets) - GAITS[gait].offsets[0]
+    expected = torch.tensor(moves.offsets) - moves.offsets[0]
     errors = offset_error(offsets, expected.double())
     return {
         "falls": int((~standing).sum()),
         "speed_error": float((mean_speed - commands[:, 0]).abs().mean()),
         "speed_error_now": float((seen["velocity"] - commands[:, 0]).abs().mean()),
         "joint_distance": float(distances.mean()),
-        "joint_distance_by_speed": {f"{s:g}": float(d.mean()) for s, d in zip(SPEEDS, distances.split(ROBOTS_EACH))},
+        "joint_distance_by_speed": {
+            f"{s:g}": float(d.mean()) for s, d in zip(reference.speeds, distances.split(ROBOTS_EACH))
+        },
         "stride_hz": float(frequency.median()),
         "contact_offsets": [round(float(x), 3) for x in _circular_mean(offsets)],
         "expected_offsets": expected.tolist(),
@@ -143,11 +165,12 @@ def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
 def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     """One run, and its figures beside every reference that it is compared with."""
     gait, algorithm, seed = options.one[0], options.one[1], int(options.one[2])
+    reference = REFERENCES[options.task]
     torch.set_num_threads(1)
     use_tensor_cores(options.device)
     seed_everything(seed)
     config = task_config(gait, algorithm, options)
-    env = make_task("quadruped-amp", options.robots, options.device, seed, cfg=config)
+    env = make_task(options.task, options.robots, options.device, seed, cfg=config)
     folder = options.folder / f"{gait}_{algorithm}_{seed}"
     training = training_config(algorithm, options)
     if options.device == "cpu":
@@ -174,8 +197,9 @@ def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     result["curves"] = read_curves(folder / "progress.csv")
     for compared in [gait] if algorithm == "appo" else options.gaits:
         cfg = with_overrides(config, {"motions": (compared,)})
-        task = make_judged_task("quadruped-amp", cfg, len(SPEEDS) * ROBOTS_EACH, SETTLE_S + WALK_S, 20_001, fine=True)
-        result.setdefault("judged", {})[compared] = judge(task, policy, compared)
+        robots = len(reference.speeds) * ROBOTS_EACH
+        task = make_judged_task(options.task, cfg, robots, SETTLE_S + WALK_S, 20_001, fine=True)
+        result.setdefault("judged", {})[compared] = judge(task, policy, reference, compared)
     return result
 
 
@@ -213,7 +237,7 @@ def collapse_figures(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def summarise(results: list[dict[str, Any]], gaits: list[str]) -> dict[str, Any]:
+def summarise(results: list[dict[str, Any]], gaits: list[str], closer: float) -> dict[str, Any]:
     """Means over seeds, gait by gait, and whether the promises hold."""
     table: dict[str, Any] = {}
     for gait in gaits:
@@ -239,7 +263,7 @@ def summarise(results: list[dict[str, Any]], gaits: list[str]) -> dict[str, Any]
             row["closer"] = 1.0 - row["appo"]["joint_distance"] / row["ppo"]["joint_distance"]
             row["speed_error_difference"] = row["appo"]["speed_error"] - row["ppo"]["speed_error"]
             row["holds"] = (
-                row["closer"] >= 0.5
+                row["closer"] >= closer
                 and row["speed_error_difference"] <= 0.03
                 and row["appo"]["offset_error_largest"] <= 0.15
             )
@@ -294,9 +318,10 @@ def plot(source: Path) -> Path:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    results = json.loads(source.read_text())["results"]
+    content = json.loads(source.read_text())
+    results, gaits = content["results"], list(content["summary"])
     figure, (bars, curve) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for place, gait in enumerate(GAITS):
+    for place, gait in enumerate(gaits):
         for shift, (algorithm, colour) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
             values = [
                 r["judged"][gait]["joint_distance"]
@@ -306,10 +331,13 @@ def plot(source: Path) -> Path:
             at = place + 0.36 * shift
             bars.bar(at, statistics.mean(values), 0.32, color=colour, label=algorithm.upper() if place == 0 else None)
             bars.plot([at] * len(values), values, "k.", markersize=4)
-    bars.set(title="distance to the reference over a stride, rad", xticks=[0.18, 1.18, 2.18], xticklabels=list(GAITS))
+    places = [place + 0.18 for place in range(len(gaits))]
+    bars.set(title="distance to the reference over a stride, rad", xticks=places, xticklabels=gaits)
     bars.legend()
     beside = source.with_name("no_collapse.json")
-    if beside.is_file():
+    if content["benchmark"] != "amp_style":
+        curve.remove()
+    elif beside.is_file():
         curves = json.loads(beside.read_text())["results"][0]["curves"]
         for name, label in (("Train/amp_policy_accuracy", "robot"), ("Train/amp_expert_accuracy", "reference")):
             steps = [1200 * number / len(curves[name]) for number in range(len(curves[name]))]
@@ -323,9 +351,10 @@ def plot(source: Path) -> Path:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="quadruped-amp", choices=list(REFERENCES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
-    parser.add_argument("--gaits", nargs="+", default=list(GAITS), choices=list(GAITS))
+    parser.add_argument("--gaits", nargs="+", help="all of the task by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--iterations", type=int, default=100_000)
     parser.add_argument("--minutes", type=float, default=9.5, help="of training, at most")
@@ -336,12 +365,17 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--env", type=json.loads, default={}, help='settings of the task: {"style.start_share": 1.0}')
     parser.add_argument("--judge-threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
-    parser.add_argument("--name", default="amp_style")
+    parser.add_argument("--name", help="amp_style, for another task its name, by default")
     parser.add_argument("--out", type=Path, help="results file; benchmarks/results/NAME.json by default")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a results file, and no_collapse.json beside it")
     parser.add_argument("--one", nargs=3, metavar=("GAIT", "ALGORITHM", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    gaits = list(REFERENCES[options.task].gaits)
+    options.gaits = options.gaits or gaits
+    if unknown := set(options.gaits) - set(gaits):
+        parser.error(f"{options.task} has no gait {', '.join(sorted(unknown))}; it has {', '.join(gaits)}")
+    options.name = options.name or ("amp_style" if options.task == "quadruped-amp" else options.task.replace("-", "_"))
     options.env = {key: tuple(v) if isinstance(v, list) else v for key, v in options.env.items()}
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
     return options
@@ -359,7 +393,7 @@ def main() -> None:
         options.write.write_text(json.dumps(result))
         return
     results = run_all(options)
-    summary = summarise(results, options.gaits)
+    summary = summarise(results, options.gaits, REFERENCES[options.task].closer)
     print(json.dumps(summary, indent=1))
     named = {k: v for k, v in vars(options).items() if k not in ("one", "write", "plot") and not isinstance(v, Path)}
     content = {
