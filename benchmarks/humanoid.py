@@ -61,10 +61,19 @@ def train(options: argparse.Namespace, seed: int) -> None:
     )
     trained["arguments"] = command[5:] + options.more
     write_results(run / TRAINED, trained)
-    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
-        left_over.unlink()
+    keep_the_policy(run)
     row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
     print(f"seed {seed}: {json.dumps(row)} {json.dumps(trained['judged_on_its_own_backend'])}", flush=True)
+
+
+def keep_the_policy(run: Path) -> None:
+    """Throw away what only a resumed training would need, which is most of a run."""
+    best = run / "best.pt"
+    saved = torch.load(best, map_location="cpu", weights_only=True)
+    needless = ("optimizer_state_dict", "rng_state_dict", "runner_state_dict", "env_state_dict")
+    torch.save({name: value for name, value in saved.items() if name not in needless}, best)
+    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
+        left_over.unlink()
 
 
 def read_progress(run: Path) -> dict[str, Any]:
