@@ -18,7 +18,7 @@ FREE_VELOCITY = torch.tensor([1.0, -1, 1, -1, 1, -1])
 
 def symmetry_of(task):
     mirror = task.mirror
-    joints = joint_mirror(mirror["joint_names"])
+    joints = joint_mirror(mirror["joint_names"], mirror["joint_signs"])
     obs = observation_mirror(task.obs_segments, mirror["obs"], joints)
     return Symmetry(obs, joints, observation_mirror(task.critic_obs_segments, mirror["critic_obs"], joints))
 

@@ -12,6 +12,7 @@ from st_rl.cli import main
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.sim.robots import Robot
 from st_rl.sim.tasks import make_task
+from tests.sim.test_mirror import ALIKE, QUIET, symmetry_of, write_mirrored_pairs
 
 # Legs in the order RL, FR, FL, RR, no actuators, the hip axes of the left legs turned round, several shapes in a foot.
 FOREIGN = """
@@ -171,6 +172,22 @@ def test_mirror_signs_are_those_of_the_axes(describe):
     # The roll axes of the left are turned round: a mirrored pose has the same angle, which the name would get wrong.
     assert mirror.signs == (1,) * 12
     assert joint_mirror(robot.joint_names).signs.tolist() == [-1, 1, 1] * 4
+
+
+def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(describe):
+    path = describe("self_collisions: false\naction_scale: {'.*': 0.2, '.*_knee': 0.3}")
+    env = make_task("quadruped-walk", 8, seed=3, robot=str(path), **QUIET, **ALIKE)
+    symmetry = symmetry_of(env)
+    write_mirrored_pairs(env, symmetry.actions)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(8):
+        actions = torch.randn(8, 12, generator=generator)
+        actions[1::2] = symmetry.actions(actions[::2])
+        obs, rewards, _, infos = env.step(actions)
+        torch.testing.assert_close(obs[1::2], symmetry.obs(obs[::2]), atol=2e-3, rtol=1e-3)
+        seen = infos["observations"]["critic"]
+        torch.testing.assert_close(seen[1::2], symmetry.critic_obs(seen[::2]), atol=2e-3, rtol=1e-3)
+        torch.testing.assert_close(rewards[1::2], rewards[::2], atol=1e-3, rtol=1e-3)
 
 
 def test_walking_task_trots_with_it(describe):

@@ -172,16 +172,23 @@ class Robot:
         return tuple(foot for row in zip(right, left) for foot in row)
 
     def mirror(self) -> Mirror:
-        """Counterparts of joints and feet on the other side, measured in the default pose; ValueError without any."""
+        """Counterparts of joints and feet on the other side, measured on the model; ValueError without any."""
         base = self.require_locomotion("mirror").body
         joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
         feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
-        found = find_mirror(self.model, posed(self.model, self.default_qpos), base, joints, feet)
+        try:
+            found = find_mirror(self.model, posed(self.model, self.default_qpos), base, joints, feet)
+        except ValueError:
+            # A lopsided pose hides the symmetry of the robot; then the pose is what the error is about.
+            found = find_mirror(self.model, posed(self.model, self.model.qpos0), base, joints, feet)
         pose = self.default_joint_pos
         apart = np.abs(pose - pose[list(found.joints)] * found.signs)
         if apart.max() > _POSE_TOLERANCE:
             name = self.joint_names[int(apart.argmax())]
-            raise ValueError(f"the default pose of {self.path} has no mirror symmetry at '{name}'")
+            raise ValueError(
+                f"the default pose of {self.path} has no mirror symmetry at '{name}': give left and right joints "
+                "the same angles"
+            )
         return found
 
     def require_locomotion(self, task: str) -> FreeJoint:

@@ -10,7 +10,7 @@ from st_rl.sim.tasks import rewards as terms
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.joint_control import Columns, JointControl
 from st_rl.sim.tasks.legged_walk_cfg import REWARDS, LeggedWalkCfg, random_ranges, scale_row
-from st_rl.sim.tasks.mirror import walk_mirror
+from st_rl.sim.tasks.mirror import side_names, walk_mirror
 from st_rl.sim.tasks.randomization import NUM_PROPERTIES, randomize
 from st_rl.sim.tasks.rotation import rotate_inverse
 from st_rl.sim.tasks.task import Task, Term
@@ -123,8 +123,11 @@ class LeggedWalk(Task):
     def mirror(self) -> dict[str, Any]:
         """What `symmetry_cfg` has to know about this task: joints, and how each segment looks in a mirror."""
         layouts = (self.obs_segments, self.critic_obs_segments)
-        obs, critic_obs = walk_mirror(self.robot, self.cfg.gait.offsets, *layouts)
-        return {"joint_names": list(self.robot.joint_names), "obs": obs, "critic_obs": critic_obs}
+        obs, critic_obs = walk_mirror(self.robot, self._foot_offsets.tolist(), *layouts)
+        joints = self.robot.mirror()
+        names = side_names(joints.joints)
+        signs = {f"^{name}$": sign for name, sign in zip(names, joints.signs)}
+        return {"joint_names": names, "joint_signs": signs, "obs": obs, "critic_obs": critic_obs}
 
     @property
     def torques(self) -> torch.Tensor:

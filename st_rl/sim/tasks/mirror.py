@@ -3,9 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from st_rl.datasets.processing import mirrored_joints, other_side
 from st_rl.sim.robots import Robot
 from st_rl.utils.config import unknown_name_message
 
@@ -26,25 +23,17 @@ _KINDS: dict[str, str] = {
 }
 
 
-def walk_mirror(robot: Robot, gait_offsets: Sequence[float], *segments: Mapping[str, Any]) -> list[dict[str, Any]]:
+def walk_mirror(robot: Robot, foot_phases: Sequence[float], *segments: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The kind of every segment, as `observation_mirror` takes it, for each of these layouts.
 
-    ValueError for a robot whose default pose has no left-right symmetry, for a gait that is another one in the mirror,
-    and for a segment whose mirror image is not known.
+    `foot_phases` are in the order of the robot's feet. ValueError for a robot whose default pose has no left-right
+    symmetry, for a gait that is another one in the mirror, and for a segment whose mirror image is not known.
     """
-    names = [foot.name for foot in robot.feet]
-    order, signs = mirrored_joints(robot.joint_names)
-    pose = robot.default_joint_pos
-    mirrored = pose[order] * signs
-    if not np.allclose(pose, mirrored, atol=1e-6):
-        joint = robot.joint_names[int(np.abs(pose - mirrored).argmax())]
-        raise ValueError(
-            f"the default pose of {robot.path} has no mirror symmetry at '{joint}': "
-            "give left and right joints the same angles, or do without symmetry_cfg"
-        )
+    partners = robot.mirror().feet
+    names = side_names(partners)
     kinds: dict[str, Any] = {
         **_KINDS,
-        "clock": _clock_signs(gait_offsets, other_side(names).tolist()),
+        "clock": _clock_signs(foot_phases, partners),
         "foot_contact": {"names": names},
         "foot_height": {"names": names},
     }
@@ -55,6 +44,12 @@ def walk_mirror(robot: Robot, gait_offsets: Sequence[float], *segments: Mapping[
                 raise ValueError(unknown_name_message("segment with a mirror image", name, kinds))
         layouts.append({name: kinds[name] for name in layout})
     return layouts
+
+
+def side_names(partners: Sequence[int]) -> list[str]:
+    """Names that say which is whose mirror image, whatever those of the robot's file say."""
+    sides = ("left", "middle", "right")
+    return [f"{sides[(i > partner) - (i < partner) + 1]}_{min(i, partner)}" for i, partner in enumerate(partners)]
 
 
 def _clock_signs(offsets: Sequence[float], partners: Sequence[int]) -> list[int]:
