@@ -1,0 +1,128 @@
+"""Do robots of somebody else walk, brought in by a description and nothing else? The Unitree Go1 and G1 of mjlab.
+
+    pip install --no-deps mjlab                                                # only its MJCF files are used
+    python benchmarks/own_robot.py train go1 --device cuda --seeds 1 2 3       # MuJoCo Warp, 4,096 robots
+    python benchmarks/own_robot.py train go1 --device cpu --minutes 5 --threads 1 --runs runs/own_robot_cpu
+    python benchmarks/own_robot.py judge go1 g1                                # CPU, fine physics
+
+What follows `--` goes to `st-rl train`. Judging reads the folders under --runs and writes
+benchmarks/results/own_robot.json
+(or --out): falls, errors of the mean speed and of turning of 64 robots over 20 s, and the training that led to them.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from humanoid import keep_the_policy, read_progress
+from machine import describe_machine, write_results
+
+from st_rl.cli.loading import SavedRun
+from st_rl.cli.run_folder import RunFolder
+from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+TRAINED = "trained.json"
+
+
+class Setup(NamedTuple):
+    """How one robot is trained and judged."""
+
+    task: str
+    plan: EvaluationPlan
+    iterations: int
+    options: tuple[str, ...] = ()
+    """Further options of `st-rl train`."""
+
+
+SETUPS = {
+    "go1": Setup("quadruped-walk", EvaluationPlan(), 300),
+    "g1": Setup(
+        "humanoid-walk",
+        EvaluationPlan(forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(-0.5, 0.5)),
+        800,
+        # Feet of three capsules touch at six points each; wrists are held still like the rest of the arms.
+        ("--env.physics.max-contacts", "20", "--env.posture-joints", "hip_roll|hip_yaw|waist|shoulder|elbow|wrist"),
+    ),
+}
+
+
+def train(options: argparse.Namespace, robot: str, seed: int) -> None:
+    """One training from the command line; what it took is left in its folder."""
+    setup, run = SETUPS[robot], options.runs / f"{robot}_{seed}"
+    file = f"examples/robots/{robot}.yaml"
+    command = [sys.executable, "-m", "st_rl", "train", setup.task, "--env.robot", file, "--seed", str(seed)]
+    command += ["--device", options.device, "--log-dir", str(run.resolve()), "--runner.keep-last", "1"]
+    command += ["--iterations", str(options.iterations or setup.iterations), *setup.options]
+    for name in ("num_envs", "minutes", "threads"):
+        value = getattr(options, name)
+        command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    began = time.perf_counter()
+    with open(options.runs / f"{robot}_{seed}.log", "w") as log:
+        subprocess.run([*command, *options.more], check=True, stdout=log, stderr=log, cwd=ROOT)
+    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
+    trained |= {**describe_machine(), "arguments": command[3:] + options.more}
+    write_results(run / TRAINED, trained)
+    keep_the_policy(run)
+    row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
+    print(f"{robot}, seed {seed}: {json.dumps(row)}", flush=True)
+
+
+def judge(run: Path, setup: Setup) -> dict[str, Any]:
+    """Figures of the best policy of a run on the CPU with fine physics."""
+    saved = SavedRun(RunFolder(run))
+    plan = setup.plan
+    task = make_judged_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
+    policy = saved.load_policy(task, saved.run.checkpoint(), "cpu").policy
+    walk, _ = evaluate_walk(task, policy, plan)
+    trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    names = ("falls", "forward_error", "sideways_error", "turning_error", "foot_clearance", "push_survival")
+    print(f"{run.name}: {json.dumps({name: walk.get(name) for name in names})}", flush=True)
+    return {"walk": walk, "training": trained}
+
+
+def parse_options() -> argparse.Namespace:
+    own, more = sys.argv[1:], []
+    if "--" in own:
+        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("robot", nargs="+", choices=tuple(SETUPS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--num-envs", type=int, help="robots; 4,096 on a GPU, what the task says on a CPU")
+    parser.add_argument("--iterations", type=int)
+    parser.add_argument("--minutes", type=float, help="of training, at most")
+    parser.add_argument("--threads", type=int, help="of torch")
+    parser.add_argument("--runs", type=Path, default=Path("runs/own_robot"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "own_robot.json")
+    options = parser.parse_args(own)
+    options.more = more
+    if options.num_envs is None and options.device.startswith("cuda"):
+        options.num_envs = 4096
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    if options.stage == "train":
+        for robot in options.robot:
+            for seed in options.seeds:
+                train(options, robot, seed)
+        return
+    found: dict[str, Any] = {}
+    for robot in options.robot:
+        runs = {seed: options.runs / f"{robot}_{seed}" for seed in options.seeds}
+        found[robot] = {str(seed): judge(run, SETUPS[robot]) for seed, run in runs.items() if run.is_dir()}
+    write_results(options.out, {"benchmark": "own_robot", **describe_machine(), "robots": found})
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
