@@ -73,7 +73,7 @@ def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["make", "trott"], "'trott' is no gait (trot, pace, bound, all), and as a run: no run 'trott'"),
+        (["make", "trott"], "'trott' is no gait (trot, pace, bound, all, walk), and as a run: no run 'trott'"),
         (["make", "trot", "--speeds"], "--speeds names no speed"),
         (["make", "trot", "--strides", "0"], "strides is 0; a gait needs more than 0"),
         (["make", "trot", "--fps", "0"], "fps is 0.0; a gait needs more than 0"),

@@ -27,8 +27,8 @@ class HumanoidAmpCfg(LeggedAmpCfg):
         )
     )
     """Velocities to follow; the clips that come with the library walk straight ahead."""
-    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5), stance_share=0.6))
-    """The clock that the robot sees, that of the library's clips."""
+    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_share=0.6))
+    """The clock that the robot sees, that of the library's clips: the right foot follows the left one."""
     noise: NoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: HumanoidWalkCfg().randomization)
