@@ -61,18 +61,18 @@ def train(options: argparse.Namespace, seed: int) -> None:
     )
     trained["arguments"] = command[5:] + options.more
     write_results(run / TRAINED, trained)
-    keep_the_policy(run)
+    keep_the_policies(run)
     row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
     print(f"seed {seed}: {json.dumps(row)} {json.dumps(trained['judged_on_its_own_backend'])}", flush=True)
 
 
-def keep_the_policy(run: Path) -> None:
-    """Throw away what only a resumed training would need, which is most of a run."""
-    best = run / "best.pt"
-    saved = torch.load(best, map_location="cpu", weights_only=True)
+def keep_the_policies(run: Path) -> None:
+    """Throw away what only a resumed training would need, which is most of a run; best and last policy stay."""
     needless = ("optimizer_state_dict", "rng_state_dict", "runner_state_dict", "env_state_dict")
-    torch.save({name: value for name, value in saved.items() if name not in needless}, best)
-    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
+    for path in run.glob("*.pt"):
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        torch.save({name: value for name, value in saved.items() if name not in needless}, path)
+    for left_over in run.glob("events.*"):
         left_over.unlink()
 
 
@@ -105,17 +105,17 @@ CURVES = {
 }
 
 
-def load(run: Path, device: str) -> tuple[Any, Any]:
-    """The best policy of a run, and the configuration of its task."""
+def load(run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
+    """A policy of a run, and the configuration of its task."""
     saved = SavedRun(RunFolder(run))
     env = make_task(TASK, 1, device, cfg=saved.env_config)
-    return saved.load_policy(env, saved.run.checkpoint(), device).policy, saved.env_config
+    return saved.load_policy(env, saved.run.checkpoint(checkpoint), device).policy, saved.env_config
 
 
-def judge(run: Path, with_survival: bool) -> dict[str, Any]:
+def judge(run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
     """All figures of a policy on the CPU."""
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
-    policy, config = load(run, "cpu")
+    policy, config = load(run, "cpu", checkpoint)
     plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TURNING, push_speed=0.0)
     task = make_judged_task(TASK, config, plan.robots, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
@@ -170,6 +170,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=800)
     parser.add_argument("--minutes", type=float, help="of training, at most")
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
+    parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to judge")
     parser.add_argument("--no-survival", action="store_true", help="judge the walk only")
     parser.add_argument("--runs", type=Path, default=Path("runs/humanoid"))
     parser.add_argument("--out", type=Path, default=RESULTS / "humanoid.json")
@@ -186,8 +187,19 @@ def main() -> None:
         for seed in options.seeds:
             train(options, seed)
         return
-    seeds = {str(seed): judge(options.runs / f"seed_{seed}", not options.no_survival) for seed in options.seeds}
-    results = with_spread({"benchmark": "humanoid", "promises": PROMISES, **describe_machine(), "seeds": seeds})
+    seeds = {
+        str(seed): judge(options.runs / f"seed_{seed}", options.checkpoint, not options.no_survival)
+        for seed in options.seeds
+    }
+    results = with_spread(
+        {
+            "benchmark": "humanoid",
+            "promises": PROMISES,
+            "checkpoint": options.checkpoint,
+            **describe_machine(),
+            "seeds": seeds,
+        }
+    )
     write_results(options.out, results)
     plot(results, options.out.with_suffix(".png"))
     print(f"written to {options.out}")
