@@ -72,14 +72,15 @@ def _joint_table(robot: Robot) -> Any:
 
     mirror = _mirror(robot)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("", "joint", "default", "from", "to", "stiffness", "damping", "effort", "action", "mirror"):
+    scaled = ["action"] if robot.action_scale is not None else []
+    for column in ("", "joint", "default", "from", "to", "stiffness", "damping", "effort", *scaled, "mirror"):
         table.add_column(column, justify="left" if column == "joint" else "right", no_wrap=True)
     for i, name in enumerate(robot.joint_names):
         numbers = [robot.default_joint_pos[i], *robot.joint_range[i]]
         numbers += [robot.stiffness[i], robot.damping[i], robot.effort_limit[i]]
-        scale = "" if robot.action_scale is None else f"{robot.action_scale[i]:.3g}"
+        numbers += [] if robot.action_scale is None else [robot.action_scale[i]]
         image = "" if isinstance(mirror, str) else f"{'-' if mirror.signs[i] < 0 else '+'}{mirror.joints[i]}"
-        table.add_row(str(i), name, *(f"{number:.3g}" for number in numbers), scale, image)
+        table.add_row(str(i), name, *(f"{number:.3g}" for number in numbers), image)
     return table
 
 

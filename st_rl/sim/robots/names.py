@@ -36,7 +36,7 @@ def nearest_words(pattern: str, names: Sequence[str]) -> str:
     """The end of an error text: the names that look most like the pattern, then the first of all of them."""
     names = [name for name in names if name]
     bare = re.sub(r"[^A-Za-z0-9_]", "", pattern)
-    close = difflib.get_close_matches(bare, names, n=3, cutoff=0.5) or [name for name in names if bare and bare in name]
+    close = [name for name in names if bare and bare in name] or difflib.get_close_matches(bare, names, cutoff=0.75)
     hint = f"did you mean {' or '.join(repr(name) for name in close[:3])}? " if close else ""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{hint}there are: {', '.join(names[:_SHOWN]) or 'none'}{more}"
