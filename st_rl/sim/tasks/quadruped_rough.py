@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks import parkour_rewards
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.height_field import Ground, add_height_field
@@ -38,8 +37,8 @@ class QuadrupedRough(LeggedWalk):
     """`(N, 2)` world x and y of the base from the middle of its patch, m."""
     heading: torch.Tensor
     """`(N,)` direction in which the robot looks, from the world's x axis to the left, rad."""
-    num_knee_contacts: torch.Tensor
-    """`(N,)` knees that touch something."""
+    height_scan: torch.Tensor
+    """`(N, S)` heights of the ground around the base, zero where a robot in its default pose would stand, m."""
 
     def __init__(
         self, cfg: QuadrupedRoughCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
@@ -88,10 +87,6 @@ class QuadrupedRough(LeggedWalk):
         self._offsets = torch.cat([hips, torch.cartesian_prod(*rows)]).to(device)
         self._foot_places = torch.tensor([f.position + axis for f in self.robot.feet for axis in (0, 1)], device=device)
         self._foot_heights = torch.tensor([f.position + 2 for f in self.robot.feet], device=device)
-        model = self.robot.model
-        geoms = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == self._base.body)
-        is_trunk = {sensor_address(model, g, "contact") for g in geoms}
-        self._trunk_sensors = torch.tensor([float(a in is_trunk) for a in self.robot.fall_sensors], device=device)
 
     # ---- the state -----------------------------------------------------------------------------------------------
 
@@ -114,7 +109,6 @@ class QuadrupedRough(LeggedWalk):
         under_hips, scanned, under_feet, ahead = heights.split([2, len(self._offsets) - 2, num_feet, num_feet], dim=1)
         base = self._position[:, 2:]
         self.base_height = base - under_hips.mean(dim=1, keepdim=True)
-        # Near zero on flat ground.
         self.height_scan = scanned - (base - self.default_height)
         soles = readings.index_select(1, self._foot_heights)
         # Without readings yet, after a reset, the height is that of walking: zero less the radius.
@@ -136,10 +130,8 @@ class QuadrupedRough(LeggedWalk):
         self.commands[:, 2] = (steering.gain * off).clamp(-steering.max_rate, steering.max_rate) * goes
 
     def _judge(self) -> None:
-        """Compute what walking is judged by; only the trunk must not touch anything."""
+        """Compute what walking is judged by, and how far a robot has come."""
         super()._judge()
-        self.has_fallen = (self._fall_contacts * self._trunk_sensors).sum(dim=1) > 0
-        self.num_knee_contacts = ((self._fall_contacts > 0) * (1.0 - self._trunk_sensors)).sum(dim=1)
         self.farthest.copy_(torch.maximum(self.farthest, self.patch_place.abs().amax(dim=1)))
         told = self.commands[:, :2].norm(dim=1) * (self.max_episode_length * self.step_dt)
         self._has_crossed.copy_(self.farthest >= self.rim)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.tasks import parkour_rewards, rewards
+from st_rl.sim.tasks import rewards
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, NoiseCfg, ResetCfg
 from st_rl.sim.tasks.task import Term
@@ -19,13 +19,12 @@ ROUGH_REWARDS: dict[str, tuple[Term, float]] = {
     "alive": (rewards.alive, 0.3),
     "vertical_velocity": (rewards.vertical_velocity, -0.2),
     "roll_and_pitch_rate": (rewards.roll_and_pitch_rate, -0.02),
-    "tilt": (rewards.tilt, -0.5),
-    "base_height": (rewards.base_height, -15.0),
+    "tilt": (rewards.tilt, -1.0),
+    "base_height": (rewards.base_height, -30.0),
     "action_rate": (rewards.action_rate, -0.005),
     "pose": (rewards.pose, -0.05),
     "foot_slip": (rewards.foot_slip, -0.02),
     "foot_clearance": (rewards.foot_clearance, -30.0),
-    "knee_contact": (parkour_rewards.knee_contact, -0.5),
     "energy": (rewards.energy, 0.0),
 }
 
@@ -78,8 +77,11 @@ class RoughNoiseCfg(NoiseCfg):
 class QuadrupedRoughCfg(LeggedWalkCfg):
     """Settings of `quadruped-rough`."""
 
-    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=16))
-    """How finely physics is computed; on a GPU a foot can touch up to four triangles at once."""
+    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(timestep=0.005, substeps=4, max_contacts=16))
+    """How finely physics is computed: a foot that gets under the ground within a longer substep stays there.
+
+    On a GPU a foot can touch up to four triangles at once.
+    """
     rewards: dict[str, float] = field(
         default_factory=lambda: {name: weight for name, (_, weight) in ROUGH_REWARDS.items()}
     )
