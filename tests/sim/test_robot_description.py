@@ -209,7 +209,7 @@ def test_walking_task_trots_with_it(describe):
 @pytest.mark.parametrize(
     ("more", "without", "message"),
     [
-        ("foot: [a]", (), r"robot\.yaml: unknown key 'foot'; did you mean 'feet'"),
+        ("fall: [a]", (), r"robot\.yaml: unknown key 'fall'; did you mean 'falls'"),
         ("", ["mjcf"], r"names no MJCF file: add 'mjcf: robot\.xml'"),
         ("mjcf: model/other.xml", ["mjcf"], r"mjcf: no file .*other\.xml"),
         ("mjcf: package:no_such_package/a.xml", ["mjcf"], r"no package 'no_such_package'.*pip install --no-deps"),
