@@ -15,10 +15,11 @@ FINE = fine_physics(PhysicsCfg())
 
 
 @pytest.fixture
-def pair():
+def pair(request):
     """The same task on both devices, without randomness, at the same state after some steps of the CPU's."""
-    cfg = find_task("quadruped-walk").cfg().for_evaluation()
-    tasks = [make_task("quadruped-walk", NUM_ENVS, device, cfg=cfg) for device in ("cpu", "cuda")]
+    name = getattr(request, "param", "quadruped-walk")
+    cfg = find_task(name).cfg().for_evaluation()
+    tasks = [make_task(name, NUM_ENVS, device, cfg=cfg) for device in ("cpu", "cuda")]
     generator = torch.Generator().manual_seed(0)
     commands = torch.rand(NUM_ENVS, 3, generator=generator) - 0.5
     for task in tasks:
@@ -35,11 +36,12 @@ def copy_state(source, target) -> None:
     target._read_state()
 
 
+@pytest.mark.parametrize("pair", ["quadruped-walk", "humanoid-walk"], indirect=True)
 def test_one_step_agrees_with_the_cpu(pair):
     on_cpu, on_gpu, generator = pair
     for _ in range(12):
         copy_state(on_cpu, on_gpu)
-        actions = 0.5 * torch.randn(NUM_ENVS, 12, generator=generator)
+        actions = 0.5 * torch.randn(NUM_ENVS, on_cpu.num_actions, generator=generator)
         obs, rewards, dones, infos = on_cpu.step(actions)
         gpu_obs, gpu_rewards, gpu_dones, gpu_infos = on_gpu.step(actions.cuda())
         # Robots that were reset start at random places.

@@ -60,7 +60,14 @@ def amp_config(
 
 
 QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
-HUMANOID_WALK_TRAINING = ppo_config("humanoid-walk", max_iterations=800, hidden_dims=(256, 128, 128))
+# Mirror images double what is learned from a rollout, so that fewer passes over it do.
+HUMANOID_WALK_TRAINING = ppo_config(
+    "humanoid-walk",
+    max_iterations=750,
+    hidden_dims=(256, 128, 128),
+    num_learning_epochs=3,
+    symmetry_cfg={"use_data_augmentation": True},
+)
 QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
 HUMANOID_AMP_TRAINING = amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43)
