@@ -95,7 +95,8 @@ def _mirror(robot: Robot) -> Any:
 def _facts(robot: Robot) -> Iterator[str]:
     """Lines about the robot as a whole."""
     kind = "position servos" if robot.actuation == "position" else "torque motors"
-    yield f"{robot.path}: {robot.num_joints} joints with {kind}, {robot.mass:.2f} kg"
+    joints = "1 joint" if robot.num_joints == 1 else f"{robot.num_joints} joints"
+    yield f"{robot.path}: {joints} with {kind}, {robot.mass:.2f} kg"
     if robot.free_joint is None:
         yield "no free joint: bolted down"
         return
@@ -171,7 +172,7 @@ def _notes(robot: Robot, standing: Standing | None) -> Iterator[str]:
         return
     for i, name in enumerate(robot.joint_names):
         share = abs(standing.effort[i]) / robot.effort_limit[i]
-        if abs(standing.sag[i]) > _LARGE_SAG:
+        if abs(standing.sag[i]) > _LARGE_SAG and low[i] <= pose[i] <= high[i]:
             yield f"{name} is {standing.sag[i]:+.2f} rad from its target: more stiffness holds it"
         if share > _LARGE_EFFORT:
             yield f"{name} needs {share:.0%} of its effort_limit only to stand"
