@@ -18,6 +18,15 @@ def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) 
     return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
 
 
+def adapted_number(learning_rate: float, kl: float, desired_kl: float) -> float:
+    """The same rule for numbers on the host, where operations on tensors would take many times as long."""
+    if kl > 2.0 * desired_kl:
+        return max(learning_rate / 1.5, 1.0e-5)
+    if 0.0 < kl < 0.5 * desired_kl:
+        return min(learning_rate * 1.5, 1.0e-2)
+    return learning_rate
+
+
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """The surrogate cost per sample without and with the clipped ratio, all `(...)`."""
     return -advantages * ratio, -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)

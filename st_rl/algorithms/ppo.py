@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.algorithms.acting_algorithm import ActingAlgorithm
-from st_rl.algorithms.losses import adapted_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
+from st_rl.algorithms.losses import (
+    adapted_learning_rate,
+    adapted_number,
+    clipped_surrogate,
+    clipped_value,
+    gaussian_kl,
+)
 from st_rl.algorithms.novelty import NoveltyLearning
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.saved_algorithm import SavedAlgorithm
@@ -341,10 +347,11 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
     def _adapt_learning_rate(self, kl: Tensor) -> None:
         """Follow the size `kl (...)` of the policy's step, averaged over samples and ranks."""
         kl = average(kl.mean() if kl.dim() else kl)
-        # A number keeps its precision: a rate that the rule leaves alone must not even be rounded.
-        rate = self.learning_rate
-        rate = rate if isinstance(rate, Tensor) else torch.tensor(rate, dtype=torch.float64, device=kl.device)
-        self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, float(self.desired_kl or 0.0))
+        rate, desired_kl = self.learning_rate, float(self.desired_kl or 0.0)
+        if isinstance(rate, Tensor):
+            self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, desired_kl)
+        else:
+            self.learning_rate = adapted_number(rate, float(kl), desired_kl)
 
 
 remember_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})
