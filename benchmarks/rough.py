@@ -18,6 +18,7 @@ trunk, on other friction and with latency. Writes benchmarks/results/rough.json 
 import argparse
 import csv
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -30,8 +31,9 @@ from robustness import Plan, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
 from st_rl.cli.loading import SavedRun
-from st_rl.cli.run_folder import RunFolder
+from st_rl.cli.run_folder import TEACHER_FILE, RunFolder
 from st_rl.sim.tasks import make_task, with_overrides
+from st_rl.utils.files import load_checkpoint, save_checkpoint
 
 TASK = "quadruped-rough"
 RESULTS = Path(__file__).parent / "results"
@@ -83,11 +85,20 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
     # In the physics of the training and on its own backend.
     trained["own_physics"] = judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False, device=options.device)
     write_results(run / TRAINED, {**trained, "arguments": command[3:], **describe_machine()})
-    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*")):
-        left_over.unlink()
+    keep_policy_only(run)
     row = {key: trained[key] for key in ("training_seconds", "iterations", "steps_per_second")}
     ends = {key: values[-1] for key, values in trained["curve"].items() if values}
     print(f"{run.name}: {json.dumps(row)} {json.dumps(ends)} {json.dumps(trained['own_physics'])}", flush=True)
+
+
+def keep_policy_only(run: Path) -> None:
+    """Leave in a run's folder what a judgement needs, which is not the states of thousands of robots."""
+    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*"), *run.glob(TEACHER_FILE)):
+        left_over.unlink()
+    best = RunFolder(run).checkpoint()
+    snapshot = load_checkpoint(best, map_location="cpu")
+    needed = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "iter", "infos", "score")
+    save_checkpoint({key: snapshot[key] for key in needed if key in snapshot}, best)
 
 
 def read_progress(run: Path) -> dict[str, Any]:
@@ -112,6 +123,9 @@ def read_progress(run: Path) -> dict[str, Any]:
 
 def load(run: Path, device: str) -> tuple[Any, Any]:
     """The best policy of a run, and a configuration of rough ground in which its actor sees what it saw in training."""
+    if run.name.startswith("student") and not (run / TEACHER_FILE).exists():
+        teacher = RunFolder(run.with_name(run.name.replace("student", "rough"))).checkpoint()
+        shutil.copyfile(teacher, run / TEACHER_FILE)
     saved = SavedRun(RunFolder(run))
     env = make_task(saved.source.name, 1, device, cfg=saved.env_config)
     policy = saved.load_policy(env, saved.run.checkpoint(), device).policy
