@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from humanoid import keep_the_policy, read_progress
+from humanoid import keep_the_policies, read_progress
 from machine import describe_machine, write_results
 
 from st_rl.cli.loading import SavedRun
@@ -57,18 +57,19 @@ def train(options: argparse.Namespace, robot: str, seed: int) -> None:
     setup, run = SETUPS[robot], options.runs / f"{robot}_{seed}"
     file = f"examples/robots/{robot}.yaml"
     command = [sys.executable, "-m", "st_rl", "train", setup.task, "--env.robot", file, "--seed", str(seed)]
-    command += ["--device", options.device, "--log-dir", str(run.resolve()), "--runner.keep-last", "1"]
+    command += ["--device", options.device, "--runner.keep-last", "1"]
     command += ["--iterations", str(options.iterations or setup.iterations), *setup.options]
     for name in ("num_envs", "minutes", "threads"):
         value = getattr(options, name)
         command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     began = time.perf_counter()
     with open(options.runs / f"{robot}_{seed}.log", "w") as log:
-        subprocess.run([*command, *options.more], check=True, stdout=log, stderr=log, cwd=ROOT)
+        where = ["--log-dir", str(run.resolve())]
+        subprocess.run([*command, *where, *options.more], check=True, stdout=log, stderr=log, cwd=ROOT)
     trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
     trained |= {**describe_machine(), "arguments": command[3:] + options.more}
     write_results(run / TRAINED, trained)
-    keep_the_policy(run)
+    keep_the_policies(run)
     row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
     print(f"{robot}, seed {seed}: {json.dumps(row)}", flush=True)
 
