@@ -38,6 +38,11 @@ def narrow_step(task: Any) -> torch.Tensor:
     return (NARROWEST_STEP - task.step_width).clamp_(min=0.0).square()
 
 
+def leaning_over(task: Any) -> torch.Tensor:
+    """Whether the pelvis leans by more than 45 degrees, from where two legs bring nobody back."""
+    return task.projected_gravity[:, 2] > -0.7
+
+
 # What a biped needs beside the terms of every walking robot, with weights per second.
 BIPED_REWARDS: dict[str, tuple[Term, float]] = {"posture": (posture, -0.3), "narrow_step": (narrow_step, -50.0)}
 
@@ -51,7 +56,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     # Eight of the feet, and room for knees and pelvis when it falls.
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=12))
     """How finely physics is computed."""
-    control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.4))
+    control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
     """How actions drive the joints."""
     rewards: dict[str, float] = field(
         default_factory=lambda: {name: weight for name, (_, weight) in {**REWARDS, **BIPED_REWARDS}.items()}
@@ -82,6 +87,8 @@ class HumanoidWalk(LeggedWalk):
         **LeggedWalk.REWARDS,
         **{name: term for name, (term, _) in BIPED_REWARDS.items()},
     }
+
+    TERMINATIONS: ClassVar[Mapping[str, Term]] = {**LeggedWalk.TERMINATIONS, "tilt": leaning_over}
 
     cfg: HumanoidWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     step_width: torch.Tensor
