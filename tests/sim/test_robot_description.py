@@ -107,6 +107,29 @@ def test_foreign_robot_is_found_by_name(describe):
     assert robot.default_qpos[2] == pytest.approx(2 * 0.2 * np.cos(0.8) + 0.02)
 
 
+SOLES = {
+    '<geom name="a_foot" type="box" size="0.1 0.05 0.02" euler="0 0.2 0"/>': 0.02,
+    '<geom name="a_foot" type="box" size="0.1 0.05 0.02" euler="0 0.8 0"/>': 0.1 * np.sin(0.8) + 0.02 * np.cos(0.8),
+    '<geom name="a_foot" type="capsule" size="0.03 0.1" euler="0 1.5 0"/>': 0.03,
+    '<geom name="a_foot" type="capsule" size="0.03 0.1" euler="0 0.6 0"/>': 0.03 + 0.1 * np.cos(0.6),
+    '<geom name="a_foot" type="cylinder" size="0.05 0.01"/>': 0.01,
+    '<geom name="a_foot" type="ellipsoid" size="0.1 0.05 0.03"/>': 0.03,
+    '<geom name="a_foot" type="mesh" mesh="block"/>': 0.04,
+}
+
+
+@pytest.mark.parametrize("geom", SOLES)
+def test_sole_is_as_far_below_the_centre_as_the_shape_reaches(tmp_path, geom):
+    path = tmp_path / "robot.xml"
+    corners = " ".join(f"{x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.05, 0.05) for z in (-0.04, 0.04))
+    path.write_text(f"""<mujoco><compiler angle="radian"/><asset><mesh name="block" vertex="{corners}"/></asset>
+    <worldbody><body pos="0 0 1"><freejoint/><geom size="0.1"/>
+    <body pos="0 0 -0.5"><joint name="j"/>{geom}</body></body></worldbody>
+    <actuator><position joint="j" kp="1"/></actuator></mujoco>""")
+    foot = Robot.from_file(path).feet[0]
+    assert foot.radius == pytest.approx(SOLES[geom], abs=1e-6)
+
+
 def test_foot_of_several_shapes_touches_with_each_of_them(describe):
     robot = Robot.from_file(describe())
     data = mujoco.MjData(robot.model)

@@ -215,8 +215,8 @@ def robot_path(name: str) -> Path:
             return candidate
     known = ", ".join(sorted(p.stem for p in own.glob("*.xml")))
     raise ValueError(
-        f"no robot file '{name}': give the path of an MJCF file or of a robot description (.yaml), or one of the "
-        f"built-in robots: {known}"
+        f"no robot file '{name}' in {Path.cwd()}: give the path of an MJCF file or of a robot description (.yaml), or "
+        f"one of the built-in robots: {known}"
     )
 
 

@@ -6,6 +6,9 @@ import numpy as np
 
 from st_rl.sim.require import require_mujoco
 
+# Cosine of the angle below which a foot would stand flat.
+_NEARLY_FLAT = 0.94
+
 
 def lowest_height(model: Any, data: Any, geom: int) -> float:
     """World height of the lowest point of a geom in the pose of `data`."""
@@ -14,15 +17,15 @@ def lowest_height(model: Any, data: Any, geom: int) -> float:
 
 
 def sole_height(model: Any, data: Any, geom: int) -> float:
-    """Height of a geom's centre above the ground when it stands on the side that is lowest in the pose of `data`.
+    """Height of a geom's centre above the ground when it stands as it does in the pose of `data`.
 
-    A flat foot that hangs at a slight angle is measured as if it stood.
+    A flat foot that hangs at a slight angle is measured as if it stood flat.
     """
-    down = data.geom_xmat[geom].reshape(3, 3)[2]
-    axis = np.zeros(3)
-    nearest = int(np.abs(down).argmax())
-    axis[nearest] = np.sign(down[nearest])
-    return float(_reach(model, geom, axis))
+    up = data.geom_xmat[geom].reshape(3, 3)[2].copy()
+    nearest = int(np.abs(up).argmax())
+    if abs(up[nearest]) > _NEARLY_FLAT:
+        up = np.sign(up[nearest]) * np.eye(3)[nearest]
+    return float(_reach(model, geom, up))
 
 
 def _reach(model: Any, geom: int, up: np.ndarray) -> float:
