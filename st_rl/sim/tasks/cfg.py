@@ -45,7 +45,7 @@ class TaskCfg:
     """What every task can be told."""
 
     robot: str = "quadruped"
-    """Path of an MJCF file, or the name of a built-in robot."""
+    """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     num_envs: int = 256
     """Number of robots simulated together unless the caller says otherwise."""
     episode_length_s: float = 10.0
