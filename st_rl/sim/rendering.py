@@ -14,6 +14,7 @@ import numpy as np
 
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.screen import has_screen
+from st_rl.sim.visible_ground import VisibleGround
 
 # Off-screen OpenGL on Linux: MuJoCo's name, the library, and the Debian package that brings it.
 OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmesa6"))
@@ -98,12 +99,20 @@ class FrameRenderer:
         # The buffer is as large as the model says; a robot of the user's may say less than the picture asked for.
         visual.offwidth, visual.offheight = max(visual.offwidth, width), max(visual.offheight, height)
         quality.shadowsize = min(quality.shadowsize, _SHADOW_SIZE)
+        self._size = (height, width)
+        self._ground = VisibleGround(model)
+        self._ground.follow(model.body_pos[min(1, model.nbody - 1), :2])
+        self._renderer = self._open()
+
+    def _open(self) -> Any:
+        """A renderer of what is to be seen."""
         try:
-            self._renderer = mujoco.Renderer(model, height, width, max_geom=_MAX_SHAPES)
+            renderer = self._mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_SHAPES)
         except Exception as error:  # each OpenGL library has error classes of its own
             raise RenderingError(_cannot_render(self.library, error)) from error
         # Reflections draw the world a second time; software rendering is slow enough without.
-        self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        return renderer
 
     def _find_camera(self, model: Any, camera: str | None) -> Any:
         """The named camera, else the file's first one, else one that follows the first body."""
@@ -123,7 +132,11 @@ class FrameRenderer:
 
     def draw(self, data: Any, arrows: Iterable[Arrow] = ()) -> np.ndarray:
         """One frame, `(height, width, 3)` uint8."""
+        if self._ground.follow(data.xpos[min(1, len(data.xpos) - 1), :2]):
+            self._renderer.close()
+            self._renderer = self._open()
         self._renderer.update_scene(data, camera=self._camera)
+        self._ground.arrange(self._renderer.scene)
         for arrow in arrows:
             self._add_arrow(arrow)
         return self._renderer.render()

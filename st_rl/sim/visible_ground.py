@@ -1,0 +1,73 @@
+"""The part of a large height field that is near enough to be worth drawing."""
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from st_rl.sim.require import require_mujoco
+
+# Half the side of the square of ground that is drawn, and how far from its middle a robot may get, m.
+_HALF_SIDE = 8.0
+_LARGEST_OFFSET = 3.0
+
+
+class VisibleGround:
+    """Cuts out of the height fields of a world what lies around a robot: a software renderer draws every triangle.
+
+    `model` is a copy whose fields are small; physics goes on with the whole ones.
+    """
+
+    def __init__(self, model: Any) -> None:
+        mujoco = require_mujoco()
+        self._whole = model
+        self._kind = int(mujoco.mjtGeom.mjGEOM_HFIELD)
+        is_field = (model.geom_type == self._kind) & (model.geom_bodyid == 0)
+        self._geoms = [int(g) for g in np.flatnonzero(is_field) if np.allclose(model.geom_quat[g], [1, 0, 0, 0])]
+        self._center = np.full(2, np.inf)
+        self.model = copy.copy(model)
+        """What a renderer is made of."""
+        self._positions: dict[int, np.ndarray] = {}
+
+    def follow(self, place: np.ndarray) -> bool:
+        """Cut the ground around a place `(2,)` unless it is still near the middle; whether `model` is another now."""
+        if not self._geoms or np.abs(place - self._center).max() <= _LARGEST_OFFSET:
+            return False
+        self._center = np.array(place, dtype=float)
+        self.model = copy.copy(self._whole)
+        for geom in self._geoms:
+            self._positions[geom] = self._cut(geom)
+        return True
+
+    def arrange(self, scene: Any) -> None:
+        """Put the cut fields of a `mujoco.MjvScene` where they belong."""
+        if not self._positions:
+            return
+        by_geom = int(require_mujoco().mjtObj.mjOBJ_GEOM)
+        for shape in scene.geoms[: scene.ngeom]:
+            if int(shape.type) == self._kind and int(shape.objtype) == by_geom and int(shape.objid) in self._positions:
+                shape.pos[:] = self._positions[int(shape.objid)]
+
+    def _cut(self, geom: int) -> np.ndarray:
+        """Keep the rows and columns of a field around the centre; returns the position `(3,)` of what is left."""
+        whole, field = self._whole, int(self._whole.geom_dataid[geom])
+        rows, columns = int(whole.hfield_nrow[field]), int(whole.hfield_ncol[field])
+        size, position = whole.hfield_size[field], whole.geom_pos[geom]
+        first, count = np.zeros(2, dtype=int), np.zeros(2, dtype=int)
+        for axis, points in enumerate((columns, rows)):
+            step = 2.0 * size[axis] / (points - 1)
+            middle = (self._center[axis] - position[axis] + size[axis]) / step
+            reach = _HALF_SIDE / step
+            low, high = (int(np.clip(round(middle + side * reach), 0, points - 1)) for side in (-1, 1))
+            # A robot that has left the field leaves two points of it to draw.
+            low = min(low, points - 2)
+            first[axis], count[axis] = low, max(high, low + 1) - low + 1
+            self.model.hfield_size[field, axis] = (count[axis] - 1) * step / 2
+        start = int(whole.hfield_adr[field])
+        heights = whole.hfield_data[start : start + rows * columns].reshape(rows, columns)
+        kept = heights[first[1] : first[1] + count[1], first[0] : first[0] + count[0]]
+        self.model.hfield_data[start : start + kept.size] = kept.reshape(-1)
+        self.model.hfield_ncol[field], self.model.hfield_nrow[field] = count
+        corner = np.array([first[a] * 2.0 * size[a] / (p - 1) - size[a] for a, p in enumerate((columns, rows))])
+        center = position[:2] + corner + self.model.hfield_size[field, :2]
+        return np.array([*center, position[2]])
