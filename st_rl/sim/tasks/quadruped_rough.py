@@ -68,7 +68,8 @@ class QuadrupedRough(LeggedWalk):
         first, last = cfg.levels.start_levels
         self.kind = robots % num_kinds
         """`(N,)` number of the kind of ground of each robot in `terrain.kinds`."""
-        spread = first + torch.div(robots, num_kinds, rounding_mode="floor") % (last - first + 1)
+        # The hardest first, so that a film of one robot shows what it can do.
+        spread = last - torch.div(robots, num_kinds, rounding_mode="floor") % (last - first + 1)
         self.level = self.keep("level", spread)
         """`(N,)` level of each robot, from 0."""
         self.wanted_heading = self.keep("wanted_heading", self._zeros())

@@ -21,7 +21,7 @@ from st_rl.utils.config import unknown_name_message
 class TerrainCfg:
     """What the ground looks like; a range holds the first and the last level."""
 
-    kinds: tuple[str, ...] = ("slope_up", "slope_down", "steps_up", "steps_down", "waves", "rubble")
+    kinds: tuple[str, ...] = ("steps_up", "steps_down", "slope_up", "slope_down", "waves", "rubble")
     """Kinds of patches, as they are met on the way out from the middle; also `flat`."""
     num_levels: int = 8
     """Levels of difficulty of each kind."""
