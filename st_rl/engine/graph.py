@@ -1,5 +1,6 @@
 """CUDA graphs of functions whose tensors keep their shapes and places."""
 
+import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -117,7 +118,7 @@ class GraphedStep:
         twins = {id(tensor): twin for tensor, twin in zip(inputs, fixed)}
         pool = next((capture.graph.pool() for capture in self._captures.values()), None)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+        with capturing(graph, self._stream, pool):
             output = self._function(replaced(argument, twins))
         return _Capture(fixed, output, graph)
 
@@ -167,7 +168,7 @@ class GraphedLoop:
                 return self._function()
             graph = torch.cuda.CUDAGraph()
             with ExitStack() as stack:
-                stack.enter_context(torch.cuda.graph(graph, stream=self._stream))
+                stack.enter_context(capturing(graph, self._stream))
                 if self._during_capture is not None:
                     stack.enter_context(self._during_capture(self._stream))
                 output = self._function()
@@ -178,6 +179,23 @@ class GraphedLoop:
     def forget(self) -> None:
         """Run the function as it is once more, then capture it anew."""
         self._capture, self._warm = None, False
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
+    """Capture into a graph what is queued on a stream.
+
+    Python collects no garbage meanwhile: memory and graphs of a simulation that is no longer needed, given back in the
+    middle, would spoil the capture.
+    """
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            yield
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._inductor.config
 
 from st_rl.engine import Engine
 from tests.engine.learners import combinations, make_learner, quick_combinations, train
@@ -35,7 +36,9 @@ def test_traced_losses_agree_with_eager_losses(combination):
 @pytest.mark.parametrize("combination", combinations(), ids="-".join)
 def test_graphs_agree_with_eager_steps(combination, engine):
     torch.backends.cuda.matmul.allow_tf32 = False
-    assert_same_training(lambda device: Engine(engine, device), "cuda", combination, 1e-5, 4)
+    # Compiled code draws random numbers of its own; here they must be those of eager code.
+    with torch._inductor.config.patch(fallback_random=True):
+        assert_same_training(lambda device: Engine(engine, device), "cuda", combination, 1e-5, 4)
 
 
 def test_compiled_losses_agree_with_eager_losses():

@@ -1,7 +1,9 @@
 """What surrounds a captured graph, with a stand-in for the graph itself."""
 
+import gc
 from contextlib import nullcontext
 
+import pytest
 import torch
 
 from st_rl.engine import Engine, graph
@@ -76,3 +78,13 @@ def test_what_was_captured_is_forgotten_on_demand(monkeypatch):
     assert not engine._steps
     assert loop("key") == "as written"
     assert len(calls) == 2
+
+
+def test_no_garbage_is_collected_during_a_capture(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "graph", lambda *args, **kwargs: nullcontext())
+    with graph.capturing(None, None):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(RuntimeError, match="spoiled"), graph.capturing(None, None):
+        raise RuntimeError("spoiled")
+    assert gc.isenabled()
