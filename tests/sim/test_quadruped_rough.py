@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.modules.symmetry import joint_mirror, observation_mirror
 from st_rl.sim.tasks import find_task, make_task
 
 NUM_ENVS = 12
@@ -187,3 +188,14 @@ def test_a_robot_off_the_ground_ends_its_episode(task):
             break
     assert dones[3]
     assert not infos["time_outs"][3]
+
+
+def test_in_a_mirror_left_and_right_of_the_scan_change_places(task):
+    kinds = task.mirror
+    joints = joint_mirror(kinds["joint_names"], kinds["joint_signs"])
+    critic = observation_mirror(task.critic_obs_segments, kinds["critic_obs"], joints)
+    place(task, 1.3, -0.6, 0.0)
+    first = sum(list(task.critic_obs_segments.values())[: list(task.critic_obs_segments).index("height_scan")])
+    seen = task._observe()
+    mirrored = critic(seen)[:, first : first + 65].view(-1, 13, 5)
+    assert torch.equal(mirrored, seen[:, first : first + 65].view(-1, 13, 5).flip(2))

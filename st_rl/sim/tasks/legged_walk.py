@@ -123,11 +123,15 @@ class LeggedWalk(Task):
     def mirror(self) -> dict[str, Any]:
         """What `symmetry_cfg` has to know about this task: joints, and how each segment looks in a mirror."""
         layouts = (self.obs_segments, self.critic_obs_segments)
-        obs, critic_obs = walk_mirror(self.robot, self._foot_offsets.tolist(), *layouts)
+        obs, critic_obs = walk_mirror(self.robot, self._foot_offsets.tolist(), *layouts, others=self._mirror_kinds())
         joints = self.robot.mirror()
         names = side_names(joints.joints)
         signs = {f"^{name}$": sign for name, sign in zip(names, joints.signs)}
         return {"joint_names": names, "joint_signs": signs, "obs": obs, "critic_obs": critic_obs}
+
+    def _mirror_kinds(self) -> dict[str, Any]:
+        """How segments look in a mirror that a task adds to those of walking."""
+        return {}
 
     @property
     def torques(self) -> torch.Tensor:

@@ -23,11 +23,14 @@ _KINDS: dict[str, str] = {
 }
 
 
-def walk_mirror(robot: Robot, foot_phases: Sequence[float], *segments: Mapping[str, Any]) -> list[dict[str, Any]]:
+def walk_mirror(
+    robot: Robot, foot_phases: Sequence[float], *segments: Mapping[str, Any], others: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The kind of every segment, as `observation_mirror` takes it, for each of these layouts.
 
-    `foot_phases` are in the order of the robot's feet. ValueError for a robot whose default pose has no left-right
-    symmetry, for a gait that is another one in the mirror, and for a segment whose mirror image is not known.
+    `foot_phases` are in the order of the robot's feet, `others` the kinds of segments that not every walking task has.
+    ValueError for a robot whose default pose has no left-right symmetry, for a gait that is another one in the mirror,
+    and for a segment whose mirror image is not known.
     """
     partners = robot.mirror().feet
     names = side_names(partners)
@@ -36,6 +39,7 @@ def walk_mirror(robot: Robot, foot_phases: Sequence[float], *segments: Mapping[s
         "clock": _clock_signs(foot_phases, partners),
         "foot_contact": {"names": names},
         "foot_height": {"names": names},
+        **(others or {}),
     }
     layouts = []
     for layout in segments:

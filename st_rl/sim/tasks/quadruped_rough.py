@@ -9,6 +9,7 @@ from st_rl.sim.tasks import parkour_rewards
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.height_field import Ground, add_height_field
 from st_rl.sim.tasks.legged_walk import LeggedWalk
+from st_rl.sim.tasks.mirror import side_names
 from st_rl.sim.tasks.quadruped_rough_cfg import ROUGH_REWARDS, QuadrupedRoughCfg
 from st_rl.sim.tasks.task import Term
 from st_rl.sim.tasks.terrain import build_terrain, patch_centers
@@ -44,6 +45,9 @@ class QuadrupedRough(LeggedWalk):
         self, cfg: QuadrupedRoughCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
     ) -> None:
         """Build the ground and the robots and start the first episodes."""
+        low, high, _ = cfg.scan.sideways
+        if abs(low + high) > 1e-6:
+            raise ValueError(f"scan.sideways is from {low} to {high} m: let it reach as far left as right")
         first, last = cfg.levels.start_levels
         if not 0 <= first <= last < cfg.terrain.num_levels:
             raise ValueError(
@@ -164,6 +168,12 @@ class QuadrupedRough(LeggedWalk):
             ranges["noise"] = noise + [(-amplitude, amplitude)] * seen["height_scan"]
         spread = self.cfg.heading.spread
         return {**ranges, "place": [self.cfg.start_area] * 2, "heading": [(-spread, spread)], "level": [(0.0, 1.0)]}
+
+    def _mirror_kinds(self) -> dict[str, Any]:
+        """The rows of the scan change sides."""
+        rows, width = self.cfg.scan.forward[2], self.cfg.scan.sideways[2]
+        partners = [row * width + width - 1 - column for row in range(rows) for column in range(width)]
+        return {"height_scan": {"names": side_names(partners)}}
 
     # ---- episodes ------------------------------------------------------------------------------------------------
 
