@@ -18,6 +18,7 @@ trunk, on other friction and with latency. Writes benchmarks/results/rough.json 
 import argparse
 import csv
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,8 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
     command += ["--seed", str(seed), "--log-dir", str(run), "--device", options.device]
     command += ["--num-envs", str(options.robots), "--iterations", str(iterations[name])]
     command += ["--runner.keep-last", "1", "--runner.engine", options.engine]
-    command += [*TEACHER, *options.more] if name == "rough" else []
+    command += ["--minutes", str(options.minutes)] if options.minutes else []
+    command += {"rough": [*TEACHER, *options.more], "flat": [], "student": options.student_options}[name]
     began = time.perf_counter()
     with open(options.runs / f"{name}_{seed}.log", "w") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log)
@@ -247,6 +249,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=1000, help="of the policy for rough ground")
     parser.add_argument("--flat-iterations", type=int, default=300)
     parser.add_argument("--student-iterations", type=int, default=300)
+    parser.add_argument("--minutes", type=float, help="of each training, at most")
+    parser.add_argument(
+        "--student-options", type=shlex.split, default=[], help='such as --student-options="--distillation.using-ppo"'
+    )
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--judged", type=int, default=64, help="robots on each course")
     parser.add_argument("--seconds", type=float, default=12.0, help="in which a course must be crossed")
