@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.backends import PhysicsCfg
+from st_rl.sim.tasks import rewards as terms
 from st_rl.sim.tasks.cfg import ControlCfg
 from st_rl.sim.tasks.joint_control import Columns
 from st_rl.sim.tasks.legged_walk import LeggedWalk
@@ -24,8 +25,15 @@ from st_rl.sim.tasks.legged_walk_cfg import (
 from st_rl.sim.tasks.rotation import rotate_inverse
 from st_rl.sim.tasks.task import Term
 
+# Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.
+TURNING_SCALE = 0.5
 # Distance of the feet, sideways, below which they would soon be in each other's way, m.
 NARROWEST_STEP = 0.14
+
+
+def track_turning(task: Any) -> torch.Tensor:
+    """One when the pelvis turns as commanded, less with the squared error; a pelvis swings with every step."""
+    return torch.exp(-task.velocity_error[:, 2].square() / TURNING_SCALE)
 
 
 def posture(task: Any) -> torch.Tensor:
@@ -43,8 +51,15 @@ def leaning_over(task: Any) -> torch.Tensor:
     return task.projected_gravity[:, 2] > -0.7
 
 
-# What a biped needs beside the terms of every walking robot, with weights per second.
-BIPED_REWARDS: dict[str, tuple[Term, float]] = {"posture": (posture, -0.3), "narrow_step": (narrow_step, -50.0)}
+# What is different from other walking robots, with weights per second.
+BIPED_REWARDS: dict[str, tuple[Term, float]] = {
+    "track_turning": (track_turning, 1.5),
+    "gait": (terms.gait, 1.0),
+    "action_rate": (terms.action_rate, -0.01),
+    "foot_clearance": (terms.foot_clearance, -50.0),
+    "posture": (posture, -0.3),
+    "narrow_step": (narrow_step, -50.0),
+}
 
 
 @dataclass
