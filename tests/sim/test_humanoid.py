@@ -122,6 +122,14 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
     torch.testing.assert_close(penalty, (NARROWEST_STEP - task.step_width) ** 2)
 
 
+def test_a_pelvis_that_swings_with_its_steps_still_earns_by_turning():
+    task = build()
+    task.velocity_error = torch.tensor([[0.0, 0.0, error] for error in (0.0, 0.5, -0.5, 2.0)])
+    reward = task.REWARDS["track_turning"](task)
+    torch.testing.assert_close(reward, torch.tensor([1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-8.0)]))
+    assert task.REWARDS["track_linear_velocity"](task).min() == 1.0
+
+
 def test_posture_leaves_the_joints_that_step_alone():
     task = build()
     task.joint_offset = torch.zeros(4, 21)
