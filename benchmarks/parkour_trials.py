@@ -4,6 +4,7 @@ import argparse
 import csv
 import importlib.util
 import json
+import shutil
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoin
 from st_rl.utils.segments import get_obs_slice
 
 RESULTS = Path(__file__).parent / "results"
-TRAINING = "training.json"
+TRAINING, PROGRESS = "training.json", "progress.csv"
 TASK = "quadruped-parkour"
 HELD_OUT_SEED = 20_001
 CURVES = ("Train/mean_reward", "Train/mean_episode_length", "Parkour/level", "Parkour/blocks_cleared")
@@ -42,20 +43,24 @@ def task_config(**overrides: Any) -> Any:
 
 
 def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Namespace, seed: int) -> None:
-    """A training from the start in a run folder, with a file about what it took and how it went."""
+    """A training in a run folder, from the start or on from an earlier run, with a file about it all."""
     seed_everything(seed)
     config = {**config, "save_interval": 10**6, "keep_best": False}
+    before = take_over(options.earlier / folder.name, folder, cfg) if options.earlier else None
     with redirect_stdout(sys.stderr):
         env = make_task(TASK, options.robots, options.device, seed, cfg=cfg)
         runner = OnPolicyRunner(env, config, log_dir=folder, device=options.device)
+        if before is not None:
+            runner.load(before["checkpoint"], load_optimizer=False)
         seconds = learn_in_time(runner, config["max_iterations"], options.seconds)
         runner.close()
     keep_policy_only(folder)
     training = {
         "iterations": runner.current_learning_iteration,
         "robots": options.robots,
-        "steps": runner.tot_timesteps,
-        "seconds": seconds,
+        "steps": runner.tot_timesteps + (before["steps"] if before else 0),
+        "seconds": seconds + (before["seconds"] if before else 0.0),
+        "earlier": {key: before[key] for key in ("iterations", "robots", "seconds")} if before else None,
         "engine": runner.alg.engine.describe(),
         "parameters": sum(parameter.numel() for parameter in runner.alg.actor_critic.parameters()),
         "curves": read_curves(folder, every=max(1, runner.current_learning_iteration // 30)),
@@ -63,6 +68,22 @@ def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Name
     write_results(folder / TRAINING, training)
     ends = {tag: values[-1] for tag, values in training["curves"].items() if values}
     print(f"{folder.name}: {seconds:.0f} s, {ends}", flush=True)
+
+
+def take_over(earlier: Path, folder: Path, cfg: Any) -> dict[str, Any] | None:
+    """Go on with the curves of an earlier run, and spread the robots over the levels it came to.
+
+    Returns what is known of it and its checkpoint, or nothing if it never got as far as to have one.
+    """
+    checkpoint = newest_checkpoint(earlier)
+    if checkpoint is None:
+        print(f"{earlier} has no checkpoint: {folder.name} trains from the start", flush=True)
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(earlier / PROGRESS, folder)
+    level = read_curves(folder, every=1)["Parkour/level"][-1]
+    cfg.curriculum.start_levels = (0, min(round(level), cfg.tracks.num_levels - 1))
+    return {**read_training(earlier), "checkpoint": checkpoint}
 
 
 def learn_in_time(runner: OnPolicyRunner, iterations: int, seconds: float | None) -> float:
@@ -114,6 +135,9 @@ def make_parser(description: str | None, iterations: int, out: str) -> argparse.
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument(
+        "--continue", dest="earlier", type=Path, metavar="FOLDER", help="go on from the runs that are here"
+    )
     parser.add_argument("--seconds", type=float, help="after which each training stops where it is")
     parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
     parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
@@ -138,7 +162,8 @@ def run_stages(
         for seed in options.seeds:
             train_seed(options, seed)
     if options.stage in ("both", "judge"):
-        settings = {name: value for name, value in vars(options).items() if name not in ("runs", "out", "stage")}
+        left_out = ("runs", "earlier", "out", "stage")
+        settings = {name: value for name, value in vars(options).items() if name not in left_out}
         results: dict[str, Any] = {"benchmark": benchmark, **describe_machine(), "settings": settings, "seeds": {}}
         for seed in options.seeds:
             results["seeds"][str(seed)] = judge_seed(options, seed)
@@ -159,7 +184,7 @@ def start_plot(num_axes: int, size: tuple[float, float]) -> tuple[Any, Any]:
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
     """Some columns of a run's curves, every so many iterations."""
-    with open(folder / "progress.csv", newline="", encoding="utf-8") as file:
+    with open(folder / PROGRESS, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::every]
     return {tag: [float(row[tag]) for row in rows if row.get(tag)] for tag in CURVES}
 
