@@ -13,6 +13,10 @@ from st_rl.sim.require import require_mujoco
 
 # Solid ground below the lowest point, m.
 _DEPTH = 1.0
+# Seconds and damping in which a contact springs back, half of MuJoCo's default, and how much that counts beside what
+# the robot's shapes say: a foot that sinks in by more than its radius is held by the sides of the ground's prisms.
+_CONTACT = [0.01, 1.0]
+_WEIGHT = 1000.0
 
 
 class HeightField(NamedTuple):
@@ -81,5 +85,7 @@ def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> No
         type=mujoco.mjtGeom.mjGEOM_HFIELD,
         hfieldname=name,
         pos=[field.origin[0] + half[0], field.origin[1] + half[1], low],
+        solref=_CONTACT,
+        solmix=_WEIGHT,
         **touch,
     )
