@@ -189,9 +189,9 @@ class GuardedOptimizer:
         parameters: list[Tensor] = [parameter for parameter in self.parameters if parameter.grad is not None]
         states = [self.optimizer.state[parameter] for parameter in parameters]
         steps, means, squares = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
-        betas, eps = self.optimizer.param_groups[0]["betas"], self.optimizer.param_groups[0]["eps"]
-        norm, *factors = fused(adam_factors)(norms, steps, self._rate_tensor, betas, max_grad_norm, pause)
-        fused(adam_step)(parameters, gradients, means, squares, tuple(factors), betas, eps)
+        group = self.optimizer.param_groups[0]
+        norm, *factors = fused(adam_factors)(norms, steps, group["lr"], group["betas"], max_grad_norm, pause)
+        fused(adam_step)(parameters, gradients, means, squares, tuple(factors), group["betas"], group["eps"])
         return norm
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
