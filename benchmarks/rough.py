@@ -152,7 +152,7 @@ def judged_plan() -> Plan:
 
 
 @torch.inference_mode()
-def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, dict[str, float]]:
+def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, dict[str, Any]]:
     """Let robots cross every course once, on the CPU with fine physics; shares that succeed, fall and are too slow."""
     judged = with_overrides(course(cfg).for_evaluation(fine=True), {"episode_length_s": seconds + 1.0})
     env: Any = make_task(TASK, robots_each * len(COURSES), "cpu", HELD_OUT_SEED, cfg=judged)
@@ -182,7 +182,7 @@ def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, 
             "success": float(success[mine].float().mean()),
             "fell": float(fell[mine].float().mean()),
             "too_slow": float(going[mine].float().mean()),
-            "seconds": float(took[mine].nanmean()),
+            "seconds": float(took[mine].nanmean()) if bool(success[mine].any()) else None,
         }
     return outcomes
 
