@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the samples of one row")
     parser.add_argument("--rounds", type=int, default=7, help="least number of samples of a row")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
+    parser.add_argument("--mlp-only", action="store_true", help="leave the recurrent policy out")
     parser.add_argument("--robots", type=int, nargs="+", default=[256, 1024], help="numbers of robots")
     parser.add_argument("--output", type=Path, help="where results go; results/ppo_cpu.json or ppo_cpu_tuned.json")
     options = parser.parse_args()
@@ -197,6 +198,8 @@ def main() -> None:
         print_header("the fastest number of" if options.tuned else str(threads), list(pythons))
         for workload in WORKLOADS:
             if options.only not in workload.policy or workload.robots not in options.robots:
+                continue
+            if options.mlp_only and workload.rnn_hidden_size is not None:
                 continue
             # New processes for every row: no row inherits the memory or the warmth of another.
             if options.tuned:
