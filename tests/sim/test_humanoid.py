@@ -100,7 +100,7 @@ def test_standing_is_rewarded_and_ends_when_it_falls():
         rewards.append(reward)
         dones.append(done)
     # Until it tips over, which takes a while without feedback, almost all that can be had.
-    assert torch.stack(rewards[:20]).mean() > 0.8 * 0.02 * (2.0 + 0.8 + 0.5 + 0.3)
+    assert torch.stack(rewards[:20]).mean() > 0.8 * 0.02 * (2.5 + 1.5 + 1.0 + 0.3)
     assert not torch.stack(dones[:20]).any()
     assert torch.stack(rewards).min() >= 0.0
     assert infos["log"]["Reward/posture"] <= 0.0

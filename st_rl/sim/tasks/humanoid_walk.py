@@ -53,6 +53,7 @@ def leaning_over(task: Any) -> torch.Tensor:
 
 # What is different from other walking robots, with weights per second.
 BIPED_REWARDS: dict[str, tuple[Term, float]] = {
+    "track_linear_velocity": (terms.track_linear_velocity, 2.5),
     "track_turning": (track_turning, 1.5),
     "gait": (terms.gait, 1.0),
     "action_rate": (terms.action_rate, -0.01),
