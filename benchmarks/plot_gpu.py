@@ -1,4 +1,4 @@
-"""Draw where the time of an iteration goes on a GPU: `python benchmarks/plot_gpu.py` after `walk_gpu.py`."""
+"""Draw the times of an iteration on a GPU, and how they grow: `python benchmarks/plot_gpu.py` after `walk_gpu.py`."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 FOLDER = Path(__file__).resolve().parent
+IMAGES = FOLDER.parent / "docs" / "images"
 COLOURS = {
     "physics": "#4c72b0",
     "task": "#55a868",
@@ -34,12 +35,8 @@ def peer_parts(result: dict) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    rows = json.loads((FOLDER / "results" / "walk_gpu.json").read_text())["rows"]
-    bars = {f"st_rl,\n{row['substeps']} substeps": own_parts(row) for row in rows if row["robots"] == 4096}
-    peer = FOLDER / "results" / "mjlab_gpu.json"
-    if peer.exists():
-        bars["mjlab, rsl_rl,\n4 substeps"] = peer_parts(json.loads(peer.read_text()))
+def draw_iteration(bars: dict[str, dict[str, float]], path: Path) -> None:
+    """One bar for each training, in milliseconds of its parts."""
     figure, axes = plt.subplots(figsize=(7, 0.7 + 0.6 * len(bars)), dpi=110)
     shown: set[str] = set()
     for place, parts in enumerate(reversed(bars.values())):
@@ -53,7 +50,29 @@ def main() -> None:
     axes.set_xlabel("ms of one iteration: 4,096 quadrupeds x 24 steps, one H200")
     axes.legend(ncols=3, fontsize=7, loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(FOLDER.parent / "docs" / "images" / "gpu_iteration.png", bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight")
+
+
+def draw_scaling(rows: list[dict], path: Path) -> None:
+    """Training steps a second over the number of robots."""
+    figure, axes = plt.subplots(figsize=(5, 3), dpi=110)
+    axes.plot([row["robots"] for row in rows], [row["steps_per_second_median"] / 1e6 for row in rows], "o-")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([row["robots"] for row in rows], [f"{row['robots']:,}" for row in rows], fontsize=7)
+    axes.set(xlabel="robots", ylabel="million training steps a second", ylim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def main() -> None:
+    rows = json.loads((FOLDER / "results" / "walk_gpu.json").read_text())["rows"]
+    bars = {f"st_rl,\n{row['substeps']} substeps": own_parts(row) for row in rows if row["robots"] == 4096}
+    peer, scaling = (FOLDER / "results" / name for name in ("mjlab_gpu.json", "scaling_gpu.json"))
+    if peer.exists():
+        bars["mjlab, rsl_rl,\n4 substeps"] = peer_parts(json.loads(peer.read_text()))
+    draw_iteration(bars, IMAGES / "gpu_iteration.png")
+    if scaling.exists():
+        draw_scaling(json.loads(scaling.read_text())["rows"], IMAGES / "gpu_scaling.png")
 
 
 if __name__ == "__main__":
