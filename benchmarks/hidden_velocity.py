@@ -49,6 +49,7 @@ WIDE = {
     "control.latency_s": (0.0, 0.02),
 }
 TRACKING = ("falls", "forward_error", "sideways_error", "turning_error", "forward_error_now", "sideways_error_now")
+POLICIES = ["estimator", "plain"]
 ESTIMATOR = {"estimator_target_components": [HIDDEN], "replace_state_prob": 1.0}
 
 
@@ -64,6 +65,7 @@ class Settings:
     seconds: float
     judged: int
     limit: float | None
+    policies: list[str]
 
     def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
         """The configuration of a policy with a memory."""
@@ -273,40 +275,46 @@ def plain_of_equal_size(settings: Settings, wanted: int, env: Any) -> dict[str, 
 
 def velocity(settings: Settings, seed: int) -> dict[str, Any]:
     """The estimator beside a plain policy of equal size; neither sees the velocity of the base."""
-    seen, hidden = (settings.task_config(observe_linear_velocity=value) for value in (True, False))
+    judge = {"estimator": estimating, "plain": plain}
+    return {name: judge[name](settings, seed) for name in settings.policies}
+
+
+def estimating(settings: Settings, seed: int) -> dict[str, Any]:
+    """What `StateAcRecurrent` knows of the hidden velocity, and how it follows commands."""
+    cfg = settings.task_config(observe_linear_velocity=True)
     policy = settings.policy("StateAcRecurrent", **ESTIMATOR)
-    runner, seconds = train(settings, seen, policy, "EstimatorPPO", seed)
-    size = num_parameters(policy, runner.env)
-    env = held_out_task(settings, seen)
+    runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
+    env = held_out_task(settings, cfg)
     judged = JudgedPolicy(runner, env, blank=HIDDEN)
     reward, values = watch(settings, env, judged, {HIDDEN: lambda: judged.network.get_estimated_state()})
     explained = r_squared(*values[HIDDEN][:2])
-    result: dict[str, Any] = {
-        "estimator": {
-            "parameters": size,
-            "iterations": runner.current_learning_iteration,
-            "training_seconds": seconds,
-            "reward_per_second": reward,
-            "r2": dict(zip(("forward", "sideways", "upward"), explained)),
-            "r2_of_the_plane": sum(explained[:2]) / 2,
-            "error_m_s": (values[HIDDEN][0] - values[HIDDEN][1]).abs().mean(dim=0).tolist(),
-            "tracking": tracking(settings, runner, seen, HIDDEN),
-        }
+    return {
+        "parameters": num_parameters(policy, runner.env),
+        "iterations": runner.current_learning_iteration,
+        "training_seconds": seconds,
+        "reward_per_second": reward,
+        "r2": dict(zip(("forward", "sideways", "upward"), explained)),
+        "r2_of_the_plane": sum(explained[:2]) / 2,
+        "error_m_s": (values[HIDDEN][0] - values[HIDDEN][1]).abs().mean(dim=0).tolist(),
+        "tracking": tracking(settings, runner, cfg, HIDDEN),
     }
-    del runner
-    env = make_task(TASK, 1, "cpu", 0, cfg=hidden)
-    plain = plain_of_equal_size(settings, size, env)
-    runner, seconds = train(settings, hidden, plain, "PPO", seed)
+
+
+def plain(settings: Settings, seed: int) -> dict[str, Any]:
+    """How a recurrent policy as large as the estimating one, without an estimator, follows commands."""
+    seen, hidden = (settings.task_config(observe_linear_velocity=value) for value in (True, False))
+    size = num_parameters(settings.policy("StateAcRecurrent", **ESTIMATOR), make_task(TASK, 1, "cpu", 0, cfg=seen))
+    policy = plain_of_equal_size(settings, size, make_task(TASK, 1, "cpu", 0, cfg=hidden))
+    runner, seconds = train(settings, hidden, policy, "PPO", seed)
     env = held_out_task(settings, hidden)
     reward, _ = watch(settings, env, JudgedPolicy(runner, env), {})
-    result["plain"] = {
-        "parameters": num_parameters(plain, env),
+    return {
+        "parameters": num_parameters(policy, env),
         "iterations": runner.current_learning_iteration,
         "training_seconds": seconds,
         "reward_per_second": reward,
         "tracking": tracking(settings, runner, hidden, None),
     }
-    return result
 
 
 def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
@@ -389,6 +397,7 @@ def main() -> None:
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
     parser.add_argument("--limit", type=float, help="seconds after which each training stops where it is")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, help="of the velocity experiment")
     parser.add_argument("--memory", type=int, default=64, help="width of each memory")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
@@ -405,6 +414,7 @@ def main() -> None:
         options.seconds,
         options.judged,
         options.limit,
+        options.policies,
     )
     use_tensor_cores(options.device)
     if not on_gpu:

@@ -29,8 +29,15 @@ def with_spread(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge(paths: Sequence[Path]) -> dict[str, Any]:
-    """One result with the seeds of all files; machine and settings are those of the first."""
+    """One result with the seeds of all files; machine and settings are those of the first.
+
+    Parts of a seed may come from several files, the later one's where both have it.
+    """
     files = [json.loads(path.read_text()) for path in paths]
     if len({file["benchmark"] for file in files}) != 1:
         raise ValueError(f"{', '.join(map(str, paths))} are results of different benchmarks: merge those of one")
-    return with_spread({**files[0], SEEDS: {seed: row for file in files for seed, row in file[SEEDS].items()}})
+    seeds: dict[str, Any] = {}
+    for file in files:
+        for seed, row in file[SEEDS].items():
+            seeds[seed] = {**seeds.get(seed, {}), **row}
+    return with_spread({**files[0], SEEDS: seeds})

@@ -38,6 +38,11 @@ class TestSeeds:
         assert list(merged["seeds"]) == ["2", "3", "10"]
         assert merged["over_seeds"]["success"] == {"mean": pytest.approx(0.7), "lowest": 0.5, "highest": 0.9}
 
+    def test_parts_of_a_seed_come_together(self, seeds, tmp_path):
+        first = _write(tmp_path / "first.json", "velocity", s1={"estimator": {"error": 3.0}, "plain": {"error": 1.0}})
+        second = _write(tmp_path / "second.json", "velocity", s1={"estimator": {"error": 2.0}})
+        assert seeds.merge([first, second])["seeds"] == {"1": {"estimator": {"error": 2.0}, "plain": {"error": 1.0}}}
+
     def test_files_of_different_benchmarks_do_not(self, seeds, tmp_path):
         files = [_write(tmp_path / f"{name}.json", name, s1={}) for name in ("parkour", "velocity")]
         with pytest.raises(ValueError, match="different benchmarks"):
