@@ -86,7 +86,7 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Success on each track, and how many blocks were cleared while it learned."""
+    """Success on each track, and the level that robots came to while they learned."""
     figure, (left, right) = start_plot(2, (9, 3.4))
     seeds, names = list(results["seeds"].values()), list(results["settings"]["policies"])
     tracks = list(seeds[0][names[0]]["tracks"])
@@ -99,12 +99,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
             left.plot([x] * len(row), row, ".", color="black", ms=4)
         for index, seed in enumerate(seeds):
             training = seed[name]["training"]
-            curve = training["curves"]["Parkour/blocks_cleared"]
+            curve = training["curves"]["Parkour/level"]
             iterations = [training["iterations"] * (i + 1) / len(curve) for i in range(len(curve))]
             right.plot(iterations, curve, color=f"C{place}", label=None if index else name)
     left.set(ylabel="robots that clear all blocks", ylim=(0, 1.05), xticks=range(len(tracks)), xticklabels=tracks)
-    right.set(xlabel="iteration", ylabel="share of blocks behind a robot,\nall times and levels of training")
-    left.legend()
+    right.set(xlabel="iteration", ylabel="level of the robots in training, mean")
     right.legend()
     figure.savefig(path, dpi=110)
 
