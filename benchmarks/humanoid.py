@@ -59,7 +59,7 @@ def train(options: argparse.Namespace, seed: int) -> None:
     trained["judged_on_its_own_backend"] = judge_walk(
         TASK, config, policy, JUDGED, fine=False, device="cuda:0" if on_gpu else "cpu"
     )
-    trained["arguments"] = command[5:] + options.more
+    trained["arguments"] = [word for word in command[5:] + options.more if word not in ("--log-dir", str(run))]
     write_results(run / TRAINED, trained)
     keep_the_policies(run)
     row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
@@ -90,6 +90,10 @@ def read_progress(run: Path) -> dict[str, Any]:
         "iterations": len(rows),
         "steps": steps * len(rows),
         "steps_per_second": steps * len(rows) / training_seconds,
+        # It compiles and captures.
+        "first_iteration_seconds": first,
+        # With snapshots and the judge of the best one.
+        "steps_per_second_after_the_first": steps * (len(rows) - 1) / max(training_seconds - first, 1e-9),
         "median_steps_per_second": statistics.median(float(row["Perf/total_fps"]) for row in rows),
         "curve": {
             "seconds": [first + float(row["wall_time"]) - float(rows[0]["wall_time"]) for row in rows[::every]],
@@ -115,6 +119,7 @@ def load(run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
 def judge(run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
     """All figures of a policy on the CPU."""
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    trained |= read_progress(run)
     policy, config = load(run, "cpu", checkpoint)
     plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TURNING, push_speed=0.0)
     task = make_judged_task(TASK, config, plan.robots, plan.seconds, plan.seed, fine=True)

@@ -84,9 +84,10 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
         subprocess.run(command, check=True, stdout=log, stderr=log)
     trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
     policy, cfg = load(run, options.device)
+    arguments = [word for word in command[3:] if word != "--log-dir" and not word.startswith(str(options.runs))]
     # In the physics of the training and on its own backend.
     trained["own_physics"] = judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False, device=options.device)
-    write_results(run / TRAINED, {**trained, "arguments": command[3:], **describe_machine()})
+    write_results(run / TRAINED, {**trained, "arguments": arguments, **describe_machine()})
     keep_policy_only(run)
     row = {key: trained[key] for key in ("training_seconds", "iterations", "steps_per_second")}
     ends = {key: values[-1] for key, values in trained["curve"].items() if values}
