@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -28,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:
-    """Write results as readable JSON with four significant digits."""
+    """Write results as readable JSON with four significant digits; what is not a number becomes null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_rounded(results), indent=1) + "\n")
 
@@ -62,7 +63,7 @@ def _versions() -> dict[str, str]:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.4g}")
+        return float(f"{value:.4g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
