@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,9 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         table.add_column(column, justify="right" if column in ("robots", "iterations") else "left")
     for name, entry in TASKS.items():
         cfg = entry.cfg()
-        # The first line of the task's file says what it is, after its name.
-        words = (sys.modules[entry.task.__module__].__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
-        table.add_row(name, words, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
+        table.add_row(name, entry.summary, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
     table.add_row("gym:ENV_ID", "any environment of gymnasium, e.g. gym:Pendulum-v1", "", "16", "100")
     console = Console()
     console.print(table)

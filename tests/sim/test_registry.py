@@ -97,3 +97,9 @@ def test_evaluation_disturbs_nothing_and_computes_finely():
         assert set(dataclasses.astuple(quiet.randomization)) == {None}
         assert quiet.episode_length_s == 20.0
     assert cfg.noise.level == 1.0
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_says_what_it_is(name):
+    assert TASKS[name].summary[0].islower()
+    assert len(TASKS[name].summary.split()) > 4

@@ -32,11 +32,12 @@ __all__ = ["TASKS", "Task", "TaskCfg", "TaskEntry", "find_task", "make_task", "w
 
 
 class TaskEntry(NamedTuple):
-    """A task by name: its class, the class of its configuration, and how to train it."""
+    """A task by name: its class, the class of its configuration, how to train it, and what it is in a few words."""
 
     task: type[Any]
     cfg: type[Any]
     training: dict[str, Any]
+    summary: str = ""
 
     def training_config(self) -> dict[str, Any]:
         """A copy of the default training configuration, free to change."""
@@ -44,13 +45,37 @@ class TaskEntry(NamedTuple):
 
 
 TASKS: dict[str, TaskEntry] = {
-    "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING),
-    "humanoid-amp": TaskEntry(LeggedAmp, HumanoidAmpCfg, HUMANOID_AMP_TRAINING),
-    "humanoid-walk": TaskEntry(HumanoidWalk, HumanoidWalkCfg, HUMANOID_WALK_TRAINING),
-    "quadruped-amp": TaskEntry(LeggedAmp, LeggedAmpCfg, QUADRUPED_AMP_TRAINING),
-    "quadruped-parkour": TaskEntry(QuadrupedParkour, QuadrupedParkourCfg, QUADRUPED_PARKOUR_TRAINING),
-    "quadruped-rough": TaskEntry(QuadrupedRough, QuadrupedRoughCfg, QUADRUPED_ROUGH_TRAINING),
-    "quadruped-walk": TaskEntry(LeggedWalk, LeggedWalkCfg, QUADRUPED_WALK_TRAINING),
+    "balance": TaskEntry(Balance, BalanceCfg, BALANCE_TRAINING, "keep a pole upright on a cart; learned in seconds"),
+    "humanoid-amp": TaskEntry(
+        LeggedAmp, HumanoidAmpCfg, HUMANOID_AMP_TRAINING, "walk as commanded, in the style of a reference walk"
+    ),
+    "humanoid-walk": TaskEntry(
+        HumanoidWalk,
+        HumanoidWalkCfg,
+        HUMANOID_WALK_TRAINING,
+        "walk and turn as commanded, on two feet and with quiet arms",
+    ),
+    "quadruped-amp": TaskEntry(
+        LeggedAmp, LeggedAmpCfg, QUADRUPED_AMP_TRAINING, "walk as commanded, in the style of a trot, pace or bound"
+    ),
+    "quadruped-parkour": TaskEntry(
+        QuadrupedParkour,
+        QuadrupedParkourCfg,
+        QUADRUPED_PARKOUR_TRAINING,
+        "run along a track of steps, hurdles and gaps",
+    ),
+    "quadruped-rough": TaskEntry(
+        QuadrupedRough,
+        QuadrupedRoughCfg,
+        QUADRUPED_ROUGH_TRAINING,
+        "cross slopes, steps, waves and rubble at a commanded speed",
+    ),
+    "quadruped-walk": TaskEntry(
+        LeggedWalk,
+        LeggedWalkCfg,
+        QUADRUPED_WALK_TRAINING,
+        "follow commands forward, sideways and turning on flat ground",
+    ),
 }
 """Tasks that `make_task` and the command line know."""
 
