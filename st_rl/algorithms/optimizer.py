@@ -31,52 +31,6 @@ def step_factors(norms: Sequence[Tensor], max_grad_norm: float, pause: Tensor | 
     return norm, ((norm + 1e-6) / max_grad_norm).clamp(min=1.0), (~is_good).float()
 
 
-def adam_factors(
-    norms: Sequence[Tensor],
-    steps: list[Tensor],
-    learning_rate: Tensor,
-    betas: tuple[float, float],
-    max_grad_norm: float,
-    pause: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """`step_factors`, then the size of the step and the scale of its root `(P,)` for each of P parameters.
-
-    Counts the step in `steps`, P 0-d tensors, unless it must be skipped: its size is 0 then.
-    """
-    norm, divisor, skip = step_factors(norms, max_grad_norm, pause)
-    torch._foreach_add_(steps, [1.0 - skip] * len(steps))  # pyright: ignore[reportPrivateImportUsage]
-    # In double precision: little is left of 1 after the first steps.
-    counts = torch.stack(steps).double().clamp(min=1.0)
-    sizes = (1.0 - skip) * learning_rate / (1.0 - betas[0] ** counts)
-    return norm, divisor, skip, sizes.float(), (1.0 - betas[1] ** counts).sqrt().float()
-
-
-def adam_step(
-    parameters: list[Tensor],
-    gradients: Sequence[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    factors: tuple[Tensor, ...],
-    betas: tuple[float, float],
-    eps: float,
-) -> None:
-    """One step of Adam for all parameters together; one to be skipped changes nothing, whatever the gradients are.
-
-    The compiler makes one kernel of it. Torch's fused step is made for large tensors; small ones leave a GPU idle.
-    """
-    divisor, skip, sizes, scales = factors
-    # Bad numbers must not even be multiplied by 0.
-    clean = [torch.where(skip == 0.0, gradient / divisor, 0.0) for gradient in gradients]
-    for averages, values, beta in ((means, clean, betas[0]), (squares, [value.square() for value in clean], betas[1])):
-        torch._foreach_mul_(averages, torch.where(skip == 0.0, beta, 1.0))  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_add_(averages, values, alpha=1.0 - beta)  # pyright: ignore[reportPrivateImportUsage]
-    changes = [
-        -size * mean / (square.sqrt() / scale + eps)
-        for mean, square, size, scale in zip(means, squares, sizes.unbind(), scales.unbind())
-    ]
-    torch._foreach_add_(parameters, changes)  # pyright: ignore[reportPrivateImportUsage]
-
-
 class GuardedOptimizer:
     """A torch optimiser whose step clips the gradients and leaves the weights alone when they are not finite."""
 
@@ -159,39 +113,10 @@ class GuardedOptimizer:
                     torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
                 self.optimizer.step()
             return norm
-        if fused(adam_step) is not adam_step and self._is_plain_adam():
-            return self._compiled_step(gradients, norms, max_grad_norm, pause, fused)
         # Nothing waits on a GPU: the fused step itself divides the gradients, and skips itself if told to.
         told: Any = self.optimizer
         norm, told.grad_scale, told.found_inf = fused(step_factors)(norms, max_grad_norm, pause)
         self.optimizer.step()
-        return norm
-
-    def _is_plain_adam(self) -> bool:
-        """Whether `adam_step` does what the optimiser would, and its state is there."""
-        group = self.optimizer.param_groups[0]
-        is_adam = type(self.optimizer) is torch.optim.Adam
-        has_state = all(
-            parameter in self.optimizer.state for parameter in self.parameters if parameter.grad is not None
-        )
-        return is_adam and has_state and not (group["amsgrad"] or group["maximize"] or group["weight_decay"])
-
-    @torch.no_grad()
-    def _compiled_step(
-        self,
-        gradients: Sequence[Tensor],
-        norms: Sequence[Tensor],
-        max_grad_norm: float,
-        pause: Tensor | None,
-        fused: Callable[..., Any],
-    ) -> Tensor:
-        """A step of Adam in a few kernels."""
-        parameters: list[Tensor] = [parameter for parameter in self.parameters if parameter.grad is not None]
-        states = [self.optimizer.state[parameter] for parameter in parameters]
-        steps, means, squares = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
-        group = self.optimizer.param_groups[0]
-        norm, *factors = fused(adam_factors)(norms, steps, group["lr"], group["betas"], max_grad_norm, pause)
-        fused(adam_step)(parameters, gradients, means, squares, tuple(factors), group["betas"], group["eps"])
         return norm
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

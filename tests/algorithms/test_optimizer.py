@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from st_rl.algorithms.losses import adapted_learning_rate, adapted_number
-from st_rl.algorithms.optimizer import GuardedOptimizer, adam_factors, adam_step, step_factors
+from st_rl.algorithms.optimizer import GuardedOptimizer, step_factors
 from st_rl.engine import Engine
 from tests.algorithms.rollouts import collect, make_ppo, random_steps
 
@@ -41,43 +41,6 @@ def test_steps_on_a_cpu_are_those_of_clipped_gradients(size):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
     guarded.forget_gradients()
     assert all(weight.grad is None for weight in weights)
-
-
-@pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["as written", "traced"])
-def test_the_step_that_is_compiled_is_the_step_of_adam(backend):
-    """With clipping, with bad gradients that change nothing, and with a parameter that misses a step."""
-    run = (lambda function: function) if backend is None else lambda f: torch.compile(f, backend=backend, dynamic=False)
-    weights = [nn.Parameter(torch.randn(shape)) for shape in ((4, 3), (5,), (2, 2))]
-    twins = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    ours, plain = (torch.optim.Adam(parameters, lr=0.05) for parameters in (weights, twins))
-    for number in range(5):
-        for weight, twin in zip(weights, twins):
-            gradient = torch.randn_like(weight) * (3.0 if number % 2 else 0.1)
-            weight.grad, twin.grad = gradient, gradient.clone()
-        if number == 3:
-            weights[1].grad = twins[1].grad = None
-        expected = nn.utils.clip_grad_norm_(twins, 1.0)
-        plain.step()
-        if number == 0:
-            nn.utils.clip_grad_norm_(weights, 1.0)
-            ours.step()
-            continue
-        for spoil in (float("nan"), float("inf"), 1.0):
-            learning = [weight for weight in weights if weight.grad is not None]
-            gradients = [weight.grad * spoil for weight in learning if weight.grad is not None]
-            states = [ours.state[weight] for weight in learning]
-            before = [value.clone() for state in states for value in state.values()] + [w.clone() for w in weights]
-            with torch.no_grad():
-                norms, steps = [gradient.norm() for gradient in gradients], [state["step"] for state in states]
-                norm, *factors = run(adam_factors)(norms, steps, torch.tensor(0.05), (0.9, 0.999), 1.0, None)
-                averages = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-                run(adam_step)(learning, gradients, *averages, tuple(factors), (0.9, 0.999), 1e-8)
-            after = [value for state in states for value in state.values()] + weights
-            assert (spoil != 1.0) == all(torch.equal(old, new) for old, new in zip(before, after))
-        assert float(norm) == pytest.approx(float(expected), rel=1e-6)
-    for weight, twin in zip(weights, twins):
-        torch.testing.assert_close(weight, twin, rtol=1e-5, atol=1e-6)
-        assert float(ours.state[weight]["step"]) == float(plain.state[twin]["step"])
 
 
 @pytest.mark.parametrize("rate", [1.0e-5, 1.2e-5, 1.0e-3, 9.0e-3, 1.0e-2])
