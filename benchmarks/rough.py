@@ -228,7 +228,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
         bars.bar(places, means, width=0.25, label=name)
     bars.set_xticks(range(len(COURSES)), [name.replace(", ", "\n").replace(" of ", "\n") for name in COURSES])
     bars.set(ylabel="share that crosses", ylim=(0, 1.05))
-    bars.legend(loc="lower left")
+    bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(names))
     for seed, row in results["seeds"].items():
         learned = row.get("rough", {}).get("training", {}).get("curve")
         if learned:
