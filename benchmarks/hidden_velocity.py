@@ -51,6 +51,8 @@ WIDE = {
 TRACKING = ("falls", "forward_error", "sideways_error", "turning_error", "forward_error_now", "sideways_error_now")
 POLICIES = ["estimator", "plain"]
 ESTIMATOR = {"estimator_target_components": [HIDDEN], "replace_state_prob": 1.0}
+# What the actor remembers must tell the velocity; the actor has no place for an estimate of it.
+SHARED = {"estimator_target_components": [HIDDEN], "use_actor_rnn": True}
 
 
 @dataclass
@@ -66,6 +68,7 @@ class Settings:
     judged: int
     limit: float | None
     policies: list[str]
+    shared: bool
 
     def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
         """The configuration of a policy with a memory."""
@@ -279,10 +282,15 @@ def velocity(settings: Settings, seed: int) -> dict[str, Any]:
     return {name: judge[name](settings, seed) for name in settings.policies}
 
 
+def estimating_config(settings: Settings) -> tuple[Any, dict[str, Any]]:
+    """Task and policy with an estimator."""
+    cfg = settings.task_config(observe_linear_velocity=not settings.shared)
+    return cfg, settings.policy("StateAcRecurrent", **(SHARED if settings.shared else ESTIMATOR))
+
+
 def estimating(settings: Settings, seed: int) -> dict[str, Any]:
     """What `StateAcRecurrent` knows of the hidden velocity, and how it follows commands."""
-    cfg = settings.task_config(observe_linear_velocity=True)
-    policy = settings.policy("StateAcRecurrent", **ESTIMATOR)
+    cfg, policy = estimating_config(settings)
     runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
     env = held_out_task(settings, cfg)
     judged = JudgedPolicy(runner, env, blank=HIDDEN)
@@ -302,9 +310,13 @@ def estimating(settings: Settings, seed: int) -> dict[str, Any]:
 
 def plain(settings: Settings, seed: int) -> dict[str, Any]:
     """How a recurrent policy as large as the estimating one, without an estimator, follows commands."""
-    seen, hidden = (settings.task_config(observe_linear_velocity=value) for value in (True, False))
-    size = num_parameters(settings.policy("StateAcRecurrent", **ESTIMATOR), make_task(TASK, 1, "cpu", 0, cfg=seen))
-    policy = plain_of_equal_size(settings, size, make_task(TASK, 1, "cpu", 0, cfg=hidden))
+    hidden = settings.task_config(observe_linear_velocity=False)
+    policy = settings.policy("ActorCriticRecurrent")
+    # One that shares the actor's memory is larger by one layer, which does not act.
+    if not settings.shared:
+        cfg, larger = estimating_config(settings)
+        size = num_parameters(larger, make_task(TASK, 1, "cpu", 0, cfg=cfg))
+        policy = plain_of_equal_size(settings, size, make_task(TASK, 1, "cpu", 0, cfg=hidden))
     runner, seconds = train(settings, hidden, policy, "PPO", seed)
     env = held_out_task(settings, hidden)
     reward, _ = watch(settings, env, JudgedPolicy(runner, env), {})
@@ -398,6 +410,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
     parser.add_argument("--limit", type=float, help="seconds after which each training stops where it is")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, help="of the velocity experiment")
+    parser.add_argument("--shared", action="store_true", help="estimate from the actor's memory, replace nothing")
     parser.add_argument("--memory", type=int, default=64, help="width of each memory")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
@@ -415,6 +428,7 @@ def main() -> None:
         options.judged,
         options.limit,
         options.policies,
+        options.shared,
     )
     use_tensor_cores(options.device)
     if not on_gpu:
