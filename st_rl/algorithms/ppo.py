@@ -297,7 +297,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The named losses of a mini-batch, values worth keeping, and statistics."""
-        policy, hidden = self.actor_critic, minibatch.hidden_states
+        policy, hidden = self.actor_critic, self._first_memories(minibatch)
         size = minibatch.actions.shape[0]
         if self.symmetry is not None:
             minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self._critic_stream_normalizer)
@@ -335,6 +335,10 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         if self.symmetry is not None and self.mirror_loss_coef != 0.0:
             losses["mirror_loss"] = self.symmetry.mirror_loss(policy, minibatch.obs[:size], self.obs_normalizer)
         return losses, inter_vars, {}
+
+    def _first_memories(self, minibatch: Any) -> Any:
+        """The hidden states that the trajectories of a mini-batch start from, or None."""
+        return minibatch.hidden_states
 
     def _policy_entropy(self) -> Tensor | None:
         """The entropy of the policy's last distribution; None for a policy that offers none."""

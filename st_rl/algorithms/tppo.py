@@ -152,6 +152,8 @@ class TPPO(PPO):
             teacher_std(self.actor_critic, self.teacher_actor_critic) if distill_target == "kl" else None
         )
         self._prepare_latents()
+        # As written: torch 2.11 loses fields of a named tuple that compiled code makes in front of a recurrent network.
+        self._resample = torch.compiler.disable(self._resampled)
 
     def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> Any:
         """The learning-rate scheduler, or None."""
@@ -347,15 +349,13 @@ class TPPO(PPO):
     def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The losses of PPO, if used, the distance to the teacher's actions and that to its latents."""
         policy = self.actor_critic
-        if self.hidden_state_resample_prob > 0 and minibatch.hidden_states is not None:
-            minibatch = minibatch._replace(hidden_states=self._resampled(minibatch.hidden_states))
         losses: dict[str, Tensor] = {}
         inter_vars: dict[str, Tensor] = {}
         stats: dict[str, Tensor] = {}
         if self.using_ppo:
             losses, inter_vars, stats = super().compute_losses(minibatch)
         else:
-            hidden = minibatch.hidden_states
+            hidden = self._first_memories(minibatch)
             policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         labels = minibatch.action_labels
         # Mirrored samples, which follow the real ones, have no labels.
@@ -382,6 +382,11 @@ class TPPO(PPO):
             distance = vector_distance(self.distill_latent_target, latent, target)
             losses[f"distill_latent_{component}"] = distance.mean()
         return losses
+
+    def _first_memories(self, minibatch: Any) -> Any:
+        """Those of the mini-batch, some of them shaken."""
+        hidden = minibatch.hidden_states
+        return hidden if hidden is None or self.hidden_state_resample_prob <= 0 else self._resample(hidden)
 
     def _resampled(self, hidden_states: Any) -> Any:
         """Hidden states, leaves `(L, K, H)`, with those of some trajectories drawn from U(-1, 1)."""

@@ -59,13 +59,15 @@ class Engine:
         setting: str = "eager",
         device: torch.device | str = "cpu",
         iterations: int | None = None,
-        compile_backend: str = "inductor",
+        compile_backend: str | Callable[..., Any] = "inductor",
     ):
         self.device = torch.device(device)
         self.plan = make_plan(setting, self.device, iterations)
         self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
         self._compile_backend = compile_backend
         self._capacity = 0
+        # What the compiler failed on: the name of each function, with the reason.
+        self.as_written: dict[str, str] = {}
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._steps: dict[Any, GraphedStep] = {}
         self._loops: list[GraphedLoop] = []
@@ -99,7 +101,7 @@ class Engine:
         return self._capacity
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled if that is the plan."""
+        """The function, compiled if that is the plan; as written from the day on which the compiler fails."""
         if not self.plan.compiles:
             return function
         if function not in self._compiled:
@@ -110,10 +112,31 @@ class Engine:
             # The random numbers of eager code, not the compiler's own.
             is_inductor = self._compile_backend == "inductor"
             options: dict[str, Any] | None = {"fallback_random": True} if is_inductor else None
-            self._compiled[function] = torch.compile(
-                function, dynamic=False, backend=self._compile_backend, options=options
-            )
+            compiled = torch.compile(function, dynamic=False, backend=self._compile_backend, options=options)
+            self._compiled[function] = self._unless_it_fails(compiled, function)
         return self._compiled[function]
+
+    def _unless_it_fails(self, compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiled code until its compiler fails, the function itself from then on."""
+        from torch._dynamo.exc import TorchDynamoException
+
+        gives_up = False
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal gives_up
+            if not gives_up:
+                try:
+                    return compiled(*args, **kwargs)
+                except TorchDynamoException as failure:
+                    gives_up = True
+                    # Its first two lines; many more follow.
+                    reason = " ".join([type(failure).__name__, *str(failure).split("\n")[:2]]).strip()
+                    self.as_written[function.__qualname__] = reason
+                    logger.warning(f"the compiler failed: {function.__qualname__} runs as written ({reason})")
+            # Outside of the handler: what the function itself raises has nothing to do with the compiler.
+            return function(*args, **kwargs)
+
+        return run
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled if that is the plan and many small operations cost more than their work: on a GPU."""

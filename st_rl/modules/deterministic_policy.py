@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from st_rl.modules.actor_critic import ActorCritic
+
 if TYPE_CHECKING:
-    from st_rl.modules.actor_critic import ActorCritic as _Policy
+    _Policy = ActorCritic
 else:
     _Policy = object
 
@@ -23,5 +25,4 @@ class DeterministicPolicyMixin(_Policy):
         if kwargs.get("inference") or any(args[3:]):  # the fourth argument of `act`
             return actions
         # Any parent with an action_mean will do; ours may bound it.
-        bounded = getattr(super(), "bounded", None)
-        return self.action_mean if bounded is None else bounded(self.action_mean)
+        return self.bounded(self.action_mean) if isinstance(self, ActorCritic) else self.action_mean

@@ -2,6 +2,8 @@
 
 `obs_segments` is an ordered mapping from component name to shape (an int or a sequence of ints). Components are
 concatenated flat, in mapping order, along the last axis of the observation.
+
+Losses call these functions; lists instead of generators let the compiler follow them.
 """
 
 import math
@@ -17,7 +19,7 @@ Segments = Mapping[str, Any]
 def segment_width(shape: int | Sequence[int]) -> int:
     """Width of a component of this shape, as a Python int."""
     if isinstance(shape, Iterable):
-        return math.prod(int(size) for size in shape)
+        return math.prod([int(size) for size in shape])
     return int(shape)
 
 
@@ -41,7 +43,7 @@ def get_obs_slice(segments: Segments, component_name: str) -> tuple[slice, Any]:
 def get_subobs_size(obs_segments: Segments, component_names: Iterable[str]) -> int:
     """Total width of the named components."""
     wanted = _check_known(obs_segments, component_names)
-    return sum(segment_width(shape) for name, shape in obs_segments.items() if name in wanted)
+    return sum([segment_width(shape) for name, shape in obs_segments.items() if name in wanted])
 
 
 def get_subobs_by_components(observations: Tensor, component_names: Iterable[str], obs_segments: Segments) -> Tensor:
@@ -76,7 +78,7 @@ def substitute_estimated_state(
 def _check_known(segments: Segments, component_names: Iterable[str]) -> set[str]:
     """The names as a set; AssertionError, which callers catch, when the segments lack one."""
     names = {component_names} if isinstance(component_names, str) else set(component_names)
-    unknown = sorted(str(name) for name in names if name not in segments)
+    unknown = sorted([str(name) for name in names if name not in segments])
     if unknown:
         raise AssertionError(f"no observation component named {', '.join(unknown)}; there are {list(segments)}")
     return names

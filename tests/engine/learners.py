@@ -122,6 +122,15 @@ def quick_combinations() -> list[tuple[str, str, str]]:
     ]
 
 
+def feed_forward_combinations() -> list[tuple[str, str, str]]:
+    """Each feed-forward policy with PPO, and each other algorithm with those that do most; all learn symmetrically."""
+    return [
+        (algorithm, policy, variant)
+        for algorithm, policy, variant in combinations()
+        if variant == "symmetric" and (algorithm == "PPO" or policy in ("PrivilegeStateAc", "AmpActorCritic"))
+    ]
+
+
 def _belong_together(algorithm: str, policy: str, variant: str) -> bool:
     algorithm_class, policy_class = algorithm_classes()[algorithm], policy_classes()[policy]
     estimates = issubclass(policy_class, EstimatorMixin | PrivilegeEstimatorMixin)
@@ -129,9 +138,13 @@ def _belong_together(algorithm: str, policy: str, variant: str) -> bool:
         return False
     if issubclass(algorithm_class, APPOAlgoMixin) and not issubclass(policy_class, AmpMixin):
         return False
-    if issubclass(algorithm_class, APPOAlgoMixin) and not issubclass(policy_class, AmpMixin):
-        return False
     return variant != "symmetric" or not policy_class.is_recurrent
+
+
+def draws_in_padding(policy: str) -> bool:
+    """Whether a policy draws a number for every cell of padded trajectories."""
+    shares = [value for name, value in POLICY_SETTINGS.get(policy, {}).items() if name.endswith("replace_state_prob")]
+    return policy_classes()[policy].is_recurrent and any(shares)
 
 
 def make_learner(algorithm: str, policy: str, variant: str, engine: Engine, device: str = "cpu") -> Any:

@@ -1,11 +1,42 @@
 """Eager code is the reference; every engine must agree with it, for every algorithm and policy there is."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
+import torch._dynamo.utils
 import torch._inductor.config
 
 from st_rl.engine import Engine
-from tests.engine.learners import combinations, make_learner, quick_combinations, train
+from tests.engine.learners import (
+    NUM_ENVS,
+    combinations,
+    draws_in_padding,
+    feed_forward_combinations,
+    make_learner,
+    quick_combinations,
+    roll_out,
+    train,
+)
+
+RECURRENT = [("TPPO", "ActorCriticRecurrent", "adaptive"), ("PPO", "VisualDeterministicRecurrent", "plain")]
+
+
+@pytest.fixture
+def full_float32():
+    """Matrix products and convolutions in float32, not in TF32."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = False
+    yield
+    for switch, value in zip(switches, before):
+        switch.allow_tf32 = value
+
+
+def doubled(tensor):
+    return 2 * tensor
 
 
 def assert_same_training(
@@ -14,7 +45,11 @@ def assert_same_training(
     """Train twice, eagerly and with another engine; compare losses, learning rate and every saved number."""
     reference = make_learner(*combination, Engine("eager", device), device)
     other = make_learner(*combination, engine_of(device), device)
+    if draws_in_padding(combination[1]):
+        # With other padding the same seed would choose other steps.
+        reference.engine.static_size = engine_of(device).static_size
     expected, got = train(reference, num_updates, device), train(other, num_updates, device)
+    assert not other.engine.as_written
     for losses, other_losses in zip(expected, got):
         assert losses == pytest.approx(other_losses, rel=tolerance, abs=tolerance)
     assert float(reference.learning_rate) == pytest.approx(float(other.learning_rate), rel=1e-6)
@@ -31,11 +66,40 @@ def test_traced_losses_agree_with_eager_losses(combination):
     )
 
 
+@pytest.mark.parametrize("combination", feed_forward_combinations(), ids="-".join)
+def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
+    """The compiler follows losses and acting from end to end; where it cannot, `fullgraph` raises."""
+    learner = make_learner(*combination, Engine("eager"))
+    roll_out(learner, seed=0)
+    minibatch = next(learner._mini_batches())
+    torch._dynamo.reset()
+    traced: Any = partial(torch.compile, backend="eager", fullgraph=True, dynamic=False)
+    with learner.actor_critic.without_drawing():
+        traced(learner._objective)(minibatch)
+    traced(learner._decide)(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
+
+
+@pytest.mark.parametrize("combination", RECURRENT, ids="-".join)
+def test_only_recurrent_networks_interrupt_the_compiler(combination):
+    """And the drawing of hidden states, which runs as written; padded as on a GPU, where shapes are static."""
+    learner = make_learner(*combination, Engine("eager"))
+    learner.engine.static_size = lambda measure: 2 * int(measure())
+    roll_out(learner, seed=0)
+    minibatch = next(learner._mini_batches())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with learner.actor_critic.without_drawing():
+        Engine("compile", compile_backend="eager").compiled(learner._objective)(minibatch)
+    reasons = [reason.split("\n")[0] for reason in torch._dynamo.utils.counters["graph_break"]]
+    assert reasons
+    assert [reason for reason in reasons if "RNN" not in reason and "disable" not in reason] == []
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("full_float32")
 @pytest.mark.parametrize("engine", ["graph", "compile"])
 @pytest.mark.parametrize("combination", combinations(), ids="-".join)
 def test_graphs_agree_with_eager_steps(combination, engine):
-    torch.backends.cuda.matmul.allow_tf32 = False
     # Compiled code draws random numbers of its own; here they must be those of eager code.
     with torch._inductor.config.patch(fallback_random=True):
         assert_same_training(lambda device: Engine(engine, device), "cuda", combination, 1e-5, 4)
@@ -44,6 +108,38 @@ def test_graphs_agree_with_eager_steps(combination, engine):
 def test_compiled_losses_agree_with_eager_losses():
     """One combination through the real compiler."""
     assert_same_training(lambda device: Engine("compile", device), "cpu", ("PPO", "ActorCritic", "adaptive"), 1e-5, 2)
+
+
+def test_code_runs_as_written_when_the_compiler_fails(monkeypatch):
+    """With one line of the log, and the same numbers."""
+    lines, attempts = [], []
+    monkeypatch.setattr("st_rl.engine.engine.logger.warning", lines.append)
+
+    def broken_backend(graph, inputs):
+        attempts.append(graph)
+        raise KeyError("no such instruction")
+
+    torch._dynamo.reset()
+    engine = Engine("compile", compile_backend=broken_backend)
+    for number in (1.0, 2.0, 3.0):
+        assert float(engine.compiled(doubled)(torch.tensor(number))) == 2 * number
+    assert len(attempts) == 1
+    assert len(lines) == 1
+    assert "doubled runs as written" in lines[0]
+    assert "no such instruction" in lines[0]
+    assert list(engine.as_written) == ["doubled"]
+
+
+def test_errors_of_compiled_code_are_its_own():
+    def refuse(number):
+        raise ValueError(f"{number + 1} is too much")
+
+    engine = Engine("compile", compile_backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^8 is too much$") as caught:
+            engine.compiled(refuse)(7)
+        assert caught.value.__cause__ is None
+    assert not engine.as_written
 
 
 def test_unknown_engine_names_the_known_ones():
