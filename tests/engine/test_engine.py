@@ -69,7 +69,7 @@ def test_traced_losses_agree_with_eager_losses(combination):
 @pytest.mark.parametrize("combination", feed_forward_combinations(), ids="-".join)
 def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
     """The compiler follows losses and acting from end to end; where it cannot, `fullgraph` raises."""
-    learner = make_learner(*combination, Engine("eager"))
+    learner = make_learner(*combination, engine=Engine("eager"))
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
     torch._dynamo.reset()
@@ -82,7 +82,7 @@ def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
 @pytest.mark.parametrize("combination", RECURRENT, ids="-".join)
 def test_only_recurrent_networks_interrupt_the_compiler(combination):
     """And the drawing of hidden states, which runs as written; padded as on a GPU, where shapes are static."""
-    learner = make_learner(*combination, Engine("eager"))
+    learner = make_learner(*combination, engine=Engine("eager"))
     learner.engine.static_size = lambda measure: 2 * int(measure())
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
