@@ -18,7 +18,7 @@ def test_a_privileged_actor_sees_what_the_critic_of_the_student_sees(name):
     assert "noise" not in teacher.random
     # In the same state both tell the same.
     teacher.backend.load_state_dict(student.backend.state_dict())
-    for buffer in ("commands", "phase", "properties"):
+    for buffer in ("commands", "phase", "properties", "wanted_heading"):
         if buffer in student.buffers:
             teacher.buffers[buffer].copy_(student.buffers[buffer])
     clean = []
