@@ -250,6 +250,19 @@ def test_robot_on_its_back_is_a_fall_and_not_a_time_out():
     assert infos["log"]["Termination/fall"] == pytest.approx(1 / N)
 
 
+def test_a_command_too_small_to_walk_is_a_command_to_stand():
+    small = {"commands.forward": (-0.2, 0.2), "commands.sideways": (0.0, 0.0), "commands.turning": (0.0, 0.0)}
+    task = walk(num_envs=64, **small, **{"commands.standing_share": 0.0})
+    speed = task.commands[:, 0].abs()
+    assert ((speed == 0) | (speed > 0.1)).all()
+    assert 0.3 < (speed == 0).float().mean() < 0.7
+    given = torch.tensor([[0.06, 0.0, 0.07], [0.08, 0.0, 0.07]]).repeat(32, 1)
+    task.hold_commands(given)
+    observed = part(task, task.get_observations()[0], "commands")
+    assert not observed[::2].any()  # a norm of 0.092
+    torch.testing.assert_close(task.commands[1::2], given[1::2])  # and one of 0.106
+
+
 def test_commands_are_within_range_and_change_when_due():
     task = walk(num_envs=512, **{"commands.standing_share": 0.25, "commands.resample_s": 0.1})
     standing = (task.commands == 0).all(dim=1).float().mean()

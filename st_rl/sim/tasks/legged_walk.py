@@ -108,7 +108,7 @@ class LeggedWalk(Task):
 
     def hold_commands(self, commands: torch.Tensor) -> None:
         """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
-        self.commands.copy_(commands)
+        self.commands.copy_(self._or_stand(commands))
         self._commands_are_held = True
         self._read_state()
         self._deliver(self._observe())
@@ -250,7 +250,11 @@ class LeggedWalk(Task):
             return
         commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_share)
         is_due = (self._episode_length % self._resample_steps == 0)[:, None]
-        self.commands.copy_(torch.where(is_due, commands, self.commands))
+        self.commands.copy_(torch.where(is_due, self._or_stand(commands), self.commands))
+
+    def _or_stand(self, commands: torch.Tensor) -> torch.Tensor:
+        """The commands `(N, 3)`, zero where they mean to stand: a robot told to stand and to move may lean and fall."""
+        return commands * (commands.norm(dim=1, keepdim=True) > self.cfg.commands.moving_threshold)
 
     def _push_at_random(self, was_reset: torch.Tensor) -> None:
         """Push robots, now and then, that have not just been reset."""

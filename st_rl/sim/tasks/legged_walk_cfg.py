@@ -52,7 +52,7 @@ class CommandsCfg:
     resample_s: float = 5.0
     """Seconds between two commands."""
     moving_threshold: float = 0.1
-    """A command of a smaller norm means to stand on all feet."""
+    """A command of a smaller norm means to stand on all feet, and becomes zero."""
 
 
 @dataclass
