@@ -79,7 +79,9 @@ class PrivilegeEstimatorMixin(_Policy):
 
     def get_estimated_state(self) -> Tensor | None:
         """The estimator's output of the last act; the adaptor's where there is no estimator."""
-        return EstimatorMixin.get_estimated_state(self) if isinstance(self, EstimatorMixin) else self.adapted_state_
+        if not isinstance(self, EstimatorMixin):
+            return self.adapted_state_
+        return super().get_estimated_state()  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_hidden_states(self) -> Any:
         """The parent's, with the adaptor's memory beside the actor's."""
