@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
-from robustness import Plan, judge_walk, sim_to_sim, survival_table
+from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
 from st_rl.cli.loading import SavedRun
@@ -135,6 +135,7 @@ def judge(run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
         f"{run.name}: tracking lost from its physics to fine {figures['sim_to_sim']['tracking_loss']:.3f}", flush=True
     )
     if with_survival:
+        figures["few_iterations_on_the_cpu"] = few_iterations(TASK, config, policy, JUDGED)
         figures["survival"] = survival_table(TASK, config, policy, JUDGED, report=print)
     return figures
 

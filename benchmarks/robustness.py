@@ -1,8 +1,9 @@
 """How a walking policy bears other physics and rough treatment; what the experiments on hard robots share.
 
 `sim_to_sim` compares the tracking of a policy in the physics of its training with that on the CPU with fine physics,
-`survival_table` counts who stays on its feet under pushes, a heavier trunk, other friction and latency. Both take the
-name of a task made of `LeggedWalk`, its configuration and a policy (see `InferencePolicy`) on the same device.
+`few_iterations` judges it on the CPU in the physics of its training, `survival_table` counts who stays on its feet
+under pushes, a heavier trunk, other friction and latency. They take the name of a task made of `LeggedWalk`, its
+configuration and a policy (see `InferencePolicy`) on the same device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,16 @@ def sim_to_sim(coarse: Mapping[str, float], fine: Mapping[str, float]) -> dict[s
     moved = {name: fine[name] - coarse[name] for name in ("forward_error", "turning_error")}
     loss = 1.0 - fine["tracking"] / coarse["tracking"]
     return {"trained_on": dict(coarse), "judged_on": dict(fine), "tracking_loss": loss, "more_error": moved}
+
+
+def few_iterations(task: str, cfg: Any, policy: Any, plan: Plan | None = None) -> dict[str, dict[str, float]]:
+    """Outcomes of `judge_walk` on the CPU in the physics of the training, with its solver iterations and with one more.
+
+    After few iterations MuJoCo and MuJoCo Warp are at different points on the way to the same solution.
+    """
+    counts = (cfg.physics.iterations, cfg.physics.iterations + 1)
+    conditions = {f"{count} iterations": Condition({"physics.iterations": count}) for count in counts}
+    return {name: judge_walk(task, cfg, policy, plan, row, fine=False) for name, row in conditions.items()}
 
 
 def survival_table(

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
-from robustness import Plan, judge_walk, sim_to_sim, survival_table
+from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
 from st_rl.cli.loading import SavedRun
@@ -205,6 +205,7 @@ def judge(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
         figures["sim_to_sim"] = sim_to_sim(own, judge_walk(TASK, course(cfg), policy, judged_plan()))
         print(f"{run.name}: tracking lost to fine physics {figures['sim_to_sim']['tracking_loss']:.1%}", flush=True)
         if name != "flat":
+            figures["few_iterations_on_the_cpu"] = few_iterations(TASK, course(cfg), policy, judged_plan())
             figures["survival"] = survival_table(TASK, course(cfg), policy, judged_plan(), report=print)
     return figures
 
