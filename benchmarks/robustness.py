@@ -90,7 +90,7 @@ def sim_to_sim(coarse: Mapping[str, float], fine: Mapping[str, float]) -> dict[s
 def few_iterations(task: str, cfg: Any, policy: Any, plan: Plan | None = None) -> dict[str, dict[str, float]]:
     """Outcomes of `judge_walk` on the CPU in the physics of the training, with its solver iterations and with one more.
 
-    After few iterations MuJoCo and MuJoCo Warp are at different points on the way to the same solution.
+    Where few iterations have not converged, MuJoCo and MuJoCo Warp integrate the same accelerations differently.
     """
     counts = (cfg.physics.iterations, cfg.physics.iterations + 1)
     conditions = {f"{count} iterations": Condition({"physics.iterations": count}) for count in counts}
