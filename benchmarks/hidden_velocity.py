@@ -69,6 +69,7 @@ class Settings:
     limit: float | None
     policies: list[str]
     shared: bool
+    loss_coef: float
 
     def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
         """The configuration of a policy with a memory."""
@@ -159,6 +160,8 @@ def make_runner(settings: Settings, env: Any, policy: dict[str, Any], algorithm:
     config = TASKS[TASK].training_config()
     config["policy"] = policy
     config["algorithm"]["class_name"] = algorithm
+    if algorithm == "EstimatorPPO":
+        config["algorithm"]["estimator_loss_coef"] = settings.loss_coef
     return OnPolicyRunner(env, config, log_dir=None, device=settings.device)
 
 
@@ -411,6 +414,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="seconds after which each training stops where it is")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, help="of the velocity experiment")
     parser.add_argument("--shared", action="store_true", help="estimate from the actor's memory, replace nothing")
+    parser.add_argument("--loss-coef", type=float, default=1.0, help="weight of the estimator's loss")
     parser.add_argument("--memory", type=int, default=64, help="width of each memory")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
@@ -429,6 +433,7 @@ def main() -> None:
         options.limit,
         options.policies,
         options.shared,
+        options.loss_coef,
     )
     use_tensor_cores(options.device)
     if not on_gpu:
