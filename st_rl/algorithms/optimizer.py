@@ -107,8 +107,9 @@ class GuardedOptimizer:
         if self._rate_tensor is None:
             norm = torch.linalg.vector_norm(torch.stack(list(norms)))
             # On the host: each small operation on tensors costs more than all of this. NaN compares false.
-            if float(norm) < torch.inf and (pause is None or not bool(pause)):
-                excess = (float(norm) + 1e-6) / max_grad_norm
+            size = float(norm)
+            if size < torch.inf and (pause is None or not bool(pause)):
+                excess = (size + 1e-6) / max_grad_norm
                 if excess > 1.0:
                     torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
                 self.optimizer.step()

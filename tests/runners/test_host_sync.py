@@ -22,8 +22,10 @@ CPU_ONLY = 'device.type == "cpu" and'
 ALLOWED_LINES = {
     # The learning rate is a tensor on a GPU; `value = float(value)` is the branch for everything else.
     ("optimizer.py", "value = float(value)"),
+    ("ppo.py", "self.learning_rate = adapted_number(rate, float(kl), desired_kl)"),
     # On a GPU the fused optimisers are told on the device; this is the branch for everything else.
-    ("optimizer.py", "if bool(is_good):"),
+    ("optimizer.py", "size = float(norm)"),
+    ("optimizer.py", "if size < torch.inf and (pause is None or not bool(pause)):"),
 }
 
 
