@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from st_rl.utils.config import unknown_name_message
 
 SUFFIXES = (".yaml", ".yml")
@@ -50,10 +52,6 @@ class RobotDescription:
     def from_file(cls, path: str | Path) -> "RobotDescription":
         """Read a description; ValueError with the file, the key and the remedy for one that cannot be understood."""
         path = Path(path)
-        try:
-            import yaml
-        except ImportError as error:
-            raise ImportError('reading a robot description needs PyYAML: pip install "st_rl[sim]"') from error
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError as error:
