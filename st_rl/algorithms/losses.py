@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+# How the adaptive learning rate moves, and between which bounds.
+RATE_FACTOR = 1.5
+LOWEST_RATE, HIGHEST_RATE = 1.0e-5, 1.0e-2
+
 
 def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor) -> Tensor:
     """KL divergence of the new from the old diagonal Gaussian, `(..., A) -> (...)`."""
@@ -12,8 +16,8 @@ def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor) ->
 
 def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) -> Tensor:
     """The next learning rate: smaller after too large a policy step, larger after too small a one; all 0-d."""
-    slower = (learning_rate / 1.5).clamp(min=1.0e-5)
-    faster = (learning_rate * 1.5).clamp(max=1.0e-2)
+    slower = (learning_rate / RATE_FACTOR).clamp(min=LOWEST_RATE)
+    faster = (learning_rate * RATE_FACTOR).clamp(max=HIGHEST_RATE)
     rate = torch.where(kl > 2.0 * desired_kl, slower, learning_rate)
     return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
 
@@ -21,9 +25,9 @@ def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) 
 def adapted_number(learning_rate: float, kl: float, desired_kl: float) -> float:
     """The same rule for numbers on the host, where operations on tensors would take many times as long."""
     if kl > 2.0 * desired_kl:
-        return max(learning_rate / 1.5, 1.0e-5)
+        return max(learning_rate / RATE_FACTOR, LOWEST_RATE)
     if 0.0 < kl < 0.5 * desired_kl:
-        return min(learning_rate * 1.5, 1.0e-2)
+        return min(learning_rate * RATE_FACTOR, HIGHEST_RATE)
     return learning_rate
 
 
