@@ -12,6 +12,14 @@ from st_rl.utils.config import report_unused_keys, without_nulls
 SYMMETRY_KEYS = frozenset(
     "use_data_augmentation mirror_loss_coef joint_names joint_signs unpaired_joints obs critic_obs".split()
 )
+NEEDED_KEYS = ("joint_names", "obs")
+
+
+def completed_symmetry(cfg: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """The settings, and where they leave out what is needed, the mirror image that an environment knows of itself."""
+    if all(cfg.get(key) for key in NEEDED_KEYS):
+        return dict(cfg)
+    return {**(getattr(env, "mirror", None) or {}), **without_nulls(cfg)}
 
 
 class SymmetricLearning:
@@ -34,7 +42,7 @@ class SymmetricLearning:
             )
         if policy.obs_segments is None:
             raise ValueError("symmetry_cfg needs obs_segments, from the environment or in the policy configuration")
-        for key in ("joint_names", "obs"):
+        for key in NEEDED_KEYS:
             if not cfg.get(key):
                 raise ValueError(f"symmetry_cfg needs '{key}'; it has {sorted(cfg)}")
         joints = joint_mirror(cfg["joint_names"], cfg.get("joint_signs"), unpaired=cfg.get("unpaired_joints") or ())

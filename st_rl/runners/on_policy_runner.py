@@ -14,6 +14,7 @@ from torch import Tensor
 
 import st_rl
 from st_rl.algorithms import algorithm_classes
+from st_rl.algorithms.symmetry import completed_symmetry
 from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import observe, split_step
 from st_rl.modules import build_actor_critic
@@ -98,8 +99,7 @@ class OnPolicyRunner(SavedTraining):
                 )
             alg_cfg["rnd_cfg"] = {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
         if alg_cfg.get("symmetry_cfg"):
-            # An environment may know its mirror image itself; what the configuration says comes first.
-            alg_cfg["symmetry_cfg"] = {**(getattr(self.env, "mirror", None) or {}), **alg_cfg["symmetry_cfg"]}
+            alg_cfg["symmetry_cfg"] = completed_symmetry(alg_cfg["symmetry_cfg"], self.env)
         return classes[name](policy, device=self.device, **alg_cfg)
 
     # ---- learning ------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
+from st_rl.runners import build_runner
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.tasks import make_task
+from st_rl.sim.tasks import TASKS, make_task
 from st_rl.sim.tasks.mirror import walk_mirror
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_share": 0.0}
@@ -86,3 +87,30 @@ def test_runner_takes_the_mirror_of_its_environment():
     runner = build_runner("OnPolicyRunner", env, config, None, "cpu")
     assert len(runner.alg.symmetry.symmetry.critic_obs) == env.num_privileged_obs
     runner.learn(1)
+
+
+def symmetric_runner(task, symmetry_cfg):
+    config = TASKS["quadruped-walk"].training_config()
+    config["algorithm"]["symmetry_cfg"] = symmetry_cfg
+    return build_runner("OnPolicyRunner", task, config, device="cpu")
+
+
+def test_a_runner_asks_the_task_how_it_looks_in_a_mirror():
+    task = make_task("quadruped-walk", 2, seed=1, **QUIET)
+    runner = symmetric_runner(task, {"mirror_loss_coef": 0.5, "joint_names": None})
+    learned, expected = runner.alg.symmetry, symmetry_of(task)
+    assert learned.mirror_loss_coef == 0.5
+    sizes = (task.num_obs, task.num_privileged_obs, task.num_actions)
+    values = [torch.randn(3, size) for size in sizes]
+    for mirrored, image in zip(learned.symmetry.augment(*values), expected.augment(*values)):
+        torch.testing.assert_close(mirrored, image)
+
+
+def test_a_task_is_not_asked_for_what_the_configuration_says():
+    """A task may know no mirror image of its own; that is no reason to refuse one that somebody wrote."""
+    task = make_task("quadruped-walk", 2, seed=1, **QUIET)
+    own = task.mirror
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(task), "mirror", property(lambda _: pytest.fail("asked for its mirror image")))
+        runner = symmetric_runner(task, own)
+    assert runner.alg.symmetry.use_data_augmentation
