@@ -173,7 +173,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 512 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=750)
+    parser.add_argument("--iterations", type=int, default=650)
     parser.add_argument("--minutes", type=float, help="of training, at most")
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to judge")

@@ -69,8 +69,9 @@ class HumanoidWalkCfg(LeggedWalkCfg):
 
     robot: str = "humanoid"
     """Path of an MJCF file, or the name of a built-in robot."""
-    # Eight of the feet, and room for knees and pelvis when it falls.
-    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=12))
+    # With three iterations of the solver two legs on the CPU and on a GPU feel different ground. Contacts: eight of the
+    # feet, and room for knees and pelvis when it falls.
+    physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(iterations=4, max_contacts=12))
     """How finely physics is computed."""
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
     """How actions drive the joints."""
@@ -90,7 +91,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.9, 1.3)))
     """Differences between robots."""
-    push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.4))
+    push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.6))
     """Disturbances."""
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(joint_pos=0.05, velocity=0.1))
     """Start of an episode."""

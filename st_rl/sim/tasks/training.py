@@ -63,7 +63,7 @@ QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidde
 # Mirror images double what is learned from a rollout, so that fewer passes over it do.
 HUMANOID_WALK_TRAINING = ppo_config(
     "humanoid-walk",
-    max_iterations=750,
+    max_iterations=650,
     hidden_dims=(256, 128, 128),
     num_learning_epochs=3,
     symmetry_cfg={"use_data_augmentation": True},
@@ -71,6 +71,8 @@ HUMANOID_WALK_TRAINING = ppo_config(
 QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
 HUMANOID_AMP_TRAINING = amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43)
+# Who falls easily would rather stand in style than walk.
+HUMANOID_AMP_TRAINING["policy"]["amp_discriminator"]["task_reward_lerp"] = 0.7
 QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
 
 QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
