@@ -38,7 +38,8 @@ class ActingAlgorithm:
         policy, transition = self.actor_critic, self.transition
         if policy.is_recurrent:
             transition.hidden_states = policy.get_hidden_states()
-        decide = decide if self._acts_from_memory else self.engine.fused(decide)
+        if self._draws_once and not self._acts_from_memory:
+            decide = self.engine.fused(decide)
         for name, value in decide(obs, critic_obs, *more).items():
             setattr(transition, name, value)
         transition.observations = obs
@@ -49,6 +50,11 @@ class ActingAlgorithm:
     def _acts_from_memory(self) -> bool:
         """Whether a network that takes part in acting is recurrent, which the compiler leaves alone."""
         return self.actor_critic.is_recurrent
+
+    @property
+    def _draws_once(self) -> bool:
+        """Whether acting draws random numbers only once, so that the compiler cannot change the order of draws."""
+        return True
 
     def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the policy does and thinks of normalised observations, by the names of a transition."""

@@ -60,9 +60,6 @@ class EstimatorAlgoMixin(_Algorithm):
         """The parent's, with `estimator_loss` and `adaptor_loss` where the policy has what they train."""
         losses, inter_vars, stats = super().compute_losses(minibatch)
         policy = self.actor_critic
-        if self.symmetry is not None:
-            # The last act was for mirrored observations too.
-            policy.actor_input(minibatch.obs)
         if isinstance(policy, EstimatorMixin):
             losses["estimator_loss"] = self._estimation_loss(
                 policy.get_estimated_state(), policy.estimator_target_components, minibatch, policy.use_actor_rnn
@@ -81,6 +78,9 @@ class EstimatorAlgoMixin(_Algorithm):
         if self.actor_critic.is_recurrent:
             target = unpad_trajectories(target, minibatch.masks)
             estimate = estimate if is_unpadded else unpad_trajectories(estimate, minibatch.masks)
+        else:
+            # Estimates of mirrored samples, which follow the real ones, have no targets.
+            estimate = estimate[: target.shape[0]]
         distance = getattr(functional, self.estimator_loss_func)
         return distance(estimate, target, **self.estimator_loss_kwargs, reduction="none").sum(dim=-1).mean()
 

@@ -299,7 +299,11 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         """The named losses of a mini-batch, values worth keeping, and statistics."""
         policy, hidden = self.actor_critic, self._first_memories(minibatch)
         size = minibatch.actions.shape[0]
+        mirror_loss: Tensor | None = None
         if self.symmetry is not None:
+            if self.mirror_loss_coef != 0.0:
+                # Before `act`, so that what the policy keeps of its last act is of the mini-batch.
+                mirror_loss = self.symmetry.mirror_loss(policy, minibatch.obs, self.obs_normalizer)
             minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self._critic_stream_normalizer)
         policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         log_prob = policy.get_actions_log_prob(minibatch.actions)
@@ -332,8 +336,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         entropy = self._policy_entropy()
         if entropy is not None:
             losses["entropy"] = -entropy.mean()
-        if self.symmetry is not None and self.mirror_loss_coef != 0.0:
-            losses["mirror_loss"] = self.symmetry.mirror_loss(policy, minibatch.obs[:size], self.obs_normalizer)
+        if mirror_loss is not None:
+            losses["mirror_loss"] = mirror_loss
         return losses, inter_vars, {}
 
     def _first_memories(self, minibatch: Any) -> Any:

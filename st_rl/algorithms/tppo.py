@@ -246,6 +246,10 @@ class TPPO(PPO):
     def _acts_from_memory(self) -> bool:
         return super()._acts_from_memory or self.teacher_actor_critic.is_recurrent
 
+    @property
+    def _draws_once(self) -> bool:
+        return super()._draws_once and not self.action_labels_from_sample
+
     def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the student does and thinks, what the teacher would do, and what is done."""
         decision = super()._decide(obs, critic_obs)

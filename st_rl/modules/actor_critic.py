@@ -13,6 +13,7 @@ from st_rl.modules.memory import Memory
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
 from st_rl.utils.log import logger
+from st_rl.utils.trajectories import unpad_trajectories
 
 
 def get_activation(act_name: str) -> nn.Module | None:
@@ -127,6 +128,10 @@ class ActorCritic(nn.Module):
         self.distribution: Normal | None = None
         # Whether `act` draws from the distribution that it updates.
         self._draws = True
+        # How many numbers a sample needs beside those for its action: one for each estimate that may replace the truth.
+        self._num_lots = 0
+        # They, `(..., L)` and normally distributed, while `act` is at work.
+        self._lots: Tensor | None = None
 
     @property
     def privileged_obs_segments(self) -> Mapping[str, Any] | None:
@@ -170,12 +175,38 @@ class ActorCritic(nn.Module):
             if masks is not None or hidden_states is not None:
                 raise AssertionError("act(inference=True) is for single steps: it takes no masks and no hidden_states")
             return self.act_inference(observations)
+        noise = self._cast_lots(observations)
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
+        self._lots = None
         mean = self.action_mean.detach()
-        if not self._draws:
+        if noise is None:
             return self.bounded(mean)
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
-        return self.bounded(mean + self.action_std.detach() * torch.randn_like(mean))
+        noise = noise if masks is None else unpad_trajectories(noise, masks)
+        return self.bounded(mean + self.action_std.detach() * noise)
+
+    def _cast_lots(self, observations: Tensor) -> Tensor | None:
+        """Draw all that is random in acting on `(..., O)`; returns what is for the actions `(..., A)`, if they draw.
+
+        At once: torch before 2.13 does not keep the order of several draws in compiled code (pytorch issue 181136).
+        """
+        num_actions = self.num_actions if self._draws else 0
+        width = self._num_lots + num_actions
+        if width == 0:
+            return None
+        numbers = torch.randn(*observations.shape[:-1], width, dtype=observations.dtype, device=observations.device)
+        if self._num_lots > 0:
+            self._lots = numbers[..., num_actions:]
+        return numbers[..., :num_actions] if self._draws else None
+
+    def reserve_lot(self, probability: float) -> int:
+        """Ask for one more number a sample, if anything depends on it; the place of the number."""
+        self._num_lots += int(probability > 0)
+        return self._num_lots - 1
+
+    def lots_of(self, place: int) -> Tensor | None:
+        """The numbers `(...)` of a reserved place, while `act` is at work; nobody has drawn any otherwise."""
+        return None if self._lots is None else self._lots[..., place]
 
     @contextmanager
     def without_drawing(self) -> Iterator[None]:

@@ -50,6 +50,7 @@ class PrivilegeEstimatorMixin(_Policy):
         self.adaptor_target_components = self.adaptation.target_components
         self.adaptor_kwargs = without_nulls(adaptor_kwargs or {})
         self.privilege_replace_state_prob = float(privilege_replace_state_prob)
+        self._adaptor_lot = self.reserve_lot(self.privilege_replace_state_prob)
         # The adaptor's output of the last act; there is none before the first one.
         self.adapted_state_: Tensor | None = None
         self.build_adaptor(**kwargs)
@@ -70,7 +71,9 @@ class PrivilegeEstimatorMixin(_Policy):
         self.adapted_state_, hidden_states = self.adaptation.estimate(
             observations, self.memory_p, self.state_adaptor, hidden_states
         )
-        observations = self.adaptation.substitute(observations, self.adapted_state_, inference)
+        observations = self.adaptation.substitute(
+            observations, self.adapted_state_, inference, self.lots_of(self._adaptor_lot)
+        )
         return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
 
     def get_adapted_state(self) -> Tensor | None:

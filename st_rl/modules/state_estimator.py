@@ -58,6 +58,7 @@ class EstimatorMixin(_Policy):
         self.estimator_kwargs = without_nulls(estimator_kwargs or {})
         self.use_actor_rnn = bool(use_actor_rnn) and self.is_recurrent
         self.replace_state_prob = float(replace_state_prob)
+        self._estimator_lot = self.reserve_lot(self.replace_state_prob)
         # The estimate of the last act; there is none before the first one.
         self.estimated_state_: Tensor | None = None
         self.build_estimator(**kwargs)
@@ -87,7 +88,9 @@ class EstimatorMixin(_Policy):
         self.estimated_state_, hidden_states = self.estimation.estimate(
             observations, self.memory_s, self.state_estimator, hidden_states
         )
-        observations = self.estimation.substitute(observations, self.estimated_state_, inference)
+        observations = self.estimation.substitute(
+            observations, self.estimated_state_, inference, self.lots_of(self._estimator_lot)
+        )
         return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
 
     def get_estimated_state(self) -> Tensor | None:

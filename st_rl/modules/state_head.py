@@ -1,6 +1,8 @@
 """What an estimator and an adaptor share: the components a head reads, those it estimates, and their substitution."""
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -48,6 +50,8 @@ class EstimatedComponents:
         self.critic_segments: Segments = critic_obs_segments or {}
         self.obs_components, self.target_components = names, targets
         self.replace_prob = float(replace_prob)
+        # What a share `replace_prob` of normally distributed numbers is below.
+        self._threshold = NormalDist().inv_cdf(self.replace_prob) if 0.0 < self.replace_prob < 1.0 else math.inf
         self.input_size = get_subobs_size(self.segments, names)
         self.output_size = get_subobs_size(self.critic_segments, targets)
         if self.replace_prob > 0:
@@ -76,8 +80,10 @@ class EstimatedComponents:
         own_state, others = (None, None) if hidden_states is None else tuple(hidden_states)
         return head(memory(seen, None, own_state)), others
 
-    def substitute(self, observations: Tensor, estimate: Tensor, inference: bool) -> Tensor:
+    def substitute(self, observations: Tensor, estimate: Tensor, inference: bool, lots: Tensor | None = None) -> Tensor:
         """Observations `(..., O)` with the estimate `(..., E)` in place of the truth in a random share of the rows.
+
+        `lots (...)`, normally distributed, choose the rows; without them they are drawn here.
 
         For inference in all rows: a robot that needs an estimator has no truth to mix in. Without a share, in none.
         """
@@ -88,7 +94,8 @@ class EstimatedComponents:
         replaced = substitute_estimated_state(observations.clone(), self.target_components, estimate, self.segments)
         if inference:
             return replaced
-        chosen = torch.rand(observations.shape[:-1], device=observations.device) < self.replace_prob
+        lots = torch.randn(observations.shape[:-1], device=observations.device) if lots is None else lots
+        chosen = lots < self._threshold
         return torch.where(chosen.unsqueeze(-1), replaced, observations)
 
     def _in_actor_order(self, estimate: Tensor) -> Tensor:
