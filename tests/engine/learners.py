@@ -18,6 +18,7 @@ from st_rl.modules import (
     PrivilegeEstimatorMixin,
     policy_classes,
 )
+from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 8, 6, 4
 SEGMENTS = {"joints": 4, "velocity": (1, 1, 3)}
@@ -177,6 +178,8 @@ def roll_out(learner: Any, seed: int, device: str = "cpu") -> None:
         obs = learner.obs_normalizer(draw(NUM_ENVS, num_obs))
         for _ in range(NUM_STEPS):
             actions = learner.act(obs, obs)
+            if isinstance(learner.actor_critic, DeterministicPolicyMixin):
+                actions = _disturb(learner.transition, draw(NUM_ENVS, NUM_ACTIONS))
             dones = draw(NUM_ENVS) > 1.0
             infos = {
                 "observations": {"rnd_state": draw(NUM_ENVS, 3), "ref_obs": draw(NUM_ENVS, 2, 3)},
@@ -186,6 +189,18 @@ def roll_out(learner: Any, seed: int, device: str = "cpu") -> None:
             obs = learner.obs_normalizer(draw(NUM_ENVS, num_obs))
             learner.process_env_step(draw(NUM_ENVS) - actions.square().mean(dim=1), dones, infos)
         learner.compute_returns(obs)
+
+
+def _disturb(transition: Any, noise: torch.Tensor) -> torch.Tensor:
+    """Let a policy that acts at its mode do something else, along `noise (N, A)`.
+
+    The surrogate loss has no gradient at the mode: Adam would make steps of normal size out of rounding errors, and
+    engines that round differently would part.
+    """
+    distribution = torch.distributions.Normal(transition.action_mean, transition.action_sigma, validate_args=False)
+    transition.actions = transition.actions + 0.5 * noise
+    transition.actions_log_prob = distribution.log_prob(transition.actions).sum(dim=-1)
+    return transition.actions
 
 
 def train(learner: Any, num_updates: int, device: str = "cpu") -> list[dict[str, float]]:
