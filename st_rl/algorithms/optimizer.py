@@ -1,12 +1,14 @@
 """The gradient step: average over ranks, clip, skip what is not finite, never wait for the device."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from st_rl.algorithms import compiled_adam
+from st_rl.algorithms.compiled_adam import step_factors
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.distributed import average_gradients
 
@@ -22,13 +24,6 @@ def _is_optimizer(value: Any) -> bool:
 def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself."""
     return function
-
-
-def step_factors(norms: Sequence[Tensor], max_grad_norm: float, pause: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm of all gradients, what to divide them by, and 1 where the step must be skipped, all 0-d."""
-    norm = torch.linalg.vector_norm(torch.stack(list(norms)))
-    is_good = norm < torch.inf if pause is None else (norm < torch.inf) & ~pause
-    return norm, ((norm + 1e-6) / max_grad_norm).clamp(min=1.0), (~is_good).float()
 
 
 class GuardedOptimizer:
@@ -102,7 +97,8 @@ class GuardedOptimizer:
         `fused` may make one kernel of many small ones.
         """
         average_gradients(self.parameters)
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        learning = [parameter for parameter in self.parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
         if self._rate_tensor is None:
             norm = torch.linalg.vector_norm(torch.stack(list(norms)))
@@ -114,9 +110,13 @@ class GuardedOptimizer:
                     torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
                 self.optimizer.step()
             return norm
-        # Nothing waits on a GPU: the fused step itself divides the gradients, and skips itself if told to.
+        # Nothing waits on a GPU: the step itself divides the gradients, and skips itself if told to.
+        norm, divisor, skip = fused(step_factors)(norms, max_grad_norm, pause)
+        if fused(step_factors) is not step_factors and compiled_adam.can_step(self.optimizer, learning):
+            compiled_adam.follow(self.optimizer, learning, gradients, (divisor, skip), fused)
+            return norm
         told: Any = self.optimizer
-        norm, told.grad_scale, told.found_inf = fused(step_factors)(norms, max_grad_norm, pause)
+        told.grad_scale, told.found_inf = divisor, skip
         self.optimizer.step()
         return norm
 

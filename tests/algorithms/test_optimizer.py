@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from st_rl.algorithms import compiled_adam
+from st_rl.algorithms.compiled_adam import step_factors
 from st_rl.algorithms.losses import adapted_learning_rate, adapted_number
-from st_rl.algorithms.optimizer import GuardedOptimizer, step_factors
+from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.engine import Engine
 from tests.algorithms.rollouts import collect, make_ppo, random_steps
 
@@ -41,6 +43,88 @@ def test_steps_on_a_cpu_are_those_of_clipped_gradients(size):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
     guarded.forget_gradients()
     assert all(weight.grad is None for weight in weights)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["as written", "traced"])
+def test_the_step_that_is_compiled_is_the_step_of_adam(backend):
+    """With clipping, with bad gradients that change nothing, and with a parameter that misses a step."""
+    run = (lambda function: function) if backend is None else lambda f: torch.compile(f, backend=backend, dynamic=False)
+    weights = [nn.Parameter(torch.randn(shape)) for shape in ((4, 3), (5,), (2, 2))]
+    twins = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    ours, plain = (torch.optim.Adam(values, lr=torch.tensor(0.05), capturable=False) for values in (weights, twins))
+    for number in range(5):
+        for weight, twin in zip(weights, twins):
+            gradient = torch.randn_like(weight) * (3.0 if number % 2 else 0.1)
+            weight.grad, twin.grad = gradient, gradient.clone()
+        if number == 3:
+            weights[1].grad = twins[1].grad = None
+        expected = nn.utils.clip_grad_norm_(twins, 1.0)
+        plain.step()
+        learning = [weight for weight in weights if weight.grad is not None]
+        assert compiled_adam.can_step(ours, learning) == (number > 0)
+        if number == 0:
+            nn.utils.clip_grad_norm_(weights, 1.0)
+            ours.step()
+            continue
+        for spoil in (float("nan"), float("inf"), 1.0):
+            gradients = [weight.grad * spoil for weight in learning if weight.grad is not None]
+            states = [ours.state[weight] for weight in learning]
+            before = [value.clone() for state in states for value in state.values()] + [w.clone() for w in weights]
+            norm, divisor, skip = step_factors([gradient.norm() for gradient in gradients], 1.0, None)
+            compiled_adam.follow(ours, learning, gradients, (divisor, skip), run)
+            after = [value for state in states for value in state.values()] + weights
+            assert (spoil != 1.0) == all(torch.equal(old, new) for old, new in zip(before, after))
+        assert float(norm) == pytest.approx(float(expected), rel=1e-6)
+    for weight, twin in zip(weights, twins):
+        torch.testing.assert_close(weight, twin, rtol=1e-5, atol=1e-6)
+        for name, value in plain.state[twin].items():
+            torch.testing.assert_close(ours.state[weight][name], value, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [
+        (torch.optim.Adam, {"weight_decay": 0.1}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.Adam, {"maximize": True}),
+        (torch.optim.Adam, {"lr": 0.1}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.NAdam, {}),
+    ],
+)
+def test_other_steps_are_left_to_torch(cls, settings):
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = cls([weight], **{"lr": torch.tensor(0.1), "capturable": False, "foreach": False, **settings})
+    optimizer.step()
+    assert not compiled_adam.can_step(optimizer, [weight])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["eager", "compile"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_on_a_gpu_many_small_steps_are_those_of_adam(name, engine):
+    """Compared with torch's plain step in double precision; bad gradients in between count for nothing."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(64, 12), (64,), (32, 64), (32,), (12, 32), (12,), (64, 12), (64,), (1, 64), (1,), (12,), (7, 5), (3,)]
+    start = [torch.randn(shape, generator=generator) for shape in shapes]
+    weights = [nn.Parameter(value.cuda()) for value in start]
+    twins = [nn.Parameter(value.double()) for value in start]
+    ours, plain = GuardedOptimizer(name, weights, 0.01, "cuda"), getattr(torch.optim, name)(twins, lr=0.01)
+    fused = Engine(engine, "cuda").fused
+    for number in range(100):
+        for weight, twin in zip(weights, twins):
+            gradient = torch.randn(weight.shape, generator=generator) * (0.01 if number % 3 else 1.0)
+            weight.grad, twin.grad = gradient.cuda(), gradient.double()
+        if number % 10 == 7:
+            weights[3].grad = torch.full_like(weights[3], torch.nan)
+        else:
+            nn.utils.clip_grad_norm_(twins, 1.0)
+            plain.step()
+        ours.follow_gradients(1.0, fused=fused)
+    for weight, twin in zip(weights, twins):
+        torch.testing.assert_close(weight.detach().cpu().double(), twin.detach(), rtol=1e-4, atol=1e-5)
+        assert float(ours.optimizer.state[weight]["step"]) == 90.0
 
 
 @pytest.mark.parametrize("rate", [1.0e-5, 1.2e-5, 1.0e-3, 9.0e-3, 1.0e-2])
