@@ -164,7 +164,7 @@ def test_only_named_shapes_collide(describe):
     robot = Robot.from_file(describe('collisions: [trunk, ".*_thigh", ".*_ball"]'))
     model = robot.model
     touching = {model.geom(g).name for g in range(model.ngeom) if model.geom_contype[g] or model.geom_conaffinity[g]}
-    expected = {"trunk", "floor"} | {f"{leg}_{part}" for leg in ORDER for part in ("thigh", "ball")}
+    expected = {"trunk", "st_rl/floor"} | {f"{leg}_{part}" for leg in ORDER for part in ("thigh", "ball")}
     assert touching == expected
 
 
@@ -252,6 +252,9 @@ def test_walking_task_trots_with_it(describe):
         ("action_scale: [1, 2]", (), r"action_scale: \[1, 2\] is no number"),
         ("self_collisions: maybe", (), r"self_collisions: 'maybe' is neither true nor false"),
         ("collisions: [tail]", (), r"collisions: 'tail' matches no geom of the robot"),
+        ("base_height: .nan", (), r"base_height: nan is no number that can be used: give a finite one"),
+        ("action_scale: 0", (), r"action_scale is 0: give a positive number"),
+        ("action_scale: {FR_knee: -0.1}", (), r"action_scale: FR_knee is -0\.1: give a positive number"),
     ],
 )
 def test_what_is_wrong_with_a_description_is_said(describe, more, without, message):
@@ -293,6 +296,26 @@ def test_description_replaces_the_actuators_of_the_file(describe, tmp_path):
     robot = Robot.from_file(describe('default_pose: {".*_knee": -1.6}', without=["default_pose"]))
     assert robot.num_joints == 12
     np.testing.assert_allclose(robot.default_joint_pos[:3], [0.1, 0.2, -1.6])  # what it does not name is the file's
+
+
+def test_servos_are_as_described_whatever_the_file_says_of_its_own_actuators(describe, tmp_path):
+    mjcf = tmp_path / "model" / "robot.xml"
+    defaults = '<default><general gear="50" ctrlrange="-1 1" forcerange="-3 3"/></default><worldbody>'
+    mjcf.write_text(mjcf.read_text().replace("<worldbody>", defaults))
+    robot = Robot.from_file(describe())
+    np.testing.assert_allclose(robot.stiffness, [20, 20, 40] * 4)
+    np.testing.assert_allclose(robot.damping, 1.0)
+    np.testing.assert_allclose(robot.effort_limit, 24)
+    np.testing.assert_allclose(robot.control_range, [[-0.8, 0.8], [-1, 3], [-2.7, -0.5]] * 4)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"feet: [a"])
+def test_a_description_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / "robot.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"robot\.yaml"):
+        Robot.from_file(path)
 
 
 def test_command_shows_what_was_found(describe, capsys, tmp_path):

@@ -72,6 +72,57 @@ def test_foreign_file_with_torque_motors_gets_sensors_and_a_floor(write_mjcf):
     assert data.sensordata[robot.fall_sensors[0]] > 0 or any(data.sensordata[f.contact] > 0 for f in robot.feet)
 
 
+TORQUE_CONTROL = {"control.stiffness": 30.0, "control.damping": 0.5}
+COLLIDES = 'contype="1" conaffinity="1"'
+WORLDS = {
+    "shapes that touch nothing by default": lambda text: (
+        text.replace("<default>", '<default><geom contype="0" conaffinity="0"/>')
+        .replace('<geom type="box"', f'<geom {COLLIDES} type="box"')
+        .replace('<geom type="sphere"', f'<geom {COLLIDES} type="sphere"')
+    ),
+    "bits of its own": lambda text: text.replace("<default>", '<default><geom contype="4" conaffinity="8"/>'),
+    "a floor to look at": lambda text: text.replace(
+        "<worldbody>", '<worldbody><geom name="floor" type="plane" size="5 5 1" contype="0" conaffinity="0"/>'
+    ),
+    "a box called floor": lambda text: text.replace(
+        "<worldbody>", '<worldbody><geom name="floor" type="box" size="9 9 0.1" pos="0 0 -0.8"/>'
+    ),
+}
+
+
+@pytest.mark.parametrize("task", ["quadruped-walk", "quadruped-rough", "quadruped-parkour"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_ground_that_is_added_carries_every_robot(write_mjcf, world, task):
+    path = write_mjcf(WORLDS[world](torque_quadruped()))
+    env = make_task(task, 1, robot=str(path), **TORQUE_CONTROL, **{"push.max_speed": 0.0})
+    for _ in range(25):
+        env.step(torch.zeros(1, env.num_actions))
+    assert env.foot_contact.any()
+    assert env.base_height > 0.3
+
+
+def test_sensors_of_the_file_count_only_if_they_measure_in_the_world(write_mjcf):
+    text = torque_quadruped()
+    for leg in ("fl", "fr", "rl", "rr"):
+        text = text.replace('<geom type="sphere"', f'<geom name="{leg}_foot" type="sphere"', 1)
+    seen_from_base = "".join(
+        f'<framepos objtype="geom" objname="{leg}_foot" reftype="body" refname="base"/>'
+        f'<framelinvel objtype="geom" objname="{leg}_foot" reftype="body" refname="base"/>'
+        f'<contact geom1="{leg}_foot" body2="base" data="found"/>'
+        for leg in ("fl", "fr", "rl", "rr")
+    )
+    robot = Robot.from_file(write_mjcf(text.replace("<actuator>", f"<sensor>{seen_from_base}</sensor><actuator>")))
+    data = mujoco.MjData(robot.model)
+    mujoco.mj_step(robot.model, data, nstep=100)
+    data.qvel[:3] = 1.0
+    mujoco.mj_forward(robot.model, data)
+    assert any(data.sensordata[foot.contact] > 0 for foot in robot.feet)
+    for foot in robot.feet:
+        place = data.sensordata[foot.position : foot.position + 3]
+        np.testing.assert_allclose(place, data.geom(foot.name).xpos, atol=1e-9)
+        assert np.abs(data.sensordata[foot.velocity : foot.velocity + 3]).max() > 0.3
+
+
 def test_servo_with_a_gear_is_described_at_the_joint(write_mjcf):
     text = FIXED_ARM.replace('kp="10"', 'kp="10" kv="2" gear="3" ctrlrange="-6 3" forcerange="-5 5"')
     robot = Robot.from_mjcf(write_mjcf(text))

@@ -125,7 +125,9 @@ def _ordered(names: list[str], description: RobotDescription) -> list[str]:
 def _add_servo(spec: Any, joint: str, gains: Mapping[str, float]) -> None:
     """Add a position servo to a joint."""
     mujoco = require_mujoco()
-    actuator = spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    # Nothing of what the file says of its own actuators by default: gears, ranges, forces.
+    plain = mujoco.MjSpec().default
+    actuator = spec.add_actuator(plain, name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
     actuator.set_to_position(kp=gains["stiffness"], kv=gains["damping"])
     if "effort_limit" in gains:
         actuator.forcelimited = True

@@ -8,6 +8,7 @@ import numpy as np
 
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots.adaptation import adapt, described_falls, described_feet
+from st_rl.sim.robots.contact_bits import ground_bits
 from st_rl.sim.robots.description import RobotDescription
 from st_rl.sim.robots.poses import home_qpos, posed
 from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet, has_ground
@@ -82,7 +83,14 @@ def _add_floor(spec: Any) -> None:
     )
     material = spec.add_material(name="st_rl/floor", texrepeat=[2, 2], texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "st_rl/floor"
-    spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], material="st_rl/floor")
+    spec.worldbody.add_geom(
+        name="st_rl/floor",
+        type=mujoco.mjtGeom.mjGEOM_PLANE,
+        size=[0, 0, 0.05],
+        material="st_rl/floor",
+        group=0,
+        **ground_bits(spec),
+    )
 
 
 def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,8 @@ class RobotDescription:
     default_pose: Mapping[str, float] = field(default_factory=dict)
     """Joint positions, rad; others as in the keyframe `home` of the MJCF, else zero."""
     base_height: float | None = None
-    """Height of the base in the default pose, m; None to stand on what reaches lowest."""
+    """Height of the base in the default pose, m; None to stand on what reaches lowest, and without a `default_pose` to
+    be where the MJCF puts it."""
     feet: tuple[str, ...] = ()
     """Geoms, bodies or sites that are feet; found by their names and places without any."""
     falls: tuple[str, ...] = ()
@@ -52,9 +54,11 @@ class RobotDescription:
     def from_file(cls, path: str | Path) -> "RobotDescription":
         """Read a description; ValueError with the file, the key and the remedy for one that cannot be understood."""
         path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"no robot description '{path}': give the path of a .yaml file")
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
         if not isinstance(content, Mapping):
             raise ValueError(f"{path} describes no robot: it needs lines 'key: value', at least 'mjcf: robot.xml'")
@@ -96,9 +100,12 @@ def _number(value: Any, where: str) -> float:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{where}: {value!r} is no number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: {value!r} is no number that can be used: give a finite one")
+    return number
 
 
 def _boolean(value: Any, where: str) -> bool:
@@ -141,7 +148,12 @@ def _gains(value: Any, where: str) -> dict[str, dict[str, float]]:
 
 
 def _scale(value: Any, where: str) -> float | dict[str, float]:
-    return _numbers(value, where) if isinstance(value, Mapping) else _number(value, where)
+    scale = _numbers(value, where) if isinstance(value, Mapping) else _number(value, where)
+    for name, number in scale.items() if isinstance(scale, dict) else [("", scale)]:
+        if number <= 0:
+            place = f"{where}: {name}" if name else where
+            raise ValueError(f"{place} is {number:g}: give a positive number")
+    return scale
 
 
 _READERS = {

@@ -78,7 +78,7 @@ def find_fall_geoms(model: Any, base_body: int) -> list[int]:
 def sensor_address(model: Any, geom: int, kind: SensorKind, body: int | None = None) -> int | None:
     """Where the sensor of a geom, or for contacts of a body, starts in `sensordata`; None without one.
 
-    A contact sensor must count its contacts.
+    It measures in the frame of the world; a contact sensor counts contacts, with anything or with the world.
     """
     objects = require_mujoco().mjtObj
     wanted = (int(objects.mjOBJ_GEOM), geom)
@@ -87,7 +87,9 @@ def sensor_address(model: Any, geom: int, kind: SensorKind, body: int | None = N
     for s in range(model.nsensor):
         is_of_it = (int(model.sensor_objtype[s]), int(model.sensor_objid[s])) == wanted
         counts = kind != "contact" or model.sensor_intprm[s, 0] & _FOUND
-        if is_of_it and counts and int(model.sensor_type[s]) == int(_sensor_type(kind)):
+        other = (int(model.sensor_reftype[s]), int(model.sensor_refid[s]))
+        is_of_world = other[1] < 0 or other == (int(objects.mjOBJ_BODY), 0)
+        if is_of_it and counts and is_of_world and int(model.sensor_type[s]) == int(_sensor_type(kind)):
             return int(model.sensor_adr[s])
     return None
 
@@ -130,10 +132,11 @@ def _add_sensor(spec: Any, kind: SensorKind, shape: FootShape) -> None:
 
 
 def has_ground(model: Any) -> bool:
-    """Whether the world holds a plane or a height field to stand on."""
+    """Whether the world holds a plane or a height field to stand on, and not only to look at."""
     kind = require_mujoco().mjtGeom
     ground = (int(kind.mjGEOM_PLANE), int(kind.mjGEOM_HFIELD))
-    return any(int(model.geom_bodyid[g]) == 0 and int(model.geom_type[g]) in ground for g in range(model.ngeom))
+    own = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == 0 and collides(model, g))
+    return any(int(model.geom_type[g]) in ground for g in own)
 
 
 def _sensor_type(kind: str) -> Any:

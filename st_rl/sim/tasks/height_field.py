@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.contact_bits import ground_bits
 
 # Solid ground below the lowest point, m.
 _DEPTH = 1.0
@@ -75,9 +76,9 @@ def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> No
         userdata=field.heights.astype(np.float32).reshape(-1),
     )
     planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
-    touch = {}
+    touch: dict[str, Any] = {"group": 0, **ground_bits(spec)}
     if planes:
-        touch = {"contype": planes[0].contype, "conaffinity": planes[0].conaffinity, "material": planes[0].material}
+        touch["material"] = planes[0].material
     for plane in planes:
         spec.delete(plane)
     spec.worldbody.add_geom(

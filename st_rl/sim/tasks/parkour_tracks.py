@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.contact_bits import ground_bits
 from st_rl.sim.tasks.cfg import Range
 from st_rl.utils.config import unknown_name_message
 
@@ -170,10 +171,14 @@ def add_boxes(spec: Any, tracks: Tracks, width: float) -> None:
     planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
     for plane in planes:
         plane.pos = [plane.pos[0], plane.pos[1], plane.pos[2] + tracks.floor]
-    touch = {"contype": planes[0].contype, "conaffinity": planes[0].conaffinity} if planes else {}
-    if not planes:
+    touch: dict[str, Any] = {"group": 0, **ground_bits(spec)}
+    if not any(plane.contype or plane.conaffinity for plane in planes):
         spec.worldbody.add_geom(
-            name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05], pos=[0, 0, tracks.floor]
+            name="st_rl/floor",
+            type=mujoco.mjtGeom.mjGEOM_PLANE,
+            size=[0, 0, 0.05],
+            pos=[0, 0, tracks.floor],
+            **touch,
         )
     for row, (edges, ground, center) in enumerate(zip(tracks.edges, tracks.ground, tracks.centers)):
         for column, ((start, end), top) in enumerate(zip(itertools.pairwise(edges), ground)):
