@@ -38,7 +38,7 @@ class EvalOptions:
     push_speed: float = 0.5
     """Size of the pushes in a second walk, m/s; 0 leaves it out."""
     seed: int = 20_001
-    """Of starting poses and pushes."""
+    """Of starting poses; pushes are always the same."""
     checkpoint: str = "best"
     """Which policy: best, last, an iteration number, or a file."""
     fine: bool = True

@@ -6,13 +6,20 @@ other environment by the return of its episodes.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.evaluation_plan import (  # noqa: F401  (who evaluates finds command_grid and plan_ranges here)
+    AXES,
+    EvaluationPlan,
+    Range,
+    command_grid,
+    commands_for,
+    plan_ranges,
+)
 from st_rl.sim.gait_metrics import (
     cost_of_transport,
     diagonal_alternation,
@@ -23,14 +30,13 @@ from st_rl.sim.gait_metrics import (
     side_pairs,
     step_asymmetry,
 )
+from st_rl.utils.log import logger
 
 Policy = Callable[[Tensor], Tensor]
 """Actions `(N, A)` for raw observations `(N, O)`."""
-Range = tuple[float, float]
 Repeatable = Callable[[Callable[[], None]], Callable[[], Any]]
 """Makes a function that will be called often fast, such as a captured graph of it."""
 
-AXES = ("forward", "sideways", "turning")
 # Figures of a walk, in the order of the table, with the words that explain them.
 WALK_ROWS = {
     "falls": "Falls",
@@ -58,35 +64,13 @@ EPISODE_ROWS = {
 }
 
 
-@dataclass
-class EvaluationPlan:
-    """How long, how many and under which commands."""
-
-    robots: int = 64
-    """Robots judged together, each under a command of its own."""
-    seconds: float = 20.0
-    """Length of the walk."""
-    settle_s: float = 1.0
-    """Seconds at the beginning that do not count."""
-    forward: Range | None = None
-    """Range of forward speeds, m/s; the task's own when None."""
-    sideways: Range | None = None
-    """Range of sideways speeds, m/s; the task's own when None."""
-    turning: Range | None = None
-    """Range of turning rates, rad/s; the task's own when None."""
-    push_speed: float = 0.5
-    """Size of the pushes in the second walk, m/s; 0 leaves it out."""
-    push_interval_s: float = 4.0
-    """Seconds between two pushes of a robot."""
-    seed: int = 20_001
-    """Of starting poses and pushes; differs from the seeds that trainings use."""
-
-
 class Walk(NamedTuple):
     """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall on."""
 
     commands: Tensor
-    """`(N, 3)`"""
+    """`(N, 3)` what was asked for."""
+    told: Tensor
+    """`(T, N, 3)` what the robots were told: zero for small commands, turns of the task's own where it leads them."""
     velocity: Tensor
     """`(T, N, 3)` forward, sideways, turning, in the frame of the base."""
     contact: Tensor
@@ -111,24 +95,6 @@ class Walk(NamedTuple):
 def is_commanded(env: Any) -> bool:
     """Whether an environment can be told to walk somewhere."""
     return callable(getattr(env, "hold_commands", None))
-
-
-def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
-    """Commands `(count, 3)` that fill the ranges evenly, with as many levels along each varying axis as `count` allows.
-
-    Where `count` is no power of the levels, the grid starts over for the rest.
-    """
-    varying = sum(high > low for low, high in ranges)
-    levels = int(count ** (1 / varying) + 1e-9) if varying else 1
-    axes = [torch.linspace(low, high, levels) if high > low else torch.tensor([low]) for low, high in ranges]
-    grid = torch.cartesian_prod(*axes).reshape(-1, len(ranges))
-    return grid.repeat(-(-count // len(grid)), 1)[:count].clone()
-
-
-def plan_ranges(plan: EvaluationPlan, commands: Any) -> list[Range]:
-    """The ranges of the three commands: the plan's, else those of the task's configuration."""
-    chosen = (getattr(plan, axis) if getattr(plan, axis) is not None else getattr(commands, axis) for axis in AXES)
-    return [(float(low), float(high)) for low, high in chosen]
 
 
 def _as_it_is(step: Callable[[], None]) -> Callable[[], Any]:
@@ -184,6 +150,7 @@ class Walker:
         self._upright.logical_and_(~dones)
         rows = {
             "standing": self._upright,
+            "told": task.commands,
             "velocity": torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1),
             "contact": task.foot_contact,
             "foot_height": task.foot_height,
@@ -208,6 +175,7 @@ def _empty_records(task: Any, steps: int) -> dict[str, Tensor]:
         return torch.zeros(*shape, *width, dtype=dtype, device=task.device)
 
     return {
+        "told": zeros(3),
         "velocity": zeros(3),
         "contact": zeros(feet, dtype=torch.bool),
         "foot_height": zeros(feet),
@@ -251,11 +219,11 @@ def _counted(result: Walk, settle_s: float) -> Tensor:
 def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
     """How well the robots of a walk followed their commands."""
     counted = _counted(result, settle_s)
-    mean = masked_mean(result.velocity, counted)
-    now = masked_mean((result.velocity - result.commands).abs(), counted)
+    error = result.velocity - result.told
+    mean, now = masked_mean(error, counted).abs(), masked_mean(error.abs(), counted)
     figures: dict[str, Any] = {"robots": result.commands.shape[0], "falls": int(result.fell.sum())}
     for axis, name in enumerate(AXES):
-        figures[f"{name}_error"] = nan_mean((mean - result.commands).abs()[:, axis])
+        figures[f"{name}_error"] = nan_mean(mean[:, axis])
         figures[f"{name}_error_now"] = nan_mean(now[:, axis])
     return figures
 
@@ -292,22 +260,39 @@ def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
 
 
 def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of a task's robots, and what each of them did: lists by name."""
-    commands = command_grid(plan_ranges(plan, task.cfg.commands), task.num_envs)
+    """Figures of a task's robots, and what each of them was told and did: lists by name."""
+    if plan.seconds <= plan.settle_s:
+        raise ValueError(
+            f"a walk of {plan.seconds:g} s is over within the first {plan.settle_s:g} s, which do not count: "
+            "give more seconds"
+        )
+    commands = commands_for(plan, task)
     moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
     walker = Walker(task, policy, plan.seconds)
     plain = walker.walk(commands)
+    _report_overruled(plan, plain, moving)
     sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
     figures = judge(plain, mass, pairs, plan.settle_s, moving, sides)
     if plan.push_speed > 0:
         pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
+    counted = _counted(plain, plan.settle_s)
+    told = masked_mean(plain.told, counted)
     robots = {
-        "command": commands.tolist(),
-        "velocity": masked_mean(plain.velocity, _counted(plain, plan.settle_s)).tolist(),
+        "command": torch.where(told.isnan(), commands, told).tolist(),
+        "velocity": masked_mean(plain.velocity, counted).tolist(),
         "fell": plain.fell.tolist(),
     }
     return figures, robots
+
+
+def _report_overruled(plan: EvaluationPlan, result: Walk, moving: float) -> None:
+    """Warn of commands that were asked for and that the task replaced by its own."""
+    walks = result.standing & (result.commands.norm(dim=1) > moving)
+    differs = ((result.told - result.commands).abs() > 1e-6) & walks[..., None]
+    for axis, overruled in zip(AXES, differs.any(dim=0).any(dim=0).tolist()):
+        if overruled and getattr(plan, axis) is not None:
+            logger.warning(f"this task leads its robots by {axis} commands of its own: those asked for have no effect")
 
 
 @torch.inference_mode()
@@ -380,8 +365,8 @@ class Judge:
         with random_numbers_kept(getattr(self._env, "device", "cpu")):
             if not is_commanded(self._env):
                 return float(evaluate_episodes(self._env, policy)["return_mean"])
-            commands = command_grid(plan_ranges(self._plan, self._env.cfg.commands), self._env.num_envs)
-            return walk_score(judge_tracking(self._walker_for(policy).walk(commands), self._plan.settle_s))
+            result = self._walker_for(policy).walk(commands_for(self._plan, self._env))
+            return walk_score(judge_tracking(result, self._plan.settle_s))
 
     def _walker_for(self, policy: Policy) -> Walker:
         """The walker of before if the policy computes with the same numbers in the same places, else a new one."""

@@ -3,22 +3,22 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from st_rl.sim.evaluation import (
-    EvaluationPlan,
     Judge,
-    command_grid,
     evaluate_episodes,
+    evaluate_walk,
     foot_pairs,
     is_commanded,
     judge,
     make_judged_task,
-    plan_ranges,
     walk,
     walk_score,
 )
+from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, commands_for, plan_ranges
 from tests.fakes import EchoEnv
 
 PAIRS = ((0, 3), (1, 2))
@@ -96,6 +96,32 @@ def test_grid_starts_over_where_the_number_is_no_power():
     assert grid[4:].tolist() == grid[:2].tolist()
 
 
+@pytest.mark.parametrize("count", [1, 7])
+def test_robots_too_few_for_a_grid_walk_in_the_middle_of_the_ranges(count):
+    grid = command_grid([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)], count)
+    torch.testing.assert_close(grid, torch.tensor([0.25, 0.0, 0.0]).repeat(count, 1))
+
+
+def test_a_range_may_be_given_from_high_to_low():
+    commands = SimpleNamespace(forward=(1.0, -0.5), sideways=(-0.4, 0.4), turning=(0.0, 0.0))
+    assert plan_ranges(EvaluationPlan(turning=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
+
+
+def test_every_level_of_the_ground_is_walked_slowly_and_fast():
+    flat, rough = KnownWalk(num_envs=64), KnownWalk(num_envs=64)
+    rough.level = torch.arange(64).div(16, rounding_mode="floor")
+    in_order, shuffled = (commands_for(EvaluationPlan(), task)[:, 0] for task in (flat, rough))
+    assert torch.equal(in_order, torch.linspace(0.0, 1.0, 64))
+    assert torch.equal(shuffled.sort().values, in_order)
+    for level in range(4):
+        assert shuffled[rough.level == level].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_walk_that_is_over_before_it_counts_is_refused():
+    with pytest.raises(ValueError, match=r"of 1 s is over .* first 1 s.* give more seconds"):
+        evaluate_walk(KnownWalk(), still, EvaluationPlan(robots=4, seconds=1.0))
+
+
 def test_the_plan_may_narrow_the_commands_of_the_task():
     commands = SimpleNamespace(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8))
     plan = EvaluationPlan(forward=(0.3, 1.0), turning=(0.0, 0.0))
@@ -121,6 +147,36 @@ def test_a_fallen_robot_counts_as_fallen_and_no_longer_in_the_errors():
     assert figures["falls"] == 2
     assert result.fell.tolist() == [False, True, False, True]
     assert figures["forward_error"] == pytest.approx(0.1, abs=1e-5)
+
+
+class LedWalk(KnownWalk):
+    """Robots that the task itself leads: they are told, and do, other turns than the plan asks for."""
+
+    def step(self, actions):
+        outcome = super().step(actions)
+        self.commands = torch.cat([self.commands[:, :2], torch.full((self.num_envs, 1), 0.4)], dim=1)
+        return outcome
+
+
+def test_robots_are_judged_by_what_they_were_told():
+    led = LedWalk(bias=0.0)
+    figures = judge(walk(led, still, torch.full((4, 3), 0.5), 4.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    assert figures["turning_error"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["turning_error_now"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_command_that_the_task_overrules_is_said(caplog):
+    led = LedWalk(bias=0.0)
+    led.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
+    plan = EvaluationPlan(robots=4, seconds=2.0, turning=(-0.5, 0.5), push_speed=0.0)
+    with caplog.at_level("WARNING", logger="st_rl"):
+        _, robots = evaluate_walk(led, still, plan)
+    assert "turning" in caplog.text
+    assert "forward" not in caplog.text
+    assert [command[2] for command in robots["command"]] == pytest.approx([0.4] * 4)
+    caplog.clear()
+    evaluate_walk(led, still, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0))
+    assert caplog.text == "", "nobody asked for a turn"
 
 
 def test_gait_figures_of_a_known_trot():
@@ -259,6 +315,11 @@ class TestBuiltInTask:
         assert figures["sideways_error"] == pytest.approx(0.3 / 4, abs=0.05)
         assert figures["turning_error"] == pytest.approx(0.6 / 4, abs=0.05)
         assert torch.equal(task.commands, commands)
+
+    def test_small_commands_are_those_of_standing_robots(self, task):
+        result = walk(task, lambda obs: torch.zeros(4, 12), torch.full((4, 3), 0.05), 0.2)
+        assert (result.commands > 0).all()
+        assert (result.told == 0).all()
 
     def test_a_hard_push_throws_a_standing_robot(self, task):
         thrown = walk(task, lambda obs: torch.zeros(4, 12), torch.zeros(4, 3), 1.6, pushes=(6.0, 0.4))
