@@ -39,7 +39,7 @@ class ActingAlgorithm:
         if policy.is_recurrent:
             transition.hidden_states = policy.get_hidden_states()
         if self._draws_once and not self._acts_from_memory:
-            decide = self.engine.fused(decide)
+            decide = self.engine.compiled(decide)
         for name, value in decide(obs, critic_obs, *more).items():
             setattr(transition, name, value)
         transition.observations = obs

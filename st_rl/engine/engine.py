@@ -78,9 +78,7 @@ class Engine:
 
     def describe(self) -> str:
         """One line for the log: what runs how, and why."""
-        code = "losses as written"
-        if self.plan.compiles:
-            code = "compiled losses, acting and task" if self.plan.graphs else "compiled losses and task"
+        code = "compiled losses, acting and task" if self.plan.compiles else "losses as written"
         steps = "CUDA graphs" if self.plan.graphs else "no graphs"
         return f"engine: {steps}, {code} ({self.plan.reason})"
 

@@ -297,8 +297,11 @@ class OnPolicyRunner(SavedTraining):
         infos: Mapping[str, Any] = {}
         if self._observations is None:
             raise RuntimeError("there is nothing to act on: collect through learn()")
-        obs, critic_obs = self._observations
         with torch.inference_mode(self._inference_mode):
+            # Copies, which are tensors of this mode like those of all further steps: code is compiled for one kind.
+            obs = self._observations[0].clone()
+            is_shared = self._observations[1] is self._observations[0]
+            critic_obs = obs if is_shared else self._observations[1].clone()
             for step in range(self.num_steps_per_env):
                 self._rollout_position = step
                 obs, critic_obs, rewards, dones, infos = self.rollout_step(obs, critic_obs)
@@ -322,7 +325,7 @@ class OnPolicyRunner(SavedTraining):
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
         rewards = self._guard.clean("rewards", rewards.to(self.device).reshape(-1), self._rollout_position)
         dones = dones.to(self.device).reshape(-1)
-        obs, critic_obs = self.alg.engine.fused(self._normalized)(*self._clean(next_obs, next_critic_obs))
+        obs, critic_obs = self.alg.engine.compiled(self._normalized)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
         return obs, critic_obs, rewards, dones, infos

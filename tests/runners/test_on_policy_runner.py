@@ -1,12 +1,14 @@
 """The training loop: what it calls, what it survives, what it returns."""
 
 import logging
+from functools import partial
 from typing import ClassVar
 
 import pytest
 import torch
 
-from st_rl.runners import OnPolicyRunner
+from st_rl.engine import Engine
+from st_rl.runners import OnPolicyRunner, on_policy_runner
 from tests.fakes import ClientEnv, EchoEnv
 from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
 
@@ -105,6 +107,21 @@ def test_a_rollout_outside_of_inference_mode():
         config = small_config(recurrent("gru"), inference_mode_rollout=setting, empirical_normalization=True)
         make_runner(Checking(), config).learn(2)
         assert Checking.modes == expected
+
+
+@pytest.mark.parametrize("num_privileged_obs", [None, 6])
+def test_acting_normalising_and_losses_are_each_compiled_once(monkeypatch, num_privileged_obs):
+    """Also across rollouts, the first of whose observations was kept from the last."""
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(on_policy_runner, "Engine", partial(Engine, compile_backend=backend))
+    config = small_config(engine="compile", empirical_normalization=True)
+    make_runner(EchoEnv(num_privileged_obs=num_privileged_obs), config).learn(3)
+    assert len(graphs) == 3
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------
