@@ -34,8 +34,8 @@ class StepOutcome(NamedTuple):
     """`(N,)` bool"""
     time_outs: torch.Tensor
     """`(N,)` bool"""
-    log: dict[str, torch.Tensor]
-    """0-d each"""
+    log: torch.Tensor
+    """`(L,)` in the order of the names for the log"""
 
 
 class Task(VecEnv):
@@ -119,7 +119,7 @@ class Task(VecEnv):
         """Random numbers of this step by name, `(N, width)`, each within its range."""
         self._log_names = [f"Reward/{name}" for name in self._terms]
         self._log_names += [f"Termination/{name}" for name in (*self.TERMINATIONS, "diverged")]
-        self._log_names += self.METRICS
+        self._log_names += [*self.METRICS, "Simulation/diverged"]
         self.reset()
 
     @property
@@ -176,7 +176,8 @@ class Task(VecEnv):
             "observations": self._groups(outcome.obs, outcome.critic_obs),
             "time_outs": outcome.time_outs,
             "final_observations": self._groups(outcome.final[:, : self.num_obs], outcome.final),
-            "log": outcome.log,
+            # Taken apart here: each tensor that compiled code returns costs time on the host.
+            "log": dict(zip(self._log_names, outcome.log.unbind())),
         }
         return outcome.obs, outcome.rewards, outcome.dones, self.extras
 
@@ -290,18 +291,17 @@ class Task(VecEnv):
         weights = torch.tensor(list(active.values()), dtype=torch.float32, device=self.device)
         return {name: self.REWARDS[name] for name in active}, weights
 
-    def _reward(self, reasons: torch.Tensor, diverged: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Reward `(N,)` of the step and the log: means of weighted terms, terminations and metrics."""
+    def _reward(self, reasons: torch.Tensor, diverged: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reward `(N,)` of the step and the log `(L,)`: means of weighted terms, terminations and metrics."""
         terms = torch.cat([term(self) for term in self._terms.values()]).view(-1, self.num_envs)
         terms.masked_fill_(diverged, 0.0)
         rewards = torch.mv(terms.T, self._weights)
         if self.cfg.only_positive_rewards:
             rewards.clamp_(min=0.0)
         metrics = self._metrics().masked_fill_(diverged[:, None], 0.0)
-        rows = (terms.mean(dim=1) * self._weights, reasons.float().mean(dim=1), metrics.mean(dim=0))
-        log = dict(zip(self._log_names, torch.cat(rows).unbind()))
-        log["Simulation/diverged"] = log["Termination/diverged"] * self.num_envs
-        return rewards * self.step_dt, log
+        ended = reasons.float().mean(dim=1)
+        rows = (terms.mean(dim=1) * self._weights, ended, metrics.mean(dim=0), ended[-1:] * self.num_envs)
+        return rewards * self.step_dt, torch.cat(rows)
 
     def _deliver(self, clean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add noise to the actor's part of an observation, keep it, and return both observations."""
