@@ -106,6 +106,28 @@ def test_reset_of_one_leaves_the_others_bitwise_untouched_and_starts_that_one_af
     assert np.array_equal(backend.batch.bind("qpos")[2], data.qpos)
 
 
+def test_a_reset_reaches_mujoco_with_controls_pushes_and_saved_states_that_follow_it(robot, backend):
+    run(backend, controls(robot, 5))
+    reset(backend, robot, one_mask(0, 4))
+    push = torch.zeros(NUM_ENVS, 6)
+    push[:, 0] = 0.5
+    backend.add_velocity(push, one_mask(0, 1))
+    saved = backend.state_dict()
+    again = controls(robot, 3, seed=1)
+    run(backend, again)
+    for i, speed in ((0, 0.5), (4, 0.0)):
+        data = mujoco.MjData(backend.model)
+        data.qpos[:], data.qvel[0] = robot.default_qpos.astype(np.float32), speed
+        for row in again:
+            data.ctrl[:] = row[i].double().numpy()
+            mujoco.mj_step(backend.model, data, nstep=2)
+        assert np.array_equal(backend.batch.bind("qpos")[i], data.qpos)
+    resumed = MujocoBackend(robot.model, NUM_ENVS, PHYSICS)
+    resumed.load_state_dict(saved)
+    run(resumed, again)
+    assert np.array_equal(resumed.batch.state, backend.batch.state)
+
+
 def test_tensors_keep_their_address(robot, backend):
     addresses = [t.data_ptr() for t in (backend.qpos, backend.qvel, backend.sensordata)]
     run(backend, controls(robot, 2))

@@ -232,8 +232,7 @@ class TestEpisodes:
         task = build(num_envs=3, **{"tracks.sequences": {"gap": ("gap",)}, "curriculum.start_levels": (4, 4)})
         gap = task._tracks.blocks[4][0]
         place(task, [0.0, (gap.start + gap.end) / 2, 0.0], z=torch.tensor([0.32, -0.3, 0.32]))
-        task.backend._state[2, task.backend._columns["qpos"]][1] += 1.2
-        task.backend._motion_is_stale = True
+        task.backend.batch.bind("qpos")[2, 1] += 1.2
         _, _, dones, infos = task.step(torch.zeros(3, 12))
         assert dones.tolist() == [False, True, True]
         assert float(infos["log"]["Termination/off_track"]) == pytest.approx(1 / 3)

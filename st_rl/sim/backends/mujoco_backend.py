@@ -17,7 +17,9 @@ class MujocoBackend(Backend):
     """Steps robots with `mujoco.batch.Batch`, which is bitwise equal to `mj_step` for each of them.
 
     MuJoCo's state is float64 and lives in rows that torch shares; each step converts what a task reads to float32.
-    Everything but a step is plain torch, so that what a task does between two steps can be compiled.
+    Everything but a step is plain torch, so that what a task does between two steps can be compiled. A reset writes
+    these float32 tensors only; the rows of MuJoCo follow when somebody needs them, because few of them change and to
+    write all of them under a mask would take them out of the caches of the threads that step them.
     """
 
     def __init__(self, model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cpu") -> None:
@@ -27,13 +29,15 @@ class MujocoBackend(Backend):
             raise ValueError(f"MujocoBackend runs on the CPU, got device '{device}'")
         mujoco = require_mujoco()
         self.num_threads = physics.num_threads or _num_cores()
-        self.batch = mujoco.batch.Batch(self.model, num_envs, self.num_threads)
-        self._sensors = self.batch.bind("sensordata")
-        self._forces = self.batch.bind("qfrc_actuator")
-        self.batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
-        self._state = torch.from_numpy(self.batch.state)
-        self._fresh_row = self._state[0].clone()
-        self._columns = {name: _columns(self.batch, name) for name in ("qpos", "qvel", "ctrl")}
+        self._batch = mujoco.batch.Batch(self.model, num_envs, self.num_threads)
+        self._sensors = self._batch.bind("sensordata")
+        self._forces = self._batch.bind("qfrc_actuator")
+        self._batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
+        self._state = torch.from_numpy(self._batch.state)
+        self._fresh_row = self._batch.state[0].copy()
+        # Robots that were reset and whose rows have not been written yet.
+        self._is_fresh = torch.zeros(num_envs, dtype=torch.bool)
+        self._columns = {name: _columns(self._batch, name) for name in ("qpos", "qvel", "ctrl")}
         # qpos and qvel lie side by side in a row, so one copy converts both.
         self._motion = slice(self._columns["qpos"].start, self._columns["qvel"].stop)
         self._motion32 = self._state[:, self._motion].float()
@@ -46,6 +50,12 @@ class MujocoBackend(Backend):
         self._fields: dict[str, torch.Tensor] = {}
         self._constants_follow = False
         self._reported: set[int] = set()
+
+    @property
+    def batch(self) -> Any:
+        """The `mujoco.batch.Batch`, up to date."""
+        self._write_starts()
+        return self._batch
 
     @property
     def qpos(self) -> torch.Tensor:
@@ -69,41 +79,43 @@ class MujocoBackend(Backend):
 
     def set_control(self, control: torch.Tensor) -> None:
         """Set the control `(N, nu)` that the following steps apply."""
+        self._write_starts()
         self._state[:, self._columns["ctrl"]].copy_(control)
 
     def step(self, num_substeps: int = 1) -> None:
         """Advance every robot by `num_substeps` calls of `mj_step`, outside Python's lock."""
+        batch = self.batch
         try:
             with _quiet(self._engine_log):
-                self.batch.step(nstep=num_substeps)
+                batch.step(nstep=num_substeps)
         except self._simulation_error as error:
             # The robots named kept the state they had; the others were stepped.
             self._unstable.numpy()[error.ids] = True
             logger.warning(str(error))
-        np.copyto(self._motion32.numpy(), self.batch.state[:, self._motion])
+        np.copyto(self._motion32.numpy(), batch.state[:, self._motion])
         np.copyto(self._sensors32.numpy(), self._sensors)
         np.copyto(self._forces32.numpy(), self._forces)
-        if self.batch.warning.any():
-            self._unstable.numpy()[:] |= self.batch.warning[:, _FIRST_UNSTABLE:, 1].any(axis=1)
+        if batch.warning.any():
+            self._unstable.numpy()[:] |= batch.warning[:, _FIRST_UNSTABLE:, 1].any(axis=1)
             self._report_other_warnings()
-            self.batch.warning[:] = 0
+            batch.warning[:] = 0
 
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
-        """Write fresh rows for the robots of `mask` `(N,)`; a masked write, so others keep every bit."""
+        """Start the robots of `mask` `(N,)` afresh; a masked write, so others keep every bit."""
         column = mask[:, None]
-        self._state.copy_(torch.where(column, self._fresh_row, self._state))
-        motion = self._state[:, self._motion]
-        motion.copy_(torch.where(column, torch.cat([qpos, qvel], dim=1), motion))
-        self._motion32.copy_(motion)
+        self._is_fresh.logical_or_(mask)
+        self._motion32.copy_(torch.where(column, torch.cat([qpos, qvel], dim=1), self._motion32))
         self._sensors32.masked_fill_(column, 0.0)
         self._forces32.masked_fill_(column, 0.0)
 
     def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
         """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`."""
-        start = self._columns["qvel"].start + column
-        velocity = self._state[:, start : start + delta.shape[1]]
-        velocity.add_(torch.where(mask[:, None], delta, 0.0))
-        self._qvel32[:, column : column + delta.shape[1]].copy_(velocity)
+        start, width = self._columns["qvel"].start + column, delta.shape[1]
+        delta = torch.where(mask[:, None], delta, 0.0)
+        velocity, velocity32 = self._state[:, start : start + width], self._qvel32[:, column : column + width]
+        velocity.add_(delta)
+        # The row of a robot that was reset is still that of its last episode.
+        velocity32.copy_(torch.where(self._is_fresh[:, None], velocity32 + delta, velocity))
 
     def expand(self, field: str) -> torch.Tensor:
         """Give a field of the model a value per robot and return it live, `(N, ...)` float64."""
@@ -129,6 +141,7 @@ class MujocoBackend(Backend):
 
     def state_dict(self) -> dict[str, Any]:
         """Integration state of every robot, last readings and model fields per robot: enough to go on bit by bit."""
+        self._write_starts()
         return {
             "state": self._state.clone(),
             "sensordata": self.sensordata.clone(),
@@ -145,6 +158,7 @@ class MujocoBackend(Backend):
                 f"this one {tuple(self._state.shape)}: load it with the same robot and num_envs"
             )
         self._state.copy_(state["state"])
+        self._is_fresh.fill_(False)
         self._motion32.copy_(self._state[:, self._motion])
         self._sensors32.copy_(state["sensordata"])
         self._forces32.copy_(state["joint_force"])
@@ -154,6 +168,15 @@ class MujocoBackend(Backend):
             self.refresh_constants()
         self.batch.warning[:] = 0
         self._unstable.fill_(False)
+
+    def _write_starts(self) -> None:
+        """Write the rows of robots that were reset."""
+        is_fresh = self._is_fresh.numpy()
+        if is_fresh.any():
+            rows = np.flatnonzero(is_fresh)
+            self._batch.state[rows] = self._fresh_row
+            self._batch.state[rows, self._motion] = self._motion32.numpy()[rows]
+            is_fresh[:] = False
 
     def _report_other_warnings(self) -> None:
         """Log warnings that do not mean divergence, such as a full contact buffer, once for each kind."""
