@@ -84,8 +84,9 @@ class ActingAlgorithm:
             transition.rnd_state = infos["observations"]["rnd_state"].to(self.device)
             self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
             transition.rewards = transition.rewards + self.intrinsic_rewards
-        if infos.get("time_outs") is not None:
-            transition.rewards = transition.rewards + self._time_out_correction(infos)
+        correction = self._time_out_correction(infos)
+        if correction is not None:
+            transition.rewards = transition.rewards + correction
         for field, value in (("next_observations", next_obs), ("next_critic_observations", next_critic_obs)):
             if hasattr(transition, field):
                 setattr(transition, field, value)
@@ -93,11 +94,16 @@ class ActingAlgorithm:
         transition.clear()
         self.actor_critic.reset(dones)
 
-    def _time_out_correction(self, infos: Mapping[str, Any]) -> Tensor:
-        """What a robot would still have earned had its episode not run out of time, `(N,)`; zero for the others."""
+    def _time_out_correction(self, infos: Mapping[str, Any]) -> Tensor | None:
+        """What a robot would still have earned had its episode not run out of time, `(N,)`; zero for the others.
+
+        None where there is nothing to correct.
+        """
+        if infos.get("time_outs") is None:
+            return None
         time_outs = infos["time_outs"].to(self.device).reshape(-1) > 0
         if time_outs.device.type == "cpu" and not bool(time_outs.any()):
-            return torch.zeros_like(self.transition.rewards)
+            return None
         final, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
         with policy.memory_kept():
