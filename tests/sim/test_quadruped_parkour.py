@@ -159,6 +159,13 @@ class TestCommands:
         torch.testing.assert_close(task.commands[:, 2], torch.full((12,), -0.45), atol=1e-3, rtol=0)
         assert torch.all(task.commands[:, 1] == 0)
 
+    def test_who_stands_is_not_turned(self):
+        task = build()
+        task.hold_commands(torch.zeros(12, 3))
+        place(task, 0.0, y=0.3)
+        assert torch.all(task.commands == 0)
+        assert not task.moving.any()
+
     def test_a_held_speed_is_kept_and_steered(self):
         task = build()
         task.hold_commands(torch.tensor([0.6, 0.0, 0.0]).repeat(12, 1))
@@ -266,6 +273,8 @@ class TestEpisodes:
         ({"blocks.ids": {"gap": 5}}, "gives 'gap' the column 5: use 1 to 4"),
         ({"blocks.ids": {"gap": 1}}, r"blocks\.ids lacks hurdle, step_down, step_up"),
         ({"normalization.obs_scales.lin_vel": 1.0}, "needs one factor for lin_vel and commands.*got 1.0 and 2.0"),
+        ({"camera.width": 0}, "camera.width has 0 points: give at least one"),
+        ({"scan": (0.0, 1.0, 0)}, "scan has 0 points: give at least one"),
     ],
 )
 def test_settings_that_contradict_each_other(overrides, message):

@@ -178,6 +178,19 @@ class TestLevels:
             build(**{"levels.start_levels": (0, 3)})
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("sideways", (-0.3, 0.3, 1), r"scan.sideways has 1 points from -0.3 to 0.3 m: give two or more"),
+        ("forward", (-0.4, 0.8, 0), r"scan.forward has 0 points"),
+        ("sideways", (-0.3, 0.2, 4), r"as far left as right"),
+    ],
+)
+def test_a_scan_that_cannot_be_mirrored_or_sees_nothing_is_refused(name, line, message):
+    with pytest.raises(ValueError, match=message):
+        build(**{f"scan.{name}": line})
+
+
 def test_a_robot_off_the_ground_ends_its_episode(task):
     qpos = place(task, 0.0, 0.0)
     qpos[3, 0] -= 100.0

@@ -93,6 +93,8 @@ class TestErrors:
             ({"num_levels": 0}, "num_levels must be at least 1"),
             ({"patch_size": 7.02}, "no multiple of terrain.spacing"),
             ({"middle": 6.5}, "leave nothing"),
+            ({"spacing": 0.0}, "terrain.spacing is 0.0: give a positive length"),
+            ({"step_length": -1.0}, "terrain.step_length is -1.0: give a positive length"),
         ],
     )
     def test_ground_that_cannot_be_built_says_why(self, change, message):

@@ -158,6 +158,21 @@ class Robot:
         return np.array(places).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
 
     @property
+    def hip_positions(self) -> np.ndarray:
+        """`(F, 3)` where the leg of each foot begins in the default pose, in the frame of the base."""
+        if self.free_joint is None:
+            return np.zeros((0, 3))
+        model, base = self.model, self.free_joint.body
+        data = posed(model, self.default_qpos)
+        hips = []
+        for foot in self.feet:
+            body = int(model.geom_bodyid[model.geom(foot.name).id])
+            while body != base and int(model.body_parentid[body]) not in (0, base):
+                body = int(model.body_parentid[body])
+            hips.append(data.xpos[body] - data.xpos[base])
+        return np.array(hips).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
+
+    @property
     def feet_by_place(self) -> tuple[int, ...]:
         """Indices of the feet from front to rear, in each row the right one first, whatever the file's order.
 

@@ -13,16 +13,13 @@ from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.parkour_tracks import add_boxes, block_table, build_tracks
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
 from st_rl.sim.tasks.task import Term
+from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
 from st_rl.utils.config import unknown_name_message
 
 NUM_OBSTACLES = 5
 """Columns of the obstacle one-hot: to walk, and four more."""
 BLOCK_WIDTH = 1 + NUM_OBSTACLES + 3
 """Numbers of `engaging_block`: distance, one-hot, height, length, direction."""
-# Distance of the hips from the middle of the base, m.
-_HALF_LENGTH = 0.19
-# How far ahead of a foot the ground counts for the height of its swing, m.
-_SWING_AHEAD = 0.12
 
 
 class QuadrupedParkour(LeggedWalk):
@@ -114,7 +111,7 @@ class QuadrupedParkour(LeggedWalk):
         self._has_struggled = self.keep("has_struggled", self._zeros(dtype=torch.bool))
         self._position = self.backend.qpos[:, self._base.qpos : self._base.qpos + 3]
         # The base stands between its front and its hind legs, which may be on different columns.
-        self._hip_offsets = torch.tensor([-_HALF_LENGTH, _HALF_LENGTH], device=device)
+        self._hip_offsets = torch.tensor(hip_offsets(self.robot), device=device)
         self._scan_offsets = torch.linspace(*cfg.scan[:2], cfg.scan[2], device=device)
         self._rays = pixel_rays(cfg.camera).to(device)
         self._lens = torch.tensor(cfg.camera.position, dtype=torch.float32, device=device)
@@ -145,7 +142,7 @@ class QuadrupedParkour(LeggedWalk):
 
         readings = self.backend.sensordata.index_select(1, self._foot_place_columns)
         feet, foot_heights = readings.split(len(self.robot.feet), dim=1)
-        points = torch.cat([place + self._hip_offsets, feet, feet + _SWING_AHEAD], dim=1)
+        points = torch.cat([place + self._hip_offsets, feet, feet + SWING_AHEAD], dim=1)
         widths = [len(self._hip_offsets), *[feet.shape[1]] * 2]
         under_hips, under_feet, ahead = self._height_at(points, surface).split(widths, dim=1)
         self.base_height = height - under_hips.mean(dim=1, keepdim=True)
@@ -155,12 +152,12 @@ class QuadrupedParkour(LeggedWalk):
         self._steer()
 
     def _steer(self) -> None:
-        """Command the turn that leads back to the middle of the track."""
+        """Command the turn that leads back to the middle of the track to who is told to go somewhere."""
         steering = self.cfg.steering
         wanted = (-steering.offset_gain * self.track_offset).clamp(-steering.max_heading, steering.max_heading)
         turn = (steering.heading_gain * (wanted - self.heading)).clamp(-steering.max_rate, steering.max_rate)
         self.commands[:, 1] = 0.0
-        self.commands[:, 2] = turn
+        self.commands[:, 2] = turn * (self.commands[:, 0].abs() > self.cfg.commands.moving_threshold)
 
     def _height_at(self, points: torch.Tensor, heights: torch.Tensor) -> torch.Tensor:
         """Heights `(N, K)` of the columns, `heights` `(N, S)`, at places `(N, K)` along the track."""
@@ -251,10 +248,8 @@ class QuadrupedParkour(LeggedWalk):
         """Move the robots of `mask` whose episode had begun up or down by what they cleared."""
         had_begun = mask & (self._episode_length > 0)
         up, down = had_begun & self._has_cleared & self._has_blocks, had_begun & self._has_struggled
-        num_levels = self.cfg.tracks.num_levels
-        level = (self.level + up.long() - down.long()).clamp(min=0)
-        drawn = (self.random["level"].squeeze(1) * num_levels).long().clamp(max=num_levels - 1)
-        self.level.copy_(torch.where(level < num_levels, level, drawn))
+        uniform, num_levels = self.random["level"].squeeze(1), self.cfg.tracks.num_levels
+        self.level.copy_(next_levels(self.level, up, down, uniform, num_levels))
 
 
 def _check(cfg: QuadrupedParkourCfg) -> None:
@@ -264,6 +259,10 @@ def _check(cfg: QuadrupedParkourCfg) -> None:
             raise ValueError("observe: " + unknown_name_message("segment", name, COMPONENTS))
     if not cfg.observe or len(set(cfg.observe)) != len(cfg.observe):
         raise ValueError(f"observe must name different segments, at least one, got {cfg.observe}")
+    counts = {"camera.height": cfg.camera.height, "camera.width": cfg.camera.width, "scan": cfg.scan[2]}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} has {count} points: give at least one")
     first, last = cfg.curriculum.start_levels
     if not 0 <= first <= last < cfg.tracks.num_levels:
         raise ValueError(

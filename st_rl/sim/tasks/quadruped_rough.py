@@ -13,11 +13,8 @@ from st_rl.sim.tasks.mirror import side_names
 from st_rl.sim.tasks.quadruped_rough_cfg import ROUGH_REWARDS, QuadrupedRoughCfg
 from st_rl.sim.tasks.task import Term
 from st_rl.sim.tasks.terrain import build_terrain, patch_centers
+from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
 
-# Distance of the hips from the middle of the base, m.
-_HALF_LENGTH = 0.19
-# How far ahead of a foot the ground counts for the height of its swing, m.
-_SWING_AHEAD = 0.12
 # A robot is led back to the middle from here on: this share of the rim is behind it.
 _TURN_BACK = 0.5
 
@@ -45,6 +42,11 @@ class QuadrupedRough(LeggedWalk):
         self, cfg: QuadrupedRoughCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
     ) -> None:
         """Build the ground and the robots and start the first episodes."""
+        for name, (low, high, count) in (("forward", cfg.scan.forward), ("sideways", cfg.scan.sideways)):
+            if count < 1 or (count == 1 and low != high):
+                raise ValueError(
+                    f"scan.{name} has {count} points from {low} to {high} m: give two or more, or one from 0 to 0"
+                )
         low, high, _ = cfg.scan.sideways
         if abs(low + high) > 1e-6:
             raise ValueError(f"scan.sideways is from {low} to {high} m: let it reach as far left as right")
@@ -87,7 +89,7 @@ class QuadrupedRough(LeggedWalk):
         self.patch_place = self._zeros(2)
         self._position = self.backend.qpos[:, self._base.qpos : self._base.qpos + 3]
         rows = (torch.linspace(*line[:2], line[2]) for line in (cfg.scan.forward, cfg.scan.sideways))
-        hips = torch.tensor([[-_HALF_LENGTH, 0.0], [_HALF_LENGTH, 0.0]])
+        hips = torch.tensor([[ahead, 0.0] for ahead in hip_offsets(self.robot)])
         # Places in the frame of the robot: under the hips, then those of the scan.
         self._offsets = torch.cat([hips, torch.cartesian_prod(*rows)]).to(device)
         self._foot_places = torch.tensor([f.position + axis for f in self.robot.feet for axis in (0, 1)], device=device)
@@ -109,7 +111,7 @@ class QuadrupedRough(LeggedWalk):
         places = self._offsets[:, :1] * forward[:, None] + self._offsets[:, 1:] * left[:, None]
         readings, num_feet = self.backend.sensordata, len(self.robot.feet)
         feet = readings.index_select(1, self._foot_places).unflatten(1, (num_feet, 2))
-        points = [places + self._position[:, None, :2], feet, feet + _SWING_AHEAD * forward[:, None]]
+        points = [places + self._position[:, None, :2], feet, feet + SWING_AHEAD * forward[:, None]]
         heights = self.ground.height_at(torch.cat(points, dim=1))
         under_hips, scanned, under_feet, ahead = heights.split([2, len(self._offsets) - 2, num_feet, num_feet], dim=1)
         base = self._position[:, 2:]
@@ -203,7 +205,5 @@ class QuadrupedRough(LeggedWalk):
         """Move the robots of `mask` whose episode had begun up or down by how far they came."""
         had_begun = mask & (self._episode_length > 0)
         up, down = had_begun & self._has_crossed, had_begun & self._has_struggled
-        num_levels = self.cfg.terrain.num_levels
-        level = (self.level + up.long() - down.long()).clamp(min=0)
-        drawn = (self.random["level"].squeeze(1) * num_levels).long().clamp(max=num_levels - 1)
-        self.level.copy_(torch.where(level < num_levels, level, drawn))
+        uniform, num_levels = self.random["level"].squeeze(1), self.cfg.terrain.num_levels
+        self.level.copy_(next_levels(self.level, up, down, uniform, num_levels))

@@ -175,6 +175,9 @@ def check_terrain(cfg: TerrainCfg) -> None:
     for kind in cfg.kinds:
         if kind not in KINDS:
             raise ValueError("terrain.kinds: " + unknown_name_message("kind", kind, KINDS))
+    for name in ("patch_size", "spacing", "step_length", "wave_length", "rubble_size"):
+        if getattr(cfg, name) <= 0:
+            raise ValueError(f"terrain.{name} is {getattr(cfg, name)}: give a positive length, m")
     if cfg.num_levels < 1:
         raise ValueError(f"terrain.num_levels must be at least 1, got {cfg.num_levels}")
     if abs(_points(cfg) * cfg.spacing - cfg.patch_size) > 1e-6 * cfg.patch_size:

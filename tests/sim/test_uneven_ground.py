@@ -1,0 +1,26 @@
+"""What tasks on uneven ground share."""
+
+import pytest
+import torch
+
+from st_rl.sim.robots import Robot, robot_path
+from st_rl.sim.tasks.uneven_ground import hip_offsets, next_levels
+from tests.sim.foreign_robots import torque_quadruped
+
+
+def test_the_base_stands_between_its_hips(tmp_path):
+    # Learned policies depend on these numbers of the built-in robot.
+    assert hip_offsets(Robot.from_file(robot_path("quadruped"))) == (-0.19, 0.19)
+    path = tmp_path / "robot.xml"
+    path.write_text(torque_quadruped().replace('pos="0.2 ', 'pos="0.3 '))
+    robot = Robot.from_file(path)
+    assert hip_offsets(robot) == (-0.2, 0.3)
+    assert sorted(robot.hip_positions[:, 1].tolist()) == pytest.approx([-0.12, -0.12, 0.12, 0.12])
+
+
+def test_levels_go_up_down_or_on_anywhere_after_the_last():
+    level = torch.tensor([0, 0, 1, 2, 2, 2, 2])
+    up = torch.tensor([False, True, False, True, True, True, False])
+    down = torch.tensor([True, False, True, False, False, False, False])
+    uniform = torch.tensor([0.9, 0.9, 0.9, 0.0, 0.5, 0.999999, 0.0])
+    assert next_levels(level, up, down, uniform, 3).tolist() == [0, 1, 0, 0, 1, 2, 2]
