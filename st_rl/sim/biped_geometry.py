@@ -16,7 +16,7 @@ _SHOULDER_NAME = re.compile(r"shoulder.*pitch", re.IGNORECASE)
 def biped_geometry(robot: Robot) -> BipedGeometry:
     """Geometry of a robot with two legs of six joints like the humanoid's; ValueError for another robot."""
     model = robot.model
-    base = robot.require_locomotion("motion make").body
+    base = robot.require_locomotion("a walk").body
     # The left foot first, whatever the order in the file.
     feet = sorted(robot.feet, key=lambda foot: -robot.foot_positions[robot.feet.index(foot), 1])
     geoms = np.array([model.geom(foot.name).id for foot in feet])

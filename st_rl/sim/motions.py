@@ -24,7 +24,7 @@ _LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
     """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
     model = robot.model
-    robot.require_locomotion("motion make")
+    robot.require_locomotion("a motion")
     feet = np.array([model.geom(foot.name).id for foot in robot.feet])
     calves = model.geom_bodyid[feet]
     thighs = model.body_parentid[calves]
@@ -65,7 +65,7 @@ def _gyration(robot: Robot) -> tuple[float, float]:
 
 def model_rows(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
     """The clip as positions `(F, nq)` and velocities `(F, nv)` of the model; MotionError if it lacks a joint."""
-    base = robot.require_locomotion("motion")
+    base = robot.require_locomotion("a motion")
     clip = reorder_joints(clip, robot.joint_names)
     qpos = np.tile(robot.default_qpos, (clip.num_frames, 1))
     qpos[:, base.qpos : base.qpos + 3] = clip.root_pos
@@ -82,7 +82,7 @@ def model_rows(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
 def with_bodies(robot: Robot, clip: MotionClip) -> MotionClip:
     """The clip with the feet and all bodies of the robot, root first, where its joints put them."""
     mujoco, model = require_mujoco(), robot.model
-    base = robot.require_locomotion("motion")
+    base = robot.require_locomotion("a motion")
     qpos, qvel = model_rows(robot, clip)
     bodies = [base.body, *(b for b in range(1, model.nbody) if b != base.body)]
     feet = [model.geom(foot.name).id for foot in robot.feet]
@@ -122,7 +122,7 @@ def record_policy(
 
     `settle_s` seconds at the beginning are left out. `command` is held all the time, where the task takes commands.
     """
-    robot, base = task.robot, task.robot.require_locomotion("motion make")
+    robot, base = task.robot, task.robot.require_locomotion("a motion")
     task.reset()
     if command is not None:
         task.hold_commands(torch.tensor([command], device=task.device).repeat(task.num_envs, 1))
@@ -160,7 +160,7 @@ def draw_clip(
     """Write the clip as an mp4 in real time, `repeats` times; each time the robot goes on from where it has got to."""
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; a video shows the clip at least once")
-    mujoco, base = require_mujoco(), robot.require_locomotion("motion")
+    mujoco, base = require_mujoco(), robot.require_locomotion("a motion")
     every = max(1, round(clip.fps / _VIDEO_FPS))
     qpos, _ = model_rows(robot, clip)
     way = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]

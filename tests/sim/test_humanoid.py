@@ -141,11 +141,14 @@ def test_posture_leaves_the_joints_that_step_alone():
     torch.testing.assert_close(task.REWARDS["posture"](task), torch.tensor([0.0, 0.25, 0.09, 0.04]))
     with pytest.raises(ValueError, match=r"posture_joints 'tail' is found in no joint.*left_hip_pitch_joint"):
         build(posture_joints="tail")
+    with pytest.raises(ValueError, match=r"posture_joints: 'hip_\(' is no regular expression"):
+        build(posture_joints="hip_(")
+    build(posture_joints="tail", **{"rewards.posture": 0.0}).step(torch.zeros(4, 21))
 
 
 def test_a_robot_with_four_feet_is_refused():
     with pytest.raises(ValueError, match=r"quadruped.xml has 4 feet; humanoid-walk needs two"):
-        build(robot="quadruped", posture_joints="hip", **{"gait.offsets": (0.0, 0.5, 0.5, 0.0)})
+        build(robot="quadruped")
 
 
 def test_episodes_start_from_the_walk_that_is_shown():

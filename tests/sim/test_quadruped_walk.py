@@ -439,13 +439,34 @@ def test_torque_motors_need_gains(torque_robot):
 
 def test_robot_without_a_free_joint_is_refused(tmp_path):
     (tmp_path / "arm.xml").write_text(FIXED_ARM)
-    with pytest.raises(ValueError, match=r"arm\.xml has no free joint.*quadruped-walk"):
+    with pytest.raises(ValueError, match=r"arm\.xml has no free joint.*for walking"):
         walk(robot=str(tmp_path / "arm.xml"))
 
 
 def test_every_foot_needs_a_phase():
     with pytest.raises(ValueError, match=r"2 phases, but .* has 4 feet \(FR_foot"):
         walk(**{"gait.offsets": (0.0, 0.5)})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("gait.stance_share", 1.0, r"gait.stance_share 1.0: .*less than 1"),
+        ("gait.period_s", 0.0, r"gait.period_s is 0.0 .*positive time"),
+        ("push.interval_s", 0.0, r"push.interval_s is 0.0: .*or set push.max_speed to 0"),
+        ("control.latency_s", (0.03, 0.0), r"latency_s is \(0.03, 0.0\): give the shortest and the longest"),
+        ("control.latency_s", (-0.01, 0.0), r"latency_s is \(-0.01, 0.0\)"),
+        ("control.action_scale", (0.3, 0.2), r"action_scale has 2 numbers for 12 joints: .* order FR_hip_joint"),
+    ],
+)
+def test_settings_without_sense_are_refused(option, value, message):
+    with pytest.raises(ValueError, match=message):
+        walk(**{"push.max_speed": 0.5, option: value})
+
+
+def test_a_command_is_for_each_robot():
+    with pytest.raises(ValueError, match=rf"forward, sideways and turning for each robot, \({N}, 3\); got \(3,\)"):
+        walk().hold_commands(torch.zeros(3))
 
 
 def test_scales_must_be_complete():

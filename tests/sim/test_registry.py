@@ -41,6 +41,57 @@ def test_overrides_reach_every_level_and_leave_the_original_alone():
     assert changed.rewards == before["rewards"] | {"gait": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("task", "option", "value", "message"),
+    [
+        (
+            "quadruped-walk",
+            "commands.forward",
+            0.5,
+            r"'commands.forward' takes 2 values \(a number, a number\), such as",
+        ),
+        ("quadruped-walk", "commands.forward", (0.1, 0.2, 0.3), r"takes 2 values"),
+        ("quadruped-walk", "commands.forward", ("slow", "fast"), r"takes 2 values"),
+        ("quadruped-walk", "randomization.friction", 0.5, r"takes 2 values .* or None, such as \(0.5, 1.25\); got 0.5"),
+        ("quadruped-walk", "physics.integrator", "euler", r"takes one of Euler, RK4"),
+        ("quadruped-walk", "physics.substeps", 2.5, r"takes a whole number, such as 2; got 2.5"),
+        ("quadruped-walk", "only_positive_rewards", 1, r"takes True or False"),
+        ("quadruped-walk", "gait.offsets", 0.5, r"takes several of: a number"),
+        ("quadruped-walk", "push", {"max_speed": 0.0}, r"'push' takes a PushCfg"),
+        ("quadruped-parkour", "tracks.sequences", ("gap",), r"takes a dictionary"),
+        ("quadruped-parkour", "curriculum.start_levels", 2, r"takes 2 values \(a whole number, a whole number\)"),
+    ],
+)
+def test_a_value_of_another_type_is_told_what_its_option_takes(task, option, value, message):
+    with pytest.raises(ValueError, match=message):
+        with_overrides(find_task(task).cfg(), {option: value})
+
+
+def test_values_are_kept_as_their_fields_hold_them():
+    cfg = with_overrides(
+        find_task("quadruped-parkour").cfg(),
+        {
+            "commands.forward": [1, 2],
+            "randomization.friction": None,
+            "control.action_scale": [0.1] * 12,
+            "observe": "proprioception",
+            "tracks.sequences": {"gaps": ["gap", "gap"], "hurdle": "hurdle"},
+            "start_area": [[0.0, 0.1], (0, 0)],
+        },
+    )
+    assert cfg.commands.forward == (1, 2)
+    assert cfg.randomization.friction is None
+    assert cfg.control.action_scale == (0.1,) * 12
+    assert cfg.observe == ("proprioception",)
+    assert cfg.tracks.sequences == {"gaps": ("gap", "gap"), "hurdle": ("hurdle",)}
+    assert cfg.start_area == ((0.0, 0.1), (0, 0))
+
+
+def test_scales_of_the_cart_pole_must_be_complete():
+    with pytest.raises(ValueError, match="obs_scales lacks position, angle, ang_vel: give each a factor"):
+        make_task("balance", 2, **{"normalization.obs_scales": {"lin_vel": 1.0}})
+
+
 def test_number_of_robots_comes_from_the_configuration_unless_given():
     assert make_task("balance").num_envs == find_task("balance").cfg().num_envs
     assert make_task("balance", 3).num_envs == 3

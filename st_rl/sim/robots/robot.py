@@ -188,7 +188,7 @@ class Robot:
 
     def mirror(self) -> Mirror:
         """Counterparts of joints and feet on the other side, measured on the model; ValueError without any."""
-        base = self.require_locomotion("mirror").body
+        base = self.require_locomotion("a mirror image").body
         joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
         feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
         try:
@@ -206,16 +206,16 @@ class Robot:
             )
         return found
 
-    def require_locomotion(self, task: str) -> FreeJoint:
-        """The free joint, or a ValueError that says what a walking task misses in the file."""
+    def require_locomotion(self, purpose: str) -> FreeJoint:
+        """The free joint, or a ValueError that says what is missing in the file for a purpose, such as `walking`."""
         if self.free_joint is None:
             raise ValueError(
                 f"{self.path} has no free joint, so its base cannot move: add <freejoint/> to the robot's base body "
-                f"for the task '{task}', or choose a task for a robot that is bolted down"
+                f"for {purpose}, or choose a task for a robot that is bolted down"
             )
         if not self.feet:
             raise ValueError(
-                f"{self.path} has no feet that the task '{task}' could find: name the geoms that touch the ground "
+                f"{self.path} has no feet that could be found, as {purpose} needs them: name the geoms on the ground "
                 "'..._foot' and let them collide (contype or conaffinity not 0), or name them as feet in a description"
             )
         return self.free_joint

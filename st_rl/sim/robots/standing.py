@@ -45,7 +45,7 @@ def stand(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None 
         gains: Stiffness and damping for a robot with torque actuators, unused for others.
     """
     mujoco = require_mujoco()
-    base = robot.require_locomotion("stand")
+    base = robot.require_locomotion("standing")
     if robot.actuation == "torque" and gains is None:
         raise ValueError(f"{robot.path} has torque actuators: give a stiffness and a damping to hold it with")
     physics = fine_physics(PhysicsCfg())

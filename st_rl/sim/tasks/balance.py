@@ -100,6 +100,9 @@ class Balance(Task):
         self._slider, self._hinge = (int(model.jnt_qposadr[joints[name]]) for name in ("slider", "hinge"))
         segments = {"cart_position": 1, "cart_velocity": 1, "pole_angle": 1, "pole_velocity": 1}
         scales = cfg.normalization.obs_scales
+        missing = [name for name in ("position", "lin_vel", "angle", "ang_vel") if name not in scales]
+        if missing:
+            raise ValueError(f"normalization.obs_scales lacks {', '.join(missing)}: give each a factor")
         ordered = [scales[name] for name in ("position", "lin_vel", "angle", "ang_vel")]
         self._scales = torch.tensor(ordered, dtype=torch.float32, device=self.device)
         self._force = torch.tensor(cfg.control.action_scale, dtype=torch.float32, device=self.device)

@@ -2,11 +2,13 @@
 
 import copy
 import dataclasses
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
+from st_rl.sim.tasks.value_types import fitted
 from st_rl.utils.config import unknown_name_message
 
 Cfg = TypeVar("Cfg")
@@ -73,7 +75,8 @@ class TaskCfg:
 def with_overrides(cfg: Cfg, overrides: Mapping[str, Any]) -> Cfg:
     """A copy of a configuration with fields replaced by dotted name, such as `{"commands.forward": (0.3, 1.0)}`.
 
-    Reaches into nested dataclasses and dictionaries. An unknown name is a ValueError with the nearest known one.
+    Reaches into nested dataclasses and dictionaries. An unknown name is a ValueError with the nearest known one, and
+    a value that does not fit its field is one that says what would.
     """
     cfg = copy.deepcopy(cfg)
     for name, value in overrides.items():
@@ -96,4 +99,18 @@ def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
     new = _replace(old, rest, value, name) if rest else value
     if isinstance(part, dict):
         return {**part, head: new}
-    return dataclasses.replace(part, **{head: new})
+    return dataclasses.replace(part, **{head: new if rest else _as_declared(part, head, new, name)})
+
+
+def _as_declared(part: Any, field_name: str, value: Any, name: str) -> Any:
+    """The value as the type of its field wants it; ValueError, with the whole name, for one that does not fit."""
+    try:
+        kinds = typing.get_type_hints(type(part))
+    except NameError:
+        # A configuration of somebody else's whose types are not to be found from here.
+        return value
+    try:
+        return fitted(kinds[field_name], value)
+    except TypeError as error:
+        old = getattr(part, field_name)
+        raise ValueError(f"option '{name}' takes {error}, such as {old!r}; got {value!r}") from None

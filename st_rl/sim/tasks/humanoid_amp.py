@@ -14,7 +14,7 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     """Settings of `humanoid-amp`: the robot of `humanoid-walk`, told what to do and shown how."""
 
     robot: str = "humanoid"
-    """Path of an MJCF file, or the name of a built-in robot."""
+    """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     motions: tuple[str, ...] = ("walk",)
     """Clips to move like: files, folders, or names of the library's own (walk, walk_0.4, ...)."""
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)

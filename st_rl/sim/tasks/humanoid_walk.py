@@ -1,6 +1,5 @@
 """The task `humanoid-walk`: a humanoid that walks and turns as commanded, on two feet and with quiet arms."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -8,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.backends import PhysicsCfg
+from st_rl.sim.robots.names import compiled
 from st_rl.sim.tasks import rewards as terms
 from st_rl.sim.tasks.cfg import ControlCfg
 from st_rl.sim.tasks.joint_control import Columns
@@ -68,7 +68,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """Settings of `humanoid-walk`."""
 
     robot: str = "humanoid"
-    """Path of an MJCF file, or the name of a built-in robot."""
+    """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     # With three iterations of the solver two legs on the CPU and on a GPU feel different ground. Contacts: eight of the
     # feet, and room for knees and pelvis when it falls.
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(iterations=4, max_contacts=12))
@@ -114,25 +114,34 @@ class HumanoidWalk(LeggedWalk):
     def _set_constants(self) -> None:
         """Put what never changes on the device."""
         super()._set_constants()
-        pattern = re.compile(self.cfg.posture_joints)
-        columns = [place for place, name in enumerate(self.robot.joint_names) if pattern.search(name)]
-        if not columns:
-            raise ValueError(
-                f"posture_joints '{self.cfg.posture_joints}' is found in no joint of {self.robot.path}: "
-                f"{', '.join(self.robot.joint_names)}"
-            )
-        self.posture_columns = Columns(tuple(columns), self.backend.device)
+        self.posture_columns = Columns(self._posture_joints(), self.backend.device)
         left, right = self._left_and_right_foot()
         starts = [self.robot.feet[foot].position for foot in (left, right)]
         self._foot_position_columns = torch.tensor(
             [start + axis for start in starts for axis in range(3)], device=self.backend.device
         )
 
+    def _check_settings(self) -> None:
+        """ValueError for another number of feet than two, too."""
+        self._left_and_right_foot()
+        super()._check_settings()
+
+    def _posture_joints(self) -> tuple[int, ...]:
+        """Places of the joints of the term `posture`; ValueError when there are none although it counts."""
+        pattern = compiled(self.cfg.posture_joints, "posture_joints")
+        found = tuple(place for place, name in enumerate(self.robot.joint_names) if pattern.search(name))
+        if not found and self.cfg.rewards.get("posture"):
+            raise ValueError(
+                f"posture_joints '{self.cfg.posture_joints}' is found in no joint of {self.robot.path} "
+                f"({', '.join(self.robot.joint_names)}): name others, or set rewards.posture to 0"
+            )
+        return found
+
     def _left_and_right_foot(self) -> tuple[int, int]:
         """Places of the two feet among those of the robot; ValueError for another number of feet."""
         robot = self.robot
         if len(robot.feet) != 2:
-            raise ValueError(f"{robot.path} has {len(robot.feet)} feet; humanoid-walk needs two")
+            raise ValueError(f"{robot.path} has {len(robot.feet)} feet; humanoid-walk needs two: use quadruped-walk")
         first, second = robot.foot_positions[:, 1]
         return (0, 1) if first > second else (1, 0)
 

@@ -47,7 +47,9 @@ class JointControl:
         self._q = Columns(robot.qpos_indices, backend.device)
         self._qd = Columns(robot.qvel_indices, backend.device)
 
-        low, high = (max(0, round(latency / backend.physics.timestep)) for latency in cfg.latency_s)
+        if not 0 <= cfg.latency_s[0] <= cfg.latency_s[1]:
+            raise ValueError(f"control.latency_s is {cfg.latency_s}: give the shortest and the longest delay, s")
+        low, high = (round(latency / backend.physics.timestep) for latency in cfg.latency_s)
         latency = low + torch.floor(random * (high - low + 1)).long().clamp(max=high - low)
         self.latency_s = latency * backend.physics.timestep
         substep = torch.arange(self._substeps, device=backend.device)[:, None]
@@ -100,8 +102,8 @@ class Columns:
     def __init__(self, indices: tuple[int, ...], device: torch.device) -> None:
         """Remember the columns."""
         adjacent = all(b == a + 1 for a, b in itertools.pairwise(indices))
-        self._slice = slice(indices[0], indices[-1] + 1) if adjacent else None
-        self._indices = torch.tensor(indices, device=device)
+        self._slice = slice(indices[0], indices[-1] + 1) if adjacent and indices else None
+        self._indices = torch.tensor(indices, dtype=torch.long, device=device)
 
     def __call__(self, matrix: torch.Tensor) -> torch.Tensor:
         """`(N, len(indices))` the columns of `matrix` `(N, M)`."""

@@ -65,8 +65,8 @@ class LeggedWalk(Task):
         """Build the robots, draw their properties and start the first episodes."""
         super().__init__(cfg, num_envs, device, seed)
         robot = self.robot
-        self._base = robot.require_locomotion("quadruped-walk")
-        self._check_gait()
+        self._base = robot.require_locomotion("walking")
+        self._check_settings()
         uniform = torch.rand(num_envs, NUM_PROPERTIES + 1, generator=self.generator, device=self.device)
         self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.keep)
         ranges = (cfg.randomization.friction, cfg.randomization.base_mass, cfg.randomization.motor_strength)
@@ -108,6 +108,11 @@ class LeggedWalk(Task):
 
     def hold_commands(self, commands: torch.Tensor) -> None:
         """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
+        if commands.shape != self.commands.shape:
+            raise ValueError(
+                f"a command is forward, sideways and turning for each robot, {tuple(self.commands.shape)}; got "
+                f"{tuple(commands.shape)}"
+            )
         self.commands.copy_(self._or_stand(commands))
         self._commands_are_held = True
         self._read_state()
@@ -273,7 +278,13 @@ class LeggedWalk(Task):
         if robot.action_scale is not None:
             # Written here because checkpoints and exported policies take it from the configuration.
             cfg.control.action_scale = tuple(robot.action_scale.tolist())
-        self._joint_scale = _constant(cfg.control.action_scale, device).expand(robot.num_joints)
+        scale = _constant(cfg.control.action_scale, device)
+        if scale.dim() > 0 and len(scale) != robot.num_joints:
+            raise ValueError(
+                f"control.action_scale has {len(scale)} numbers for {robot.num_joints} joints: give one for all or one "
+                f"for each in the order {', '.join(robot.joint_names)}"
+            )
+        self._joint_scale = scale.expand(robot.num_joints)
         self._joint_qpos = torch.tensor(robot.qpos_indices, device=device)
         self._joint_pos_columns = Columns(robot.qpos_indices, device)
         self._joint_vel_columns = Columns(robot.qvel_indices, device)
@@ -301,9 +312,17 @@ class LeggedWalk(Task):
         # The default orientation after half a turn about the vertical.
         self._turned_orientation = _constant([-z, -y, x, w], device)
 
-    def _check_gait(self) -> None:
-        """ValueError unless every foot has a phase."""
-        offsets, feet = self.cfg.gait.offsets, self.robot.feet
+    def _check_settings(self) -> None:
+        """ValueError unless every foot has a phase, and for a clock that stands still or a foot that never swings."""
+        gait, push = self.cfg.gait, self.cfg.push
+        if gait.period_s <= 0 or not 0 <= gait.stance_share < 1:
+            raise ValueError(
+                f"gait.period_s is {gait.period_s} and gait.stance_share {gait.stance_share}: give a positive time and "
+                "a share from 0 to less than 1"
+            )
+        if push.max_speed != 0 and push.interval_s <= 0:
+            raise ValueError(f"push.interval_s is {push.interval_s}: give a positive time, or set push.max_speed to 0")
+        offsets, feet = gait.offsets, self.robot.feet
         if len(offsets) != len(feet):
             names = ", ".join(foot.name for foot in feet)
             raise ValueError(

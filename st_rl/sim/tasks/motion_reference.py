@@ -59,7 +59,7 @@ class MotionReference:
         weights, durations = [clip.weight for clip in self.clips], [step_dt] * len(self.clips)
         pairs = [torch.from_numpy(np.concatenate([style[:-1], style[1:]], axis=1)) for style in styles]
         self._transitions = MotionTable(pairs, durations, weights, device)
-        base = robot.require_locomotion("motion")
+        base = robot.require_locomotion("a reference motion")
         self._split = [robot.model.nq, robot.model.nv]
         states = []
         for clip in self.clips:

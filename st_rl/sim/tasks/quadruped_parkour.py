@@ -10,7 +10,7 @@ from st_rl.sim.tasks import parkour_rewards
 from st_rl.sim.tasks.cfg import Range
 from st_rl.sim.tasks.depth_camera import cast_rays, pixel_rays, rotation_matrix
 from st_rl.sim.tasks.legged_walk import LeggedWalk
-from st_rl.sim.tasks.parkour_tracks import add_boxes, block_table, build_tracks
+from st_rl.sim.tasks.parkour_tracks import BLOCKS, add_boxes, block_table, build_tracks
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
 from st_rl.sim.tasks.task import Term
 from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
@@ -273,7 +273,9 @@ def _check(cfg: QuadrupedParkourCfg) -> None:
             raise ValueError(
                 f"blocks.ids gives '{kind}' the column {number}: use 1 to {NUM_OBSTACLES - 1}; 0 is to walk"
             )
-    missing = {kind for kinds in cfg.tracks.sequences.values() for kind in kinds} - set(cfg.blocks.ids)
+    # Kinds that do not exist are what the tracks complain about.
+    kinds = {kind for kinds in cfg.tracks.sequences.values() for kind in kinds if kind in BLOCKS}
+    missing = kinds - set(cfg.blocks.ids)
     if missing:
         raise ValueError(f"blocks.ids lacks {', '.join(sorted(missing))}: give each kind of block a column")
     scales = cfg.normalization.obs_scales

@@ -1,0 +1,80 @@
+"""Values of settings in the types that their fields are declared with."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    float: (Real, "a number"),
+    int: (Integral, "a whole number"),
+    str: (str, "a word"),
+    bool: (bool, "True or False"),
+    types.NoneType: (types.NoneType, "None"),
+}
+
+
+def fitted(kind: Any, value: Any) -> Any:
+    """The value as a field of this type holds it: lists as tuples, one word as a tuple of it.
+
+    TypeError, whose text says what the type takes, for a value of another type.
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _PLAIN:
+        wanted, words = _PLAIN[kind]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(words)
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _first_fit(parts, value)
+    if origin is typing.Literal:
+        if value not in parts:
+            raise TypeError("one of " + ", ".join(str(part) for part in parts))
+        return value
+    if origin is tuple:
+        return _fitted_tuple(parts, value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise TypeError("a dictionary")
+        return {key: fitted(parts[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
+        raise TypeError(f"a {kind.__name__}")
+    return value
+
+
+def _first_fit(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The value as the first of several types that takes it holds it."""
+    words = []
+    for kind in kinds:
+        try:
+            return fitted(kind, value)
+        except TypeError as error:
+            words.append(str(error))
+    raise TypeError(" or ".join(words))
+
+
+def _fitted_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """The value as a tuple of these types, or of any length where the second is `...`."""
+    if kinds[-1] is ...:
+        items = (value,) if isinstance(value, str) else value
+        words = f"several of: {_words(kinds[0])}"
+        if not isinstance(items, list | tuple):
+            raise TypeError(words)
+        kinds = (kinds[0],) * len(items)
+    else:
+        items, words = value, f"{len(kinds)} values ({', '.join(_words(kind) for kind in kinds)})"
+    if not isinstance(items, list | tuple) or len(items) != len(kinds):
+        raise TypeError(words)
+    try:
+        return tuple(fitted(kind, item) for kind, item in zip(kinds, items))
+    except TypeError:
+        raise TypeError(words) from None
+
+
+def _words(kind: Any) -> str:
+    """What a type takes, in words."""
+    if kind in _PLAIN:
+        return _PLAIN[kind][1]
+    return "a pair" if typing.get_origin(kind) is tuple else str(kind)
