@@ -8,6 +8,7 @@ import pytest
 from st_rl.cli import main
 from st_rl.datasets.formats import read_motion, write_motion
 from st_rl.datasets.library import CLIPS, load_clips
+from st_rl.sim.robots import robot_path
 
 
 def test_help_lists_the_actions(capsys):
@@ -76,6 +77,7 @@ def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
         (["make", "trott"], "'trott' is no gait (trot, pace, bound, all, walk), and as a run: no run 'trott'"),
         (["make", "trot", "--speeds"], "--speeds names no speed"),
         (["make", "trot", "--strides", "0"], "strides is 0; a gait needs more than 0"),
+        (["view", "trot_0.5", "--no-plot", "--no-video"], "--no-plot and --no-video leave nothing to show"),
         (["make", "trot", "--fps", "0"], "fps is 0.0; a gait needs more than 0"),
         (["convert", "trot_0.5", "trot.json", "--weight", "-1"], "--weight is -1.0: give a number"),
         (
@@ -93,10 +95,24 @@ def test_what_cannot_be_made_or_converted_is_said_and_nothing_is_written(
     assert not list(tmp_path.rglob("*.*"))
 
 
+def test_a_walk_can_be_made_for_a_robot_with_a_description(tmp_path):
+    (tmp_path / "robot.yaml").write_text(f"mjcf: {robot_path('humanoid')}\n")
+    arguments = ["--robot", str(tmp_path / "robot.yaml"), "--speeds", "0.4", "--output", str(tmp_path)]
+    assert main(["motion", "make", "walk", *arguments]) == 0
+    with np.load(tmp_path / "walk_0.4.npz") as made, np.load(CLIPS / "humanoid" / "walk_0.4.npz") as kept:
+        np.testing.assert_allclose(made["dof_positions"], kept["dof_positions"], atol=1e-6)
+
+
+def test_a_clip_is_shown_with_the_robot_that_has_its_joints(capsys):
+    assert main(["motion", "inspect", "walk_0.4", "trot_0.5"]) == 0
+    assert "humanoid, quadruped: can follow them" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
-def test_view_plots_a_clip(capsys, tmp_path):
-    assert main(["motion", "view", "trot_0.9", "--no-video", "--output", str(tmp_path)]) == 0
-    assert (tmp_path / "trot_0.9.png").stat().st_size > 10_000
+@pytest.mark.parametrize("clip", ["trot_0.9", "walk_0.8"])
+def test_view_plots_a_clip(capsys, tmp_path, clip):
+    assert main(["motion", "view", clip, "--no-video", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / f"{clip}.png").stat().st_size > 10_000
 
 
 def test_view_draws_a_clip(capsys, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from st_rl.cli.command_line import UsageError, parse_options
-from st_rl.cli.motion.reading import ReadingOptions, read_clips
+from st_rl.cli.motion.reading import ReadingOptions, read_clips, robot_of
 
 
 @dataclass
@@ -74,7 +74,7 @@ def _changed(clip, options: ConvertOptions):
         from st_rl.sim.motions import with_bodies
         from st_rl.sim.robots import Robot, robot_path
 
-        robot = Robot.from_file(robot_path(options.robot))
+        robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
         clip = processing.reorder_joints(clip, robot.joint_names)
         clip = with_bodies(robot, clip) if options.bodies else clip
     return clip

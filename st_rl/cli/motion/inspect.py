@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from st_rl.cli.command_line import parse_options
-from st_rl.cli.motion.reading import ReadingOptions, read_clips
+from st_rl.cli.motion.reading import ReadingOptions, read_clips, robot_of
 
 
 @dataclass
@@ -17,7 +17,7 @@ class InspectOptions(ReadingOptions):
     """Options of `st-rl motion inspect`."""
 
     motions: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Files, folders, or names of clips; all clips of the library when none is given."""
+    """Files, folders, or names of clips; the library's gaits of a quadruped when none is given."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,12 +40,13 @@ def main(arguments: Sequence[str]) -> int:
     console.print("m/s: mean speed; height: of the root, mean, m; rad/s: fastest joint", highlight=False)
     for joints in sorted({clip.joint_names for clip in clips}):
         console.print(f"joints: {', '.join(joints)}", highlight=False)
-    noticed = {clip.name: remarks(clip, options.robot) for clip in clips}
+    robots = {clip.name: robot_of(options.robot, clip) for clip in clips}
+    noticed = {clip.name: remarks(clip, robots[clip.name]) for clip in clips}
     for name, words in noticed.items():
         for remark in words:
             console.print(f"{name}: {remark}", highlight=False)
     if not any(noticed.values()):
-        console.print(f"{options.robot}: can follow them, joint by joint", highlight=False)
+        console.print(f"{', '.join(dict.fromkeys(robots.values()))}: can follow them, joint by joint", highlight=False)
     return 0
 
 

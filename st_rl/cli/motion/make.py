@@ -26,8 +26,8 @@ class MakeOptions:
     format: str = "isaaclab"
     """Format of the files: isaaclab (.npz), mjlab (.npz), amp (.json), gmr (.pkl), csv."""
     robot: str | None = None
-    """The robot that moves, for gaits: the path of an MJCF file, or the name of a built-in robot; by default the
-    quadruped, for walk the humanoid."""
+    """The robot that moves, for gaits: the path of an MJCF file or of a robot description (.yaml), or the name of a
+    built-in robot; by default the quadruped, for walk the humanoid."""
     fps: float = 50.0
     """Frames a second of a gait."""
     strides: int = 3
@@ -82,7 +82,7 @@ def _biped_gaits(options: MakeOptions) -> list[Any]:
     from st_rl.sim.biped_geometry import biped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
-    geometry = biped_geometry(Robot.from_mjcf(robot_path(options.robot or "humanoid")))
+    geometry = biped_geometry(Robot.from_file(robot_path(options.robot or "humanoid")))
     return [make_biped_gait(geometry, options.what, speed, options.fps, options.strides) for speed in options.speeds]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 class ReadingOptions:
     """How motion files are read."""
 
-    robot: str = "quadruped"
-    """The robot that moves: the path of an MJCF file, or the name of a built-in robot."""
+    robot: str | None = None
+    """The robot that moves: the path of an MJCF file or of a robot description (.yaml), or the name of a built-in one;
+    when None, the humanoid for clips of its joints, else the quadruped."""
     joint_names: tuple[str, ...] | None = None
     """Joints in the order of the file, for formats that do not name them. When None: those of the robot, of AMP files
     those of FR, FL, RR, RL."""
@@ -31,9 +32,20 @@ def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
         robot_joints = None
         if options.joint_names is None:
             unnamed = read_motion(path, fps=options.fps)
-            robot_joints = _robot_joints(options.robot, len(unnamed[0].joint_names))
+            robot_joints = _robot_joints(robot_of(options.robot, unnamed[0]), len(unnamed[0].joint_names))
         clips += read_motion(path, joint_names=options.joint_names, robot_joints=robot_joints, fps=options.fps)
     return clips
+
+
+def robot_of(robot: str | None, clip: Any) -> str:
+    """The robot that the user names, else the built-in one whose joints, by name or number, are those of a clip."""
+    from st_rl.sim.robots import Robot, robot_path
+
+    if robot is not None:
+        return robot
+    joints = Robot.from_file(robot_path("humanoid")).joint_names
+    names = set(clip.joint_names)
+    return "humanoid" if names.issuperset(joints) or len(names) == len(joints) else "quadruped"
 
 
 def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from st_rl.cli.command_line import parse_options
-from st_rl.cli.motion.reading import ReadingOptions, read_clips
+from st_rl.cli.command_line import UsageError, parse_options
+from st_rl.cli.motion.reading import ReadingOptions, read_clips, robot_of
 
 
 @dataclass
@@ -37,9 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.sim.motions import with_bodies
     from st_rl.sim.robots import Robot, robot_path
 
-    robot = Robot.from_file(robot_path(options.robot))
+    if not options.plot and not options.video:
+        raise UsageError("--no-plot and --no-video leave nothing to show: leave out one of them")
+    clips = read_clips((options.motion,), options)
     options.output.mkdir(parents=True, exist_ok=True)
-    for clip in read_clips((options.motion,), options):
+    for clip in clips:
+        robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
         if options.plot:
             path = options.output / f"{clip.name}.png"
             plot(with_bodies(robot, clip), robot, path)
