@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from st_rl.algorithms import compiled_adam
+from st_rl.algorithms import compiled_adam, host_adam
 from st_rl.algorithms.compiled_adam import step_factors
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.distributed import average_gradients
@@ -108,7 +108,10 @@ class GuardedOptimizer:
                 excess = (size + 1e-6) / max_grad_norm
                 if excess > 1.0:
                     torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
-                self.optimizer.step()
+                if host_adam.can_step(self.optimizer, learning):
+                    host_adam.follow(self.optimizer, learning, gradients)
+                else:
+                    self.optimizer.step()
             return norm
         # Nothing waits on a GPU: the step itself divides the gradients, and skips itself if told to.
         norm, divisor, skip = fused(step_factors)(norms, max_grad_norm, pause)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from st_rl.algorithms import compiled_adam
+from st_rl.algorithms import compiled_adam, host_adam
 from st_rl.algorithms.compiled_adam import step_factors
 from st_rl.algorithms.losses import adapted_learning_rate, adapted_number
 from st_rl.algorithms.optimizer import GuardedOptimizer
@@ -43,6 +43,46 @@ def test_steps_on_a_cpu_are_those_of_clipped_gradients(size):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
     guarded.forget_gradients()
     assert all(weight.grad is None for weight in weights)
+
+
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"maximize": True, "eps": 1e-3}])
+def test_the_step_on_a_cpu_is_bit_by_bit_that_of_fused_adam(settings):
+    weights = [nn.Parameter(torch.randn(40, 33)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.ones(2))]
+    twins = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    mine, theirs = (torch.optim.Adam(group, lr=0.1, fused=True, **settings) for group in (weights, twins))
+    for number in range(6):
+        # The third has a gradient only now and then, so that it counts steps of its own.
+        learning = range(3 if number in (0, 4) else 2)
+        for weight, twin in zip(weights, twins):
+            weight.grad = twin.grad = None
+        for index in learning:
+            weights[index].grad = torch.randn_like(weights[index])
+            twins[index].grad = weights[index].grad.clone()
+        theirs.step()
+        chosen = [weights[index] for index in learning]
+        if number == 0:
+            assert not host_adam.can_step(mine, chosen)
+            mine.step()
+        else:
+            assert host_adam.can_step(mine, chosen)
+            host_adam.follow(mine, chosen, [weight.grad for weight in chosen])
+    for weight, twin in zip(weights, twins):
+        assert torch.equal(weight, twin)
+        for name, value in theirs.state[twin].items():
+            assert torch.equal(mine.state[weight][name], value)
+
+
+def test_steps_that_somebody_watches_are_left_to_torch():
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert host_adam.can_step(optimizer, [weight])
+    handle = optimizer.register_step_post_hook(lambda *_: None)
+    assert not host_adam.can_step(optimizer, [weight])
+    handle.remove()
+    torch.optim.lr_scheduler.StepLR(optimizer, step_size=5)
+    assert not host_adam.can_step(optimizer, [weight])
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["as written", "traced"])
