@@ -134,7 +134,17 @@ class Engine:
             # Outside of the handler: what the function itself raises has nothing to do with the compiler.
             return function(*args, **kwargs)
 
-        return run
+        def run_or_compile(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return run(*args, **kwargs)
+            except RuntimeError as refusal:
+                if "skip_guard_eval_unsafe" not in str(refusal):
+                    raise
+            # Not compiled yet, for the first time inside of `repeated`: torch refused before it began.
+            with torch.compiler.set_stance("default"):
+                return run(*args, **kwargs)
+
+        return run_or_compile
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled if that is the plan and many small operations cost more than their work: on a GPU."""
@@ -163,6 +173,28 @@ class Engine:
             return lambda key=None: function()
         self._loops.append(GraphedLoop(function, self._stream, host_state, during_capture))
         return self._loops[-1]
+
+    def repeated(self, function: Callable[[], Any]) -> Callable[..., Any]:
+        """A function without arguments whose compiled parts are taken for what they were when the key was last new.
+
+        As in a captured loop, `key` names the Python values that the function reads; all that changes without it lies
+        in tensors of the same shapes. To check again and again that nothing else has changed takes a tenth of a
+        millisecond for each call of compiled code.
+        """
+        if not self.plan.compiles:
+            return lambda key=None: function()
+        known: Hashable = None
+
+        def run(key: Hashable) -> Any:
+            nonlocal known
+            # Not known any more if this call fails.
+            is_known, known = key == known, None
+            with torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known):
+                outcome = function()
+            known = key
+            return outcome
+
+        return run
 
     def forget(self) -> None:
         """Capture everything anew: tensors are no longer where graphs look for them."""

@@ -273,17 +273,20 @@ class OnPolicyRunner(SavedTraining):
     def _start_engine(self, num_iterations: int) -> None:
         """Choose how rollout and update run, and say so."""
         setting = self.cfg.get("engine") or "auto"
-        if self._rollout is not None and self.alg.engine.suits(setting, num_iterations):
-            return
-        engine = Engine(setting, self.device, num_iterations)
-        engine.announce()
-        self.alg.engine = engine
-        self._rollout = lambda settings: self._roll_out()
-        if hasattr(self.env, "compile_with"):
-            self.env.compile_with(engine.compiled)
-        if getattr(self.env, "is_graph_safe", False):
-            host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
-            self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
+        is_captured = getattr(self.env, "is_graph_safe", False)
+        if self._rollout is None or not self.alg.engine.suits(setting, num_iterations):
+            engine = Engine(setting, self.device, num_iterations)
+            engine.announce()
+            self.alg.engine = engine
+            self._rollout = lambda settings: self._roll_out()
+            if hasattr(self.env, "compile_with"):
+                self.env.compile_with(engine.compiled)
+            if is_captured:
+                host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
+                self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
+        if hasattr(self.env, "compile_with") and not is_captured:
+            # Anew for each `learn`: in between anything may have changed.
+            self._rollout = self.alg.engine.repeated(self._roll_out)
 
     def _move_policy(self, device: torch.device | str) -> None:
         """Put the policy on a device; if it comes back, it will not lie where captured steps look for it."""

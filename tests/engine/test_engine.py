@@ -185,3 +185,31 @@ def test_auto_compiles_only_when_it_pays_back():
     assert "too short" in short.describe()
     assert long.plan.compiles
     assert "pay back" in long.describe()
+
+
+def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets_late():
+    engine, settings = Engine("compile", compile_backend="eager"), {"factor": 2.0, "shift": 1.0, "is_shifted": False}
+
+    def scaled(numbers):
+        return numbers * settings["factor"]
+
+    def shifted(numbers):
+        return numbers + settings["shift"]
+
+    def both():
+        numbers = engine.compiled(scaled)(torch.ones(3))
+        return engine.compiled(shifted)(numbers) if settings["is_shifted"] else numbers
+
+    repeated = engine.repeated(both)
+    assert [float(repeated("first")[0]) for _ in range(2)] == [2.0, 2.0]
+    settings["is_shifted"] = True
+    assert float(repeated("first")[0]) == 3.0
+    # Whoever keeps the key says that nothing has changed, and is believed.
+    settings["factor"] = 5.0
+    assert float(repeated("first")[0]) == 3.0
+    assert float(repeated("second")[0]) == 6.0
+    del settings["shift"]
+    with pytest.raises(KeyError):
+        repeated("third")
+    settings |= {"shift": 3.0, "factor": 7.0}
+    assert float(repeated("third")[0]) == 10.0

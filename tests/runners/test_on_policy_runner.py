@@ -109,9 +109,19 @@ def test_a_rollout_outside_of_inference_mode():
         assert Checking.modes == expected
 
 
+class CompiledEnv(EchoEnv):
+    """Has code that an engine may compile, as built-in tasks have."""
+
+    def compile_with(self, compiled):
+        self.echo = compiled(torch.clone)
+
+    def step(self, actions):
+        return super().step(self.echo(actions))
+
+
 @pytest.mark.parametrize("num_privileged_obs", [None, 6])
-def test_acting_normalising_and_losses_are_each_compiled_once(monkeypatch, num_privileged_obs):
-    """Also across rollouts, the first of whose observations was kept from the last."""
+def test_every_function_is_compiled_once_and_a_training_is_that_of_eager_code(monkeypatch, num_privileged_obs):
+    """Also across rollouts, the first of whose observations was kept from the last, and across calls of `learn`."""
     graphs = []
 
     def backend(graph, example_inputs):
@@ -119,9 +129,17 @@ def test_acting_normalising_and_losses_are_each_compiled_once(monkeypatch, num_p
         return graph
 
     monkeypatch.setattr(on_policy_runner, "Engine", partial(Engine, compile_backend=backend))
-    config = small_config(engine="compile", empirical_normalization=True)
-    make_runner(EchoEnv(num_privileged_obs=num_privileged_obs), config).learn(3)
-    assert len(graphs) == 3
+    runners = []
+    for engine in ("eager", "compile"):
+        torch.manual_seed(0)
+        config = small_config(engine=engine, empirical_normalization=True)
+        runners.append(make_runner(CompiledEnv(num_privileged_obs=num_privileged_obs), config))
+        for iterations in (3, 2):
+            runners[-1].learn(iterations)
+    # Acting, normalising, the losses, and what the environment has.
+    assert len(graphs) == 4
+    for name, value in weights(runners[0]).items():
+        torch.testing.assert_close(weights(runners[1])[name], value, rtol=1e-4, atol=1e-5)
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------
