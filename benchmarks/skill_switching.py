@@ -11,6 +11,7 @@ matplotlib is, a plot.
 
 import argparse
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ SKILLS: dict[str, tuple[str, ...]] = {
     "step_up": ("step_up",) * 3,
     "step_down": ("step_down",) * 3,
 }
-MIXED = ("step_up", "step_down", "step_up", "step_down")
-TRACKS = {**SKILLS, "mixed": MIXED}
+MIXED = ("step_up", "step_down", "step_down") * 2
+# What is judged together, and the seconds to run it: one more than a robot needs that follows its command.
+TRACKS = {"skills": (SKILLS, 14.0), "mixed": ({"mixed": MIXED}, 20.0)}
 FIELD, CLIMB = "ActorCriticFieldMutex", "ActorCriticClimbMutex"
 # Columns of the one-hot: each kind of step its own for the one container, both the same for the other.
 IDS = {FIELD: {"step_up": 1, "step_down": 2}, CLIMB: {"step_up": 3, "step_down": 3}}
@@ -69,11 +71,12 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
         train(cfg, config, options.runs / f"{name}_{seed}", options, seed)
 
 
-def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: dict[str, tuple[str, ...]]) -> Any:
-    """The last level of some tracks, with time to run to the end."""
-    cfg = task_config(**{**OBSERVED, "episode_length_s": 14.0, **read_overrides(options.task)})
+def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: str) -> Any:
+    """The last level of some of `TRACKS`, with time to run to the end."""
+    sequences, seconds = TRACKS[tracks]
+    cfg = task_config(**{**OBSERVED, "episode_length_s": seconds, **read_overrides(options.task)})
     last = cfg.tracks.num_levels - 1
-    cfg.tracks.sequences = tracks
+    cfg.tracks.sequences = sequences
     cfg.blocks.ids = ids
     cfg.curriculum.start_levels, cfg.curriculum.moves = (last, last), False
     return cfg
@@ -109,10 +112,12 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "judged": {}}
     walk, up, down = map(str, folders)
 
-    def judge(name: str, class_name: str, tracks: dict[str, Any], paths: dict[str, Any], **settings: Any) -> None:
-        cfg = judged_config(options, IDS[class_name], tracks)
-        policy = combine(cfg, class_name, paths, **settings)
-        figures = results["judged"][name] = run_tracks(cfg, policy, options.judged, options.speed)
+    def judge(name: str, class_name: str, tracks: Iterable[str], paths: dict[str, Any], **settings: Any) -> None:
+        figures = results["judged"][name] = {}
+        for some in tracks:
+            cfg = judged_config(options, IDS[class_name], some)
+            policy = combine(cfg, class_name, paths, **settings)
+            figures |= run_tracks(cfg, policy, options.judged, options.speed)
         print(
             f"seed {seed} {name}: { {track: round(row['success'], 2) for track, row in figures.items()} }", flush=True
         )
@@ -131,7 +136,7 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         for name, settings in VARIANTS.items():
             # Speeds are by column of the one-hot, and the other container has one for both kinds of steps.
             if class_name == FIELD or "cmd_vel_mapping" not in settings:
-                judge(f"{class_name}, {name}", class_name, {"mixed": MIXED}, paths, **settings)
+                judge(f"{class_name}, {name}", class_name, ["mixed"], paths, **settings)
     return results
 
 
