@@ -1,5 +1,6 @@
 """The feed-forward actor-critic, base of every policy."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -118,6 +119,11 @@ class ActorCritic(nn.Module):
         self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
         self.actor = build_head(self.num_actor_obs, actor_hidden_dims, self.num_actions, activation, mu_activation)
         self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, activation)
+        if init_noise_std < 0 or (min_noise_std or 0.0) > (math.inf if max_noise_std is None else max_noise_std):
+            raise ValueError(
+                f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "
+                "a deviation that is not negative, and a floor below the ceiling"
+            )
         self.std = nn.Parameter(float(init_noise_std) * torch.ones(self.num_actions))
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
         self.clip_std()
@@ -357,7 +363,12 @@ def _resolve_sizes(
 
 def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
     """The largest action `(A,)`, given once for all or for each; ValueError when it is not positive."""
-    limits = torch.as_tensor(bound, dtype=torch.float32).expand(num_actions).clone()
+    limits = torch.as_tensor(bound, dtype=torch.float32)
+    if limits.numel() not in (1, num_actions):
+        raise ValueError(
+            f"action_bound={bound} has {limits.numel()} numbers for {num_actions} actions: give one, or each"
+        )
+    limits = limits.expand(num_actions).clone()
     if not bool((limits > 0).all()):
         raise ValueError(f"action_bound={bound} must be positive: actions lie between minus and plus the bound")
     return limits

@@ -1,6 +1,7 @@
 """Skill switching: one frozen sub-policy for each robot, chosen by the obstacle before it."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from st_rl.utils.segments import get_obs_slice, segment_width
 
 Velocity = float | Sequence[float]
 """A fixed velocity, or the two ends of a range."""
+
+
+def _check_velocity(velocity: Any, setting: str) -> None:
+    """ValueError unless it is a number or a range of two."""
+    ends = list(velocity) if isinstance(velocity, Sequence) and not isinstance(velocity, str) else [velocity]
+    is_range = isinstance(velocity, Sequence)
+    if (is_range and len(ends) != 2) or not all(isinstance(end, Real) for end in ends):
+        raise ValueError(f"{setting} is {velocity!r}: give a velocity in m/s, or the two ends of a range")
 
 
 class ActorCriticFieldMutex(ActorCriticMutex):
@@ -37,6 +46,8 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         if int(action_smoothing_buffer_len) < 1:
             raise ValueError(f"action_smoothing_buffer_len is {action_smoothing_buffer_len}; give at least 1 (no mean)")
         self.cmd_vel_mapping = {int(index): velocity for index, velocity in (cmd_vel_mapping or {}).items()}
+        for index, velocity in self.cmd_vel_mapping.items():
+            _check_velocity(velocity, f"cmd_vel_mapping[{index}]")
         self.reset_non_selected = reset_non_selected
         self.action_smoothing_buffer_len = int(action_smoothing_buffer_len)
         self.cmd_scales: list[Mapping[str, float]] = [
@@ -223,6 +234,8 @@ class ActorCriticClimbMutex(ActorCriticFieldMutex):
         jump_down_vel: Velocity | None = None,
         **kwargs: Any,
     ):
+        if jump_down_vel is not None:
+            _check_velocity(jump_down_vel, "jump_down_vel")
         self.jump_down_vel = jump_down_vel
         paths, jump_down = as_paths(sub_policy_paths), as_paths(jump_down_policy_path)
         # With a policy for every obstacle and one more, that one is for jumps down, wherever its path was given.

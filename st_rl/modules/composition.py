@@ -36,6 +36,8 @@ def compose_policy(base: type, mixins: Sequence[str], known: Mapping[str, Any]) 
             raise ValueError(unknown_name_message("policy mixin", name, MIXIN_ORDER))
     if len(set(names)) != len(names) or {"VisualActorCriticMixin", "EncoderActorCriticMixin"} <= set(names):
         raise ValueError(f"mixins={names}: name each once, and either the visual or the encoder mixin")
+    if issubclass(base, known["ActorCriticMutex"]):
+        raise ValueError(f"{base.__name__} holds trained policies and takes no mixins, got {names}: leave them out")
     present = [name for name in MIXIN_ORDER if issubclass(base, known[name])]
     if present:
         raise ValueError(

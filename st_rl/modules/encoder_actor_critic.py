@@ -56,7 +56,9 @@ class EncoderActorCriticMixin(_Policy):
         self.critic_encoder_component_names = (
             SHARED if critic_encoder_component_names == SHARED else as_names(critic_encoder_component_names)
         )
-        self.encoder_output_size = int(encoder_output_size or DEFAULT_OUTPUT_SIZE)
+        self.encoder_output_size = DEFAULT_OUTPUT_SIZE if encoder_output_size is None else int(encoder_output_size)
+        if self.encoder_output_size < 1:
+            raise ValueError(f"encoder_output_size is {encoder_output_size}: give a latent at least one number")
         self.prepare_obs_slices()
         super().__init__(
             embedded_width(num_actor_obs, self.encoder_obs_slices, self.encoder_output_size),

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.mlp import MlpModel
+from st_rl.modules.utils import check_settings
 from st_rl.utils.config import without_nulls
+from st_rl.utils.log import logger
 from st_rl.utils.segments import Segments, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")
@@ -63,12 +65,17 @@ def build_encoder(
 ) -> nn.Module:
     """The encoder of one component; its latent comes after the nonlinearity."""
     settings = without_nulls(kwargs or {})
+    if settings.pop("output_size", None) is not None:
+        logger.warning(f"encoder_kwargs.output_size of '{name}' has no effect: encoder_output_size says how wide it is")
     hidden_sizes = settings.pop("hidden_sizes", DEFAULT_HIDDEN_SIZES)
     hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
     settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
+    where = f"encoder_kwargs of '{name}'"
     if class_name == "MlpModel":
+        check_settings(where, settings, MlpModel, decided=["input_size"])
         return MlpModel(segment_width(shape), **settings)
     if class_name == "Conv2dHeadModel":
+        check_settings(where, settings, Conv2dHeadModel, decided=["image_shape"])
         return Conv2dHeadModel(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
     raise NotImplementedError(
         f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, or Conv2dHeadModel for images"
@@ -98,5 +105,14 @@ def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]])
 
 
 def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_size: int) -> int:
-    """Width of an observation whose slices are replaced by latents of one size."""
+    """Width of an observation whose slices are replaced by latents of one size.
+
+    ValueError for a slice beyond the observation: its segments are those of another one.
+    """
+    obs_slices = list(obs_slices)
+    end = max((where.stop for where, _ in obs_slices), default=0)
+    if end > int(width):
+        raise ValueError(
+            f"the observation is {int(width)} wide, but by its segments a component ends at {end}: correct them"
+        )
     return int(width) + sum(int(latent_size) - (where.stop - where.start) for where, _ in obs_slices)

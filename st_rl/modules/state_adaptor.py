@@ -38,6 +38,11 @@ class PrivilegeEstimatorMixin(_Policy):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.adaptor_kwargs = without_nulls(adaptor_kwargs or {})
+        # It comes before the estimator: what that one puts in the place of a truth is not there yet.
+        unseen: Any = ()
+        if isinstance(self, EstimatorMixin) and self.replace_state_prob > 0:
+            unseen = self.estimator_target_components
         self.adaptation = EstimatedComponents(
             "adaptor",
             self.obs_segments,
@@ -45,10 +50,11 @@ class PrivilegeEstimatorMixin(_Policy):
             adaptor_obs_components,
             adaptor_target_components,
             privilege_replace_state_prob,
+            self.adaptor_kwargs,
+            unseen=unseen,
         )
         self.adaptor_obs_components = self.adaptation.obs_components
         self.adaptor_target_components = self.adaptation.target_components
-        self.adaptor_kwargs = without_nulls(adaptor_kwargs or {})
         self.privilege_replace_state_prob = float(privilege_replace_state_prob)
         self._adaptor_lot = self.reserve_lot(self.privilege_replace_state_prob)
         # The adaptor's output of the last act; there is none before the first one.

@@ -12,6 +12,7 @@ from st_rl.modules.mlp import MlpModel
 from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
 from st_rl.utils.config import without_nulls
+from st_rl.utils.log import logger
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -45,6 +46,7 @@ class EstimatorMixin(_Policy):
                 "use_actor_rnn=True makes it after: use one of them"
             )
         super().__init__(*args, **kwargs)
+        self.estimator_kwargs = without_nulls(estimator_kwargs or {})
         self.estimation = EstimatedComponents(
             "estimator",
             self.obs_segments,
@@ -52,11 +54,15 @@ class EstimatorMixin(_Policy):
             estimator_obs_components,
             estimator_target_components,
             replace_state_prob,
+            self.estimator_kwargs,
         )
         self.estimator_obs_components = self.estimation.obs_components
         self.estimator_target_components = self.estimation.target_components
-        self.estimator_kwargs = without_nulls(estimator_kwargs or {})
         self.use_actor_rnn = bool(use_actor_rnn) and self.is_recurrent
+        if use_actor_rnn and not self.is_recurrent:
+            logger.warning(f"use_actor_rnn has no effect: {type(self).__name__} has no memory")
+        elif use_actor_rnn and estimator_obs_components is not None:
+            logger.warning("estimator_obs_components has no effect with use_actor_rnn: the actor's memory sees all")
         self.replace_state_prob = float(replace_state_prob)
         self._estimator_lot = self.reserve_lot(self.replace_state_prob)
         # The estimate of the last act; there is none before the first one.

@@ -1,7 +1,7 @@
 """What an estimator and an adaptor share: the components a head reads, those it estimates, and their substitution."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from st_rl.modules.encoders import as_names, find_components
 from st_rl.modules.memory import Memory
+from st_rl.modules.mlp import MlpModel
+from st_rl.modules.utils import check_settings
 from st_rl.utils.segments import (
     Segments,
     get_subobs_by_components,
@@ -23,7 +25,8 @@ from st_rl.utils.segments import (
 class EstimatedComponents:
     """Reads some components of the actor's observation, and puts estimates of components of the critic's into it.
 
-    Components are always in the order of the segments, never in that of the names.
+    Components are always in the order of the segments, never in that of the names. Without names it reads all but its
+    targets and what is `unseen`. `kwargs` are the settings of its head.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class EstimatedComponents:
         obs_components: Sequence[str] | None,
         target_components: Sequence[str] | None,
         replace_prob: float,
+        kwargs: Mapping[str, Any],
+        unseen: Sequence[str] = (),
     ):
         targets = as_names(target_components)
         if not targets:
@@ -41,7 +46,7 @@ class EstimatedComponents:
             raise ValueError(f"{role}_target_components must name what the {role} estimates{known}")
         find_components(critic_obs_segments, targets, f"{role}_target_components (of the critic)")
         # What is to be estimated would be an answer, not a question.
-        asked = [name for name in obs_segments or () if name not in targets]
+        asked = [name for name in obs_segments or () if name not in targets and name not in unseen]
         names = asked if obs_components is None else as_names(obs_components)
         if not names:
             raise ValueError(f"{role}_obs_components must name what the {role} sees; got {obs_components!r}")
@@ -49,6 +54,11 @@ class EstimatedComponents:
         self.segments: Segments = obs_segments or {}
         self.critic_segments: Segments = critic_obs_segments or {}
         self.obs_components, self.target_components = names, targets
+        if replace_prob > 1:
+            raise ValueError(
+                f"the {role} replaces the truth in a share of the samples, from 0 to 1; got {replace_prob}"
+            )
+        check_settings(f"{role}_kwargs", kwargs, MlpModel, decided=["input_size", "output_size"])
         self.replace_prob = float(replace_prob)
         # What a share `replace_prob` of normally distributed numbers is below.
         self._threshold = NormalDist().inv_cdf(self.replace_prob) if 0.0 < self.replace_prob < 1.0 else math.inf

@@ -1,9 +1,11 @@
 """Small helpers shared by the network blocks."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
+from st_rl.utils.config import unknown_name_message
 from st_rl.utils.log import logger
 
 ModuleMaker = Callable[..., nn.Module]
@@ -64,3 +66,11 @@ def conv2d_output_shape(
     settings = zip((int(h), int(w)), int_pair(kernel_size), int_pair(stride), int_pair(padding), int_pair(dilation))
     height, width = ((size + 2 * pad - dil * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, dil in settings)
     return height, width
+
+
+def check_settings(setting: str, keys: Iterable[str], make: ModuleMaker, decided: Iterable[str]) -> None:
+    """ValueError, naming the setting and the nearest key, for one that `make` does not take or that others decide."""
+    known = [name for name in inspect.signature(make).parameters if name not in decided]
+    for key in keys:
+        if key not in known:
+            raise ValueError(unknown_name_message(f"key in {setting}", key, known))

@@ -17,6 +17,7 @@ from st_rl.modules.encoders import (
     find_components,
     image_shape,
 )
+from st_rl.modules.utils import check_settings
 from st_rl.utils.config import without_nulls
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class VisualActorCriticMixin(_Policy):
         self.visual_component_name = visual_component_name
         self.visual_latent_size = int(visual_latent_size)
         self.visual_kwargs = {**VISUAL_DEFAULTS, **without_nulls(visual_kwargs or {})}
+        check_settings("visual_kwargs", self.visual_kwargs, Conv2dHeadModel, decided=["image_shape", "output_size"])
         shape = image_shape(visual_component_name, self.visual_obs_slice[1])
         super().__init__(
             embedded_width(num_actor_obs, [self.visual_obs_slice], self.visual_latent_size),

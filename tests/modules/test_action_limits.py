@@ -43,6 +43,19 @@ def test_a_bound_that_leaves_no_room_is_refused(bound):
         ActorCritic(4, 4, 2, action_bound=bound, **SMALL)
 
 
+def test_a_bound_is_for_all_actions_or_for_each():
+    with pytest.raises(ValueError, match=r"action_bound=\[1.0, 2.0, 3.0\] has 3 numbers for 2 actions"):
+        ActorCritic(4, 4, 2, action_bound=[1.0, 2.0, 3.0], **SMALL)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"init_noise_std": -0.5}, {"max_noise_std": 0.0, "min_noise_std": 0.1}, {"max_noise_std": -1.0}]
+)
+def test_deviations_that_cannot_be_are_refused(settings):
+    with pytest.raises(ValueError, match="give a deviation that is not negative, and a floor below"):
+        ActorCritic(4, 4, 2, **settings, **SMALL)
+
+
 def test_the_ratio_of_an_unchanged_bounded_policy_is_one():
     torch.manual_seed(0)
     policy = ActorCritic(4, 4, 2, action_bound=1.0, init_noise_std=2.0, **SMALL)

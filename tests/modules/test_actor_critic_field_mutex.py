@@ -409,6 +409,13 @@ class TestBadInput:
         with pytest.raises(ValueError, match="action_smoothing_buffer_len is 0; give at least 1"):
             make(folders, action_smoothing_buffer_len=0)
 
+    @pytest.mark.parametrize("velocity", [[0.5], (0.1, 0.2, 0.3), "fast", ["slow", "fast"]])
+    def test_no_velocity(self, folders, velocity):
+        with pytest.raises(ValueError, match=r"cmd_vel_mapping\[1\] is .*: give a velocity in m/s, or the two ends"):
+            make(folders, cmd_vel_mapping={"1": velocity})
+        with pytest.raises(ValueError, match=r"jump_down_vel is .*: give a velocity in m/s"):
+            make(folders, ActorCriticClimbMutex, jump_down_vel=velocity)
+
     def test_a_velocity_for_a_policy_that_is_not_there(self, folders, caplog):
         make(folders[:2], cmd_vel_mapping={4: 1.0})
         assert "a velocity for sub-policy 4 has no effect: there are 2" in caplog.text

@@ -175,6 +175,7 @@ class TestMixins:
             ("ActorCritic", ["EstimatorMixin", "EstimatorMixin"], "name each once"),
             ("ActorCritic", ["VisualActorCriticMixin", "EncoderActorCriticMixin"], "either the visual or the encoder"),
             ("StateAc", ["EncoderActorCriticMixin"], "StateAc already has EstimatorMixin"),
+            ("ActorCriticFieldMutex", ["EstimatorMixin"], "holds trained policies and takes no mixins"),
         ],
     )
     def test_that_do_not_go_together_are_refused(self, base, mixins, message):

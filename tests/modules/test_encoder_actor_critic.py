@@ -207,6 +207,9 @@ def test_build_encoders_can_be_called_by_itself():
         ({"encoder_class_name": ["MlpModel"] * 2}, ValueError, "encoder_class_name has 2 entries for the 1 components"),
         ({"encoder_class_name": "Conv2dHeadModel"}, ValueError, r"'pose' has shape 5, a convolution needs an image"),
         ({"encoder_class_name": "Transformer"}, NotImplementedError, "unknown encoder class 'Transformer' for 'pose'"),
+        ({"encoder_kwargs": {"hidden": [3]}}, ValueError, "key in encoder_kwargs of 'pose' 'hidden'; did you mean"),
+        ({"encoder_output_size": 0}, ValueError, "encoder_output_size is 0: give a latent at least one number"),
+        ({"obs_segments": {"x": NUM_OBS, "pose": 5}}, ValueError, f"is {NUM_OBS} wide, but .* ends at {NUM_OBS + 5}"),
         ({"critic_encoder_component_names": ["x"]}, ValueError, r"critic_encoder_component_names names \['x'\]"),
         (
             {"critic_encoder_component_names": "shared", "critic_obs_segments": {"pose": 4, "x": NUM_CRITIC_OBS - 4}},
@@ -219,6 +222,13 @@ def test_bad_settings_are_refused_with_one_clear_message(settings, error, messag
     arguments = {"obs_segments": segments(), "encoder_component_names": ["pose"], **SMALL, **settings}
     with pytest.raises(error, match=message):
         EncoderActorCritic(NUM_OBS, NUM_CRITIC_OBS, NUM_ACTIONS, **arguments)
+
+
+def test_the_width_of_a_latent_is_said_in_one_place(caplog):
+    settings = {"encoder_component_names": ["pose"], "encoder_kwargs": {"output_size": 3}, "encoder_output_size": 7}
+    policy = EncoderActorCritic(NUM_OBS, NUM_CRITIC_OBS, NUM_ACTIONS, obs_segments=segments(), **settings, **SMALL)
+    assert policy.encoders[0].output_size == 7
+    assert "encoder_kwargs.output_size of 'pose' has no effect: encoder_output_size" in caplog.text
 
 
 def test_an_image_too_small_for_its_layers_is_refused():

@@ -143,6 +143,24 @@ def test_with_the_actors_memory_the_estimate_comes_unpadded_and_trains_that_memo
 
 
 @pytest.mark.parametrize(
+    ("policy_class", "settings", "message"),
+    [
+        (StateAc, {"use_actor_rnn": True}, "use_actor_rnn has no effect: StateAc has no memory"),
+        (
+            StateAcRecurrent,
+            {"use_actor_rnn": True, "estimator_obs_components": ["pose"]},
+            "the actor's memory sees all",
+        ),
+    ],
+)
+def test_settings_without_effect_are_said(caplog, policy_class, settings, message):
+    make(policy_class)
+    assert caplog.text == ""
+    make(policy_class, **settings)
+    assert message in caplog.text
+
+
+@pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"replace_state_prob": 0.5, "use_actor_rnn": True}, AssertionError, "use one of them"),
@@ -151,6 +169,13 @@ def test_with_the_actors_memory_the_estimate_comes_unpadded_and_trains_that_memo
         ({"estimator_obs_components": ["mass"]}, ValueError, r"estimator_obs_components names \['mass'\]"),
         ({"estimator_target_components": ["mass"], "replace_state_prob": 0.1}, ValueError, r"names \['mass'\], which"),
         ({"obs_segments": None, "critic_obs_segments": None}, ValueError, "needs obs_segments"),
+        ({"replace_state_prob": 2.0}, ValueError, "in a share of the samples, from 0 to 1; got 2.0"),
+        (
+            {"estimator_kwargs": {"hidden_size": [3]}},
+            ValueError,
+            "key in estimator_kwargs 'hidden_size'; did you mean 'h",
+        ),
+        ({"estimator_kwargs": {"output_size": 3}}, ValueError, "unknown key in estimator_kwargs 'output_size'"),
         (
             {"critic_obs_segments": {"velocity": 3, "rest": 3}, "replace_state_prob": 0.1},
             ValueError,
@@ -194,6 +219,23 @@ class TestAdaptor:
         estimate = policy.state_estimator(torch.cat([obs[:, 2:5], adapted], dim=-1))
         torch.testing.assert_close(policy.get_estimated_state(), estimate)
         torch.testing.assert_close(policy.action_mean, policy.actor(torch.cat([estimate, obs[:, 2:5], adapted], -1)))
+
+    def test_by_default_it_does_not_see_what_the_estimator_will_replace(self):
+        unused, replaced = (
+            make(PrivilegeStateAc, adaptor_target_components=["mass"], replace_state_prob=p) for p in (0.0, 0.5)
+        )
+        assert unused.adaptor_obs_components == ["velocity", "pose", "contact"]
+        assert replaced.adaptor_obs_components == ["pose", "contact"]
+        obs = torch.randn(5, NUM_OBS)
+        other = obs.clone()
+        other[:, :2] = 100.0
+        torch.testing.assert_close(replaced.act_inference(obs), replaced.act_inference(other))
+        torch.testing.assert_close(*(self.adapted(replaced, seen) for seen in (obs, other)))
+
+    @staticmethod
+    def adapted(policy, obs):
+        policy.act_inference(obs)
+        return policy.get_adapted_state()
 
     def test_targets_may_be_the_critics_alone_unless_they_are_replaced(self):
         assert self.make().get_adapted_state() is None
