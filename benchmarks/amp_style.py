@@ -312,7 +312,9 @@ def _say(result: dict[str, Any]) -> None:
 
 
 def plot(source: Path) -> Path:
-    """Distances to the reference with and without a prior, and how well a long training's discriminator tells both."""
+    """Distances to the reference with and without a prior; beside them the discriminator of a long training, or the
+    error of the speed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -336,7 +338,11 @@ def plot(source: Path) -> Path:
     bars.legend()
     beside = source.with_name("no_collapse.json")
     if content["benchmark"] != "amp_style":
-        curve.remove()
+        for result in results:
+            values = result["curves"]["Tracking/forward_error"]
+            steps = [result["iterations"] * number / len(values) for number in range(len(values))]
+            curve.plot(steps, values, color={"appo": "tab:blue", "ppo": "tab:gray"}[result["algorithm"]])
+        curve.set(title="error of the speed while exploring, m/s", xlabel="iteration", ylim=(0, None))
     elif beside.is_file():
         curves = json.loads(beside.read_text())["results"][0]["curves"]
         for name, label in (("Train/amp_policy_accuracy", "robot"), ("Train/amp_expert_accuracy", "reference")):
