@@ -25,26 +25,31 @@ def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
     """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
     model = robot.model
     robot.require_locomotion("a motion")
-    feet = np.array([model.geom(foot.name).id for foot in robot.feet])
+    # In the order of the gaits' phases: from front to rear, the right one first, whatever the order in the file.
+    ordered = [robot.feet[place] for place in robot.feet_by_place]
+    feet = np.array([model.geom(foot.name).id for foot in ordered])
     calves = model.geom_bodyid[feet]
     thighs = model.body_parentid[calves]
     hips = model.body_parentid[thighs]
     joints = model.body_jntadr[np.stack([hips, thighs, calves], axis=1)]
     below = np.concatenate([model.body_pos[calves][:, :2], model.geom_pos[feet][:, :2], model.body_pos[thighs][:, ::2]])
-    if len(feet) != 4 or not np.allclose(model.jnt_axis[joints], _LEG_AXES) or not np.allclose(below, 0.0):
+    lengths = np.stack([model.body_pos[calves][:, 2], model.geom_pos[feet][:, 2], [foot.radius for foot in ordered]])
+    are_alike = len(feet) == 4 and np.allclose(lengths, lengths[:, :1])
+    if not are_alike or not np.allclose(model.jnt_axis[joints], _LEG_AXES) or not np.allclose(below, 0.0):
         raise ValueError(
-            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of a hip that turns about x, a "
-            "thigh and a calf that turn about y, each straight below the one before; record a policy instead"
+            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of the same lengths, with a hip "
+            "that turns about x, a thigh and a calf that turn about y, each straight below the one before; record a "
+            "policy instead"
         )
     about_x, about_y = _gyration(robot)
     return QuadrupedGeometry(
         joint_names=tuple(model.joint(joint).name for joint in joints.reshape(-1)),
-        foot_names=tuple(foot.name for foot in robot.feet),
+        foot_names=tuple(foot.name for foot in ordered),
         hips=model.body_pos[hips].copy(),
         sideways=model.body_pos[thighs][:, 1].copy(),
         thigh=float(-model.body_pos[calves][0, 2]),
         calf=float(-model.geom_pos[feet][0, 2]),
-        foot_radius=robot.feet[0].radius,
+        foot_radius=ordered[0].radius,
         gyration=(about_x, about_y),
     )
 

@@ -1,6 +1,7 @@
 """Made gaits and clips on robots, against MuJoCo's own kinematics."""
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
@@ -11,6 +12,7 @@ from st_rl.datasets.clip import MotionError
 from st_rl.datasets.gaits import GAITS, foot_phases, make_gait
 from st_rl.datasets.leg_kinematics import foot_positions, joint_angles
 from st_rl.datasets.library import CLIPS, load_clips, motion_paths
+from st_rl.datasets.processing import reorder_joints
 from st_rl.sim.motions import draw_clip, model_rows, quadruped_geometry, record_policy, with_bodies
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import make_task
@@ -56,6 +58,36 @@ def test_inverse_kinematics_puts_feet_where_mujoco_finds_them(robot, geometry):
         np.testing.assert_allclose(foot_positions(geometry, joints), feet, atol=1e-12)
         again = feet_in_base(robot, joint_angles(geometry, feet))
         np.testing.assert_allclose(again, feet, atol=1e-9)
+
+
+def rearranged(path, order, change=lambda legs: None):
+    """The quadruped with its legs in another order, written to a file."""
+    tree = ElementTree.parse(robot_path("quadruped"))
+    (trunk,) = (body for body in tree.iter("body") if body.get("name") == "trunk")
+    legs = {body.get("name")[:2]: body for body in trunk.findall("body")}
+    for leg in legs.values():
+        trunk.remove(leg)
+    trunk.extend(legs[leg] for leg in order)
+    change(legs)
+    tree.write(path)
+    return Robot.from_file(path)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_gait_is_the_same_whatever_the_order_of_the_legs(geometry, tmp_path, name):
+    other = quadruped_geometry(rearranged(tmp_path / "robot.xml", ("RL", "FR", "FL", "RR")))
+    assert other.foot_names == geometry.foot_names
+    made, expected = (make_gait(g, name, 0.5) for g in (other, geometry))
+    np.testing.assert_allclose(reorder_joints(made, expected.joint_names).joint_pos, expected.joint_pos, atol=1e-9)
+
+
+def test_legs_of_different_lengths_are_refused(tmp_path):
+    def shorten(legs):
+        (foot,) = (geom for geom in legs["RL"].iter("geom") if geom.get("name") == "RL_foot")
+        foot.set("pos", "0 0 -0.15")
+
+    with pytest.raises(ValueError, match="gaits can be made: it needs four legs of the same lengths"):
+        quadruped_geometry(rearranged(tmp_path / "robot.xml", LEGS, shorten))
 
 
 def test_a_foot_out_of_reach_is_an_error(geometry):

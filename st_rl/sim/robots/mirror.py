@@ -66,5 +66,7 @@ def _pair(distance: np.ndarray, tolerance: float, names: list[str], kind: str) -
     partners = [int(row.argmin()) for row in distance]
     for i, partner in enumerate(partners):
         if distance[i, partner] > tolerance or partners[partner] != i:
-            raise ValueError(f"{kind} '{names[i]}' has no mirror image on the other side of the robot")
+            raise ValueError(
+                f"{kind} '{names[i]}' has no mirror image on the other side of the robot: do without symmetry_cfg"
+            )
     return partners

@@ -202,7 +202,7 @@ class Robot:
             name = self.joint_names[int(apart.argmax())]
             raise ValueError(
                 f"the default pose of {self.path} has no mirror symmetry at '{name}': give left and right joints "
-                "the same angles"
+                "angles that mirror each other, or do without symmetry_cfg"
             )
         return found
 

@@ -45,7 +45,8 @@ def walk_mirror(
     for layout in segments:
         for name in layout:
             if name not in kinds:
-                raise ValueError(unknown_name_message("segment with a mirror image", name, kinds))
+                known = unknown_name_message("segment with a mirror image", name, kinds)
+                raise ValueError(f"{known}; do without symmetry_cfg, or give it joint_names and obs of your own")
         layouts.append({name: kinds[name] for name in layout})
     return layouts
 
