@@ -48,7 +48,7 @@ def draw_iteration(bars: dict[str, dict[str, float]], path: Path) -> None:
         axes.text(left, place, f" {left:.0f} ms", va="center", fontsize=8)
     axes.set_yticks(range(len(bars)), list(reversed(bars)))
     axes.set_xlabel("ms of one iteration: 4,096 quadrupeds x 24 steps, one H200")
-    axes.legend(ncols=3, fontsize=7, loc="lower right", frameon=False)
+    axes.legend(ncols=2, fontsize=7, loc="upper right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, bbox_inches="tight")
 
