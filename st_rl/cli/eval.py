@@ -36,7 +36,7 @@ class EvalOptions:
     turning: tuple[float, float] | None = None
     """Range of turning rates, rad/s; the task's own when None."""
     push_speed: float = 0.5
-    """Size of the pushes in a second walk, m/s; 0 leaves it out."""
+    """Size of the pushes in a second walk, one every 4 s, m/s; 0 leaves it out."""
     seed: int = 20_001
     """Of starting poses; pushes are always the same."""
     checkpoint: str = "best"
@@ -135,7 +135,7 @@ def _describe(plan: Any, walking: bool) -> str:
     return (
         f"{plan.robots} robots walk {plan.seconds:g} s each under a grid of commands, without exploration noise, "
         f"sensor noise or randomisation; the first {plan.settle_s:g} s does not count. "
-        f"{pushes if plan.push_speed else ''}Fine physics: 5 ms steps, 50 solver iterations."
+        f"{pushes if plan.pushes else ''}Fine physics: 5 ms steps, 50 solver iterations."
     )
 
 

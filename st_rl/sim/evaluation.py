@@ -273,7 +273,7 @@ def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict
     _report_overruled(plan, plain, moving)
     sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
     figures = judge(plain, mass, pairs, plan.settle_s, moving, sides)
-    if plan.push_speed > 0:
+    if plan.pushes:
         pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
     counted = _counted(plain, plan.settle_s)

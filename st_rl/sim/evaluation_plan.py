@@ -34,6 +34,11 @@ class EvaluationPlan:
     seed: int = 20_001
     """Of starting poses; differs from the seeds that trainings use. Pushes are the same for every seed."""
 
+    @property
+    def pushes(self) -> bool:
+        """Whether there is a second walk with pushes: a walk may be over before the first one."""
+        return self.push_speed > 0 and self.seconds > self.push_interval_s
+
 
 def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
     """Commands `(count, 3)` that fill the ranges evenly, with as many levels along each varying axis as `count` allows.

@@ -165,6 +165,15 @@ def test_robots_are_judged_by_what_they_were_told():
     assert figures["turning_error_now"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("seconds", "pushes"), [(3.0, []), (5.0, [200])])
+def test_nobody_survives_pushes_that_never_came(seconds, pushes):
+    task = KnownWalk()
+    task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
+    figures, _ = evaluate_walk(task, still, EvaluationPlan(robots=4, seconds=seconds))
+    assert [step for step, _, _ in task.pushes] == pushes
+    assert ("push_survival" in figures) == bool(pushes)
+
+
 def test_a_command_that_the_task_overrules_is_said(caplog):
     led = LedWalk(bias=0.0)
     led.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
