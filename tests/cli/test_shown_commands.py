@@ -1,0 +1,63 @@
+"""Every command that the guides show is understood, with all of its options."""
+
+import importlib
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import st_rl.cli
+from st_rl.cli import command_line, main
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+
+class Understood(BaseException):
+    """The options of a command have been read; nothing else happens."""
+
+
+def shown_commands(page: Path) -> set[str]:
+    """What a page says after `st-rl`, in blocks and within lines, without mere names of commands."""
+    text = page.read_text().replace("\\\n", " ")
+    blocks = "\n".join(re.findall(r"^```(?:sh|console|)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    parts = [part for line in blocks.splitlines() for part in re.split("&&|  #", line)]
+    parts += re.findall(r"`(st-rl [^`]*)`", text)
+    commands = (re.fullmatch(r"\s*(?:\$ )?st-rl (\S+ .*)", part) for part in parts)
+    shown = {command[1].replace("TASK", "quadruped-walk").replace("...", "").strip() for command in commands if command}
+    # A benchmark hands its options on and begins at once.
+    return {command for command in shown if not command.startswith("bench ")}
+
+
+@pytest.fixture
+def only_read(monkeypatch, tmp_path):
+    """Commands stop as soon as their options are read."""
+    original = command_line.parse_options
+
+    def read(*arguments, **keywords):
+        original(*arguments, **keywords)
+        raise Understood
+
+    for module in pkgutil.walk_packages(st_rl.cli.__path__, "st_rl.cli."):
+        loaded = importlib.import_module(module.name)
+        if getattr(loaded, "parse_options", None) is original:
+            monkeypatch.setattr(loaded, "parse_options", read)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_are_understood(page, only_read, capsys):
+    for command in sorted(shown_commands(page)):
+        try:
+            status = main(shlex.split(command))
+        except Understood:
+            continue
+        # A student's options depend on its teacher, whose run is looked for first.
+        looked_for = "no run 'runs/" in capsys.readouterr().err
+        assert status == 0 or (command.startswith("distill ") and looked_for), command
+
+
+def test_the_pages_show_commands():
+    assert len({command for page in PAGES for command in shown_commands(page)}) > 40
