@@ -26,6 +26,8 @@ class EstimatorAlgoMixin(_Algorithm):
     Both are distances in the units of the stored observations: normalised ones where normalisation is on.
     """
 
+    trains_estimates = True
+
     @own_settings_from("ppo")
     def __init__(
         self,

@@ -21,6 +21,8 @@ from st_rl.algorithms.saved_algorithm import SavedAlgorithm
 from st_rl.algorithms.symmetry import SymmetricLearning
 from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
+from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
@@ -41,6 +43,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     # What keeps the rollout; a variant that stores more per step names another class.
     storage_class: type[RolloutStorage] = RolloutStorage
+    # Whether there is a loss for what the policy estimates.
+    trains_estimates: bool = False
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
@@ -122,6 +126,11 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         self.symmetry = SymmetricLearning(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
         self._stepper = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
+        if isinstance(actor_critic, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
+            logger.warning(
+                f"{type(self).__name__} does not train what {type(actor_critic).__name__} estimates, which stays as it "
+                f"is; use {'EstimatorTPPO' if 'TPPO' in type(self).__name__ else 'EstimatorPPO'} to train it"
+            )
 
     # ---- what it is made of --------------------------------------------------------------------------------------
 

@@ -197,3 +197,12 @@ def test_a_policy_that_estimates_nothing_is_refused():
 def test_a_loss_that_torch_does_not_know_is_refused():
     with pytest.raises(ValueError, match="estimator_loss_func 'mse' is no function of"):
         EstimatorPPO(make_policy("StateAc", "estimates"), estimator_loss_func="mse")
+
+
+@pytest.mark.parametrize(("algorithm", "warns"), [(PPO, True), (EstimatorPPO, False)])
+def test_an_estimator_that_nobody_trains_is_reported(algorithm, warns, monkeypatch):
+    lines = []
+    monkeypatch.setattr("st_rl.algorithms.ppo.logger.warning", lines.append)
+    algorithm(make_policy("StateAc", "estimates"))
+    told = [line for line in lines if "does not train what StateAc estimates" in line and "EstimatorPPO" in line]
+    assert bool(told) == warns

@@ -243,3 +243,9 @@ def test_snapshot_shows_one_robot(robot, backend):
     data = backend.snapshot(3)
     np.testing.assert_allclose(data.qpos, backend.qpos[3].numpy())
     np.testing.assert_allclose(data.xpos[1], data.qpos[:3])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_named(robot):
+    with pytest.raises(ValueError, match="torch sees no GPU here; use 'cpu'"):
+        make_backend(robot.model, 2, PHYSICS, "cuda")

@@ -38,6 +38,8 @@ class WarpBackend(Backend):
     def __init__(self, model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cuda") -> None:
         """Create the robots in the model's default pose."""
         super().__init__(model, num_envs, physics, device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device '{device}': torch sees no GPU here; use 'cpu', or ask st-rl doctor why")
         self._warp, self._mjwarp = require_warp()
         mujoco = require_mujoco()
         self._streams: dict[int, Any] = {}
