@@ -125,7 +125,7 @@ def test_what_is_no_image_is_refused(segments, message):
         VisualDeterministicAC(60, 60, 2, obs_segments=segments, **SMALL)
 
 
-@pytest.mark.parametrize("key", ["output_size", "chanels"])
+@pytest.mark.parametrize("key", ["output_size", "kernels"])
 def test_settings_that_the_encoder_does_not_take_are_refused(key):
     with pytest.raises(ValueError, match=f"unknown key in visual_kwargs '{key}'"):
         VisualDeterministicAC(60, 60, 2, obs_segments={"forward_depth": (1, 6, 10)}, visual_kwargs={key: 3}, **SMALL)
