@@ -29,6 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine, write_results
+from benchmarks.plots import start_plot
 from st_rl.cli.environment_facts import num_cores
 from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.datasets.biped_gaits import BIPED_GAITS
@@ -315,14 +316,9 @@ def plot(source: Path) -> Path:
     """Distances to the reference with and without a prior; beside them the discriminator of a long training, or the
     error of the speed.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     content = json.loads(source.read_text())
     results, gaits = content["results"], list(content["summary"])
-    figure, (bars, curve) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure, (bars, curve) = start_plot(2, (9, 3.4))
     for place, gait in enumerate(gaits):
         for shift, (algorithm, colour) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
             values = [

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from plots import start_plot
 
 from st_rl.cli.training import seed_everything, use_tensor_cores
 from st_rl.engine import Engine
@@ -214,14 +215,10 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def plot(source: Path) -> Path:
     """Return over environment steps, mean and range of the seeds, as a share of the teacher's."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     import numpy as np
 
     rows = json.loads(source.read_text())["rows"]
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axes = start_plot(1, (7, 3.6))
     for name in STUDENTS:
         runs = [row for row in rows if name in row["students"]]
         if not runs:

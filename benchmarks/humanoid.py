@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
@@ -142,15 +143,9 @@ def judge(run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Learning curves, and speeds asked for beside those reached."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no matplotlib here, no plot")
+    if not can_plot():
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (curve, speed) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure, (curve, speed) = start_plot(2, (9, 3.4))
     for seed, row in results["seeds"].items():
         learned = row["training"].get("curve")
         if learned:

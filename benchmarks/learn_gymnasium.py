@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from plots import start_plot
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
@@ -121,12 +122,7 @@ def train(name: str, task: Task, seed: int) -> dict[str, Any]:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """The curves of all seeds, one panel a task."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(results), figsize=(4.5 * len(results), 3.2), squeeze=False)
+    figure, axes = start_plot(len(results), (4.5 * len(results), 3.2), squeeze=False)
     for axis, (name, result) in zip(axes[0], results.items()):
         for run in result["seeds"]:
             axis.plot(
@@ -137,7 +133,6 @@ def plot(results: dict[str, Any], path: Path) -> None:
         axis.axhline(result["solved"], color="grey", linestyle="--", linewidth=1, label="solved")
         axis.set(title=name, xlabel="thousand steps", ylabel=f"mean return, {EPISODES} episodes")
         axis.legend(fontsize=8)
-    figure.tight_layout()
     figure.savefig(path, dpi=90)
 
 

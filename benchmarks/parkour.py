@@ -20,10 +20,10 @@ from parkour_trials import (
     read_training,
     run_stages,
     run_tracks,
-    start_plot,
     task_config,
     train,
 )
+from plots import start_plot
 
 from st_rl.sim.tasks import TASKS
 from st_rl.sim.tasks.parkour_tracks import TracksCfg

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import importlib.util
 import json
 import shutil
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from plots import can_plot
 from seeds import with_spread
 
 from st_rl.cli.training import seed_everything, use_tensor_cores
@@ -168,18 +168,8 @@ def run_stages(
         for seed in options.seeds:
             results["seeds"][str(seed)] = judge_seed(options, seed)
             write_results(options.out, with_spread(results))
-        if importlib.util.find_spec("matplotlib"):
+        if can_plot():
             plot(results, options.out.with_suffix(".png"))
-
-
-def start_plot(num_axes: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure for a file, with so many plots side by side."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(1, num_axes, figsize=size, layout="constrained")
 
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_results
-from parkour_trials import start_plot
+from plots import start_plot
 from seeds import merge
 
 TRACKING = {"forward_error": "forward", "sideways_error": "sideways", "turning_error": "turning"}

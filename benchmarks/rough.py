@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
+from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
@@ -212,15 +213,9 @@ def judge(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Success on each course, and the level of the teachers over the seconds of their training."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no matplotlib here, no plot")
+    if not can_plot():
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (bars, curve) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained", width_ratios=(3, 2))
+    figure, (bars, curve) = start_plot(2, (9.5, 3.6), width_ratios=(3, 2))
     seeds = list(results["seeds"].values())
     names = [name for name in POLICIES if all(name in row for row in seeds)]
     for index, name in enumerate(names):

@@ -22,10 +22,10 @@ from parkour_trials import (
     read_training,
     run_stages,
     run_tracks,
-    start_plot,
     task_config,
     train,
 )
+from plots import start_plot
 from torch import nn
 
 from st_rl.modules import ActorCriticFieldMutex, build_actor_critic

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from machine import describe_machine
+from plots import can_plot, start_plot
 
 RESULTS = Path(__file__).parent / "results"
 FORWARD = [
@@ -94,15 +95,9 @@ def judge(name: str, run: Path) -> dict:
 
 def plot(results: list[dict], path: Path) -> None:
     """Velocity error over iterations, one line a seed."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no matplotlib here, no plot")
+    if not can_plot():
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    figure, axes = start_plot(1, (6, 3.2))
     for result in results:
         axes.plot(result["curve"]["iteration"], result["curve"]["velocity_error"], label=f"seed {result['seed']}")
     axes.set(xlabel="iteration", ylabel="forward velocity error while training, m/s", ylim=(0, None))

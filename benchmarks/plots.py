@@ -1,0 +1,22 @@
+"""Figures of the benchmarks, drawn into files."""
+
+import importlib.util
+from typing import Any
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is there; says so if not."""
+    if importlib.util.find_spec("matplotlib"):
+        return True
+    print("no matplotlib here, no plot")
+    return False
+
+
+def start_plot(num_axes: int, size: tuple[float, float], **settings: Any) -> tuple[Any, Any]:
+    """A figure for a file, with so many plots side by side; `settings` as for `matplotlib.pyplot.subplots`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(1, num_axes, figsize=size, layout="constrained", **settings)
