@@ -111,7 +111,7 @@ def evaluate_run(saved: SavedRun, checkpoint: Path, options: EvalOptions) -> dic
         "task": saved.source.name,
         "checkpoint": checkpoint.name,
         "iteration": iteration,
-        "description": _describe(plan, rows is WALK_ROWS),
+        "description": _describe(plan, rows is WALK_ROWS, any(COLUMNS.get(name) for name in columns)),
         "rows": shown,
         "columns": columns,
         "grid": grid,
@@ -127,7 +127,7 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _describe(plan: Any, walking: bool) -> str:
+def _describe(plan: Any, walking: bool, fine: bool) -> str:
     """What was done, in a sentence."""
     if not walking:
         return f"The first episode of {plan.robots} robots, without exploration noise."
@@ -135,8 +135,8 @@ def _describe(plan: Any, walking: bool) -> str:
     return (
         f"{plan.robots} robots walk {plan.seconds:g} s each under a grid of commands, without exploration noise, "
         f"sensor noise or randomisation; the first {plan.settle_s:g} s does not count. "
-        f"{pushes if plan.pushes else ''}Fine physics: 5 ms steps, 50 solver iterations."
-    )
+        f"{pushes if plan.pushes else ''}{'Fine physics: 5 ms steps, 50 solver iterations.' if fine else ''}"
+    ).rstrip()
 
 
 def format_figure(key: str, value: Any, robots: int) -> str:

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(line, soft_wrap=True)
     standing = _stand(robot, options)
     lines = [] if standing is None else [_outcome(robot, standing, options.seconds)]
-    lines += [f"[yellow]note[/]: {note}" for note in _notes(robot, standing)]
+    lines += [f"[yellow]note[/]: {note}" for note in _notes(robot, standing, options)]
     for line in lines:
         console.print(line, soft_wrap=True)
     if options.image is not None:
@@ -143,8 +143,10 @@ def _outcome(robot: Robot, standing: Standing, seconds: float) -> str:
     )
 
 
-def _notes(robot: Robot, standing: Standing | None) -> Iterator[str]:
+def _notes(robot: Robot, standing: Standing | None, options: RobotOptions) -> Iterator[str]:
     """What may surprise somebody who trains this robot."""
+    if robot.actuation == "position" and (options.stiffness, options.damping) != (None, None):
+        yield "it has servos of its own: --stiffness and --damping are for torque motors, and were not used"
     low, high = robot.joint_range.T
     pose = robot.default_joint_pos
     for i, name in enumerate(robot.joint_names):

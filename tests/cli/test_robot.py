@@ -16,6 +16,8 @@ def test_built_in_quadruped_stands_and_is_described(capsys):
     assert lines[2].split() == ["1", "FR_thigh_joint", "0.9", "-0.681", "4.5", "35", "0.5", "24", "+4"]
     assert sum(line.startswith("foot ") for line in lines) == 4
     assert lines[-1].startswith("stands for 0.5 s")
+    assert main(["robot", "quadruped", "--seconds", "0", "--stiffness", "60"]) == 0
+    assert "note: it has servos of its own: --stiffness" in capsys.readouterr().out
 
 
 def test_torque_robot_needs_gains_to_stand(tmp_path, capsys):
