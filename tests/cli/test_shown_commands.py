@@ -40,10 +40,11 @@ def only_read(monkeypatch, tmp_path):
         original(*arguments, **keywords)
         raise Understood
 
-    for module in pkgutil.walk_packages(st_rl.cli.__path__, "st_rl.cli."):
-        loaded = importlib.import_module(module.name)
-        if getattr(loaded, "parse_options", None) is original:
-            monkeypatch.setattr(loaded, "parse_options", read)
+    # All of them first: one that is loaded while another is replaced would keep the replacement for good.
+    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(st_rl.cli.__path__, "st_rl.cli.")]
+    for module in modules:
+        if getattr(module, "parse_options", None) is original:
+            monkeypatch.setattr(module, "parse_options", read)
     monkeypatch.chdir(tmp_path)
 
 
