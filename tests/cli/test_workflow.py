@@ -169,6 +169,8 @@ def test_minutes_end_a_training_early_and_well(tmp_path, capsys):
 
 def test_ctrl_c_finishes_the_iteration_saves_and_says_how_to_go_on(tmp_path, capsys):
     folder = tmp_path / "run"
+    # A shell lets commands in the background ignore Ctrl-C.
+    usual = signal.getsignal(signal.SIGINT)
 
     def press():
         while not (folder / "progress.csv").is_file():
@@ -183,7 +185,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_says_how_to_go_on(tmp_path, cap
     assert "Ctrl-C again stops at once" in captured.err
     assert len(list(folder.glob("model_*.pt"))) == 1
     # The usual meaning of Ctrl-C is back.
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is usual
     assert main(["resume", str(folder), "--iterations", "1"]) == 0
 
 
