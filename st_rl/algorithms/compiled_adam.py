@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from st_rl.algorithms.adam_state import moments, unwatched_adam
+
 
 def step_factors(norms: Sequence[Tensor], max_grad_norm: float, pause: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The norm of all gradients, what to divide them by, and 1 where the step must be skipped, all 0-d."""
@@ -49,12 +51,11 @@ def adam_step(
 
 def can_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
     """Whether `follow` does what the optimiser would: plain Adam, whose first step has made its state."""
-    if type(optimizer) is not torch.optim.Adam or len(optimizer.param_groups) != 1:
+    group = unwatched_adam(optimizer, parameters)
+    if group is None or group["amsgrad"] or group["maximize"] or group["weight_decay"]:
         return False
-    group = optimizer.param_groups[0]
     # Anything but a tensor on the device would become a part of the compiled code.
-    is_plain = isinstance(group["lr"], Tensor) and not (group["amsgrad"] or group["maximize"] or group["weight_decay"])
-    return is_plain and all(parameter in optimizer.state for parameter in parameters)
+    return isinstance(group["lr"], Tensor)
 
 
 @torch.no_grad()
@@ -70,8 +71,7 @@ def follow(
     The state stays where torch keeps it, so that files and later steps of torch's own see no difference.
     """
     divisor, skip = factors
-    states = [optimizer.state[parameter] for parameter in parameters]
-    steps, means, squares = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
+    steps, means, squares = moments(optimizer, parameters)
     # Counted outside of compiled code: in one kernel with their readers, counters are read before, during or after.
     torch._foreach_add_(steps, [1.0 - skip] * len(steps))  # pyright: ignore[reportPrivateImportUsage]
     group = optimizer.param_groups[0]

@@ -72,17 +72,25 @@ def test_the_step_on_a_cpu_is_bit_by_bit_that_of_fused_adam(settings):
             assert torch.equal(mine.state[weight][name], value)
 
 
-def test_steps_that_somebody_watches_are_left_to_torch():
+@pytest.mark.parametrize(
+    ("way", "settings"),
+    [
+        (host_adam, {"lr": 0.1, "fused": True}),
+        (compiled_adam, {"lr": torch.tensor(0.1), "capturable": False, "foreach": False}),
+    ],
+    ids=["host", "compiled"],
+)
+def test_steps_that_somebody_watches_are_left_to_torch(way, settings):
     weight = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+    optimizer = torch.optim.Adam([weight], **settings)
     weight.grad = torch.ones(3)
     optimizer.step()
-    assert host_adam.can_step(optimizer, [weight])
+    assert way.can_step(optimizer, [weight])
     handle = optimizer.register_step_post_hook(lambda *_: None)
-    assert not host_adam.can_step(optimizer, [weight])
+    assert not way.can_step(optimizer, [weight])
     handle.remove()
     torch.optim.lr_scheduler.StepLR(optimizer, step_size=5)
-    assert not host_adam.can_step(optimizer, [weight])
+    assert not way.can_step(optimizer, [weight])
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"], ids=["as written", "traced"])
