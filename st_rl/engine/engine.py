@@ -183,12 +183,13 @@ class Engine:
         """
         if not self.plan.compiles:
             return lambda key=None: function()
-        known: Hashable = None
+        nothing = object()
+        known: Hashable = nothing
 
-        def run(key: Hashable) -> Any:
+        def run(key: Hashable = None) -> Any:
             nonlocal known
             # Not known any more if this call fails.
-            is_known, known = key == known, None
+            is_known, known = key == known, nothing
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known):
                 outcome = function()
             known = key

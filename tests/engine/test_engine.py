@@ -201,6 +201,7 @@ def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets
         return engine.compiled(shifted)(numbers) if settings["is_shifted"] else numbers
 
     repeated = engine.repeated(both)
+    assert float(engine.repeated(both)()[0]) == 2.0
     assert [float(repeated("first")[0]) for _ in range(2)] == [2.0, 2.0]
     settings["is_shifted"] = True
     assert float(repeated("first")[0]) == 3.0
