@@ -129,7 +129,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         if isinstance(actor_critic, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
             logger.warning(
                 f"{type(self).__name__} does not train what {type(actor_critic).__name__} estimates, which stays as it "
-                f"is; use {'EstimatorTPPO' if 'TPPO' in type(self).__name__ else 'EstimatorPPO'} to train it"
+                "is; EstimatorPPO and EstimatorTPPO train it"
             )
 
     # ---- what it is made of --------------------------------------------------------------------------------------
