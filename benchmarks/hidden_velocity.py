@@ -32,7 +32,8 @@ from st_rl.env import VecEnv
 from st_rl.modules import policy_classes
 from st_rl.modules.misaligned import load_misaligned_normalizer
 from st_rl.runners import OnPolicyRunner
-from st_rl.sim.evaluation import EvaluationPlan, command_grid, evaluate_walk, make_judged_task, plan_ranges
+from st_rl.sim.evaluation import evaluate_walk, make_judged_task
+from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, plan_ranges
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.segments import get_obs_slice, get_subobs_size, segment_slices
 

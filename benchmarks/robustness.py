@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from st_rl.engine import Engine
-from st_rl.sim.evaluation import command_grid, random_numbers_kept
+from st_rl.sim.evaluation import random_numbers_kept
+from st_rl.sim.evaluation_plan import command_grid
 from st_rl.sim.tasks import make_task, with_overrides
 from st_rl.sim.tasks.rewards import TRACKING_SCALE
 

@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
-from st_rl.sim.evaluation_plan import (  # noqa: F401  (who evaluates finds command_grid and plan_ranges here)
-    AXES,
-    EvaluationPlan,
-    Range,
-    command_grid,
-    commands_for,
-    plan_ranges,
-)
+from st_rl.sim.evaluation_plan import AXES, EvaluationPlan, Range, commands_for
 from st_rl.sim.gait_metrics import (
     cost_of_transport,
     diagonal_alternation,
