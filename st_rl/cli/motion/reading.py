@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,18 @@ def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
 
 def robot_of(robot: str | None, clip: Any) -> str:
     """The robot that the user names, else the built-in one whose joints, by name or number, are those of a clip."""
-    from st_rl.sim.robots import Robot, robot_path
-
     if robot is not None:
         return robot
-    joints = Robot.from_file(robot_path("humanoid")).joint_names
-    names = set(clip.joint_names)
+    joints, names = _humanoid_joints(), set(clip.joint_names)
     return "humanoid" if names.issuperset(joints) or len(names) == len(joints) else "quadruped"
+
+
+@functools.cache
+def _humanoid_joints() -> tuple[str, ...]:
+    """The joints of the built-in humanoid."""
+    from st_rl.sim.robots import Robot, robot_path
+
+    return Robot.from_file(robot_path("humanoid")).joint_names
 
 
 def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:

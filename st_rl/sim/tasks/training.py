@@ -41,7 +41,12 @@ def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **a
 
 
 def amp_config(
-    name: str, max_iterations: int, hidden_dims: tuple[int, ...], style_width: int, **algorithm: Any
+    name: str,
+    max_iterations: int,
+    hidden_dims: tuple[int, ...],
+    style_width: int,
+    task_reward_lerp: float = 0.5,
+    **algorithm: Any,
 ) -> dict[str, Any]:
     """A configuration for motion priors; `style_width` is the number of values of a style (the task's `D`)."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
@@ -53,7 +58,7 @@ def amp_config(
         "input_dim": 2 * style_width,
         "hidden_dims": [128, 64],
         "style_reward_coef": 0.1,
-        "task_reward_lerp": 0.5,
+        "task_reward_lerp": task_reward_lerp,
         "discriminator_grad_pen": 5.0,
     }
     return config
@@ -70,9 +75,10 @@ HUMANOID_WALK_TRAINING = ppo_config(
 )
 QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
 BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
-HUMANOID_AMP_TRAINING = amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43)
-# Who falls easily would rather stand in style than walk.
-HUMANOID_AMP_TRAINING["policy"]["amp_discriminator"]["task_reward_lerp"] = 0.7
+# Who falls easily would rather stand in style than walk: more of the reward is for the task.
+HUMANOID_AMP_TRAINING = amp_config(
+    "humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7
+)
 QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
 
 QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
