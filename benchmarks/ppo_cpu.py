@@ -71,8 +71,13 @@ class Side:
         self._messages.close()
 
 
-def take_turns(sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Samples of every side, taken an iteration each in turn, until the time is up."""
+def take_turns(
+    sides: dict[str, Side], seconds: float, min_rounds: int, warm_up: int = 0
+) -> dict[str, dict[str, list[float]]]:
+    """Samples of every side, taken an iteration each in turn, until the time is up.
+
+    `warm_up` iterations before each do not count.
+    """
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in sides}
     for side in sides.values():
         side.ask(iterations=2)
@@ -80,8 +85,8 @@ def take_turns(sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[
     while rounds < min_rounds or time.perf_counter() - start < seconds:
         # The order alternates: neither side always comes after the other.
         for name in sorted(sides, reverse=bool(rounds % 2)):
-            for part, values in sides[name].ask(iterations=1).items():
-                samples[name].setdefault(part, []).extend(values)
+            for part, values in sides[name].ask(iterations=warm_up + 1).items():
+                samples[name].setdefault(part, []).extend(values[warm_up:])
         rounds += 1
     return samples
 

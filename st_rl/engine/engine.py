@@ -14,6 +14,8 @@ from st_rl.utils.log import logger
 ENGINES = ("auto", "eager", "compile", "graph")
 # How often one piece of code may be compiled anew in a process, for other networks or sizes.
 RECOMPILE_LIMIT = 256
+# The compute capability from which on products in TF32 are particular about the order in memory.
+FIRST_HOPPER = (9, 0)
 
 
 class Plan(NamedTuple):
@@ -49,6 +51,18 @@ def make_plan(setting: str, device: torch.device, iterations: int | None) -> Pla
 # Iterations after which compilation has paid for itself: half a minute of it on a CPU saves some tens of milliseconds
 # an iteration. On an H200 with 4,096 quadrupeds 24 s of it saved 18 ms an iteration.
 COMPILE_PAYS_AFTER = {"cpu": 1000, "cuda": 2000}
+
+
+def compiler_options(device: torch.device) -> dict[str, Any]:
+    """What torch's own compiler is told."""
+    # The random numbers of eager code, not the compiler's own.
+    options: dict[str, Any] = {"fallback_random": True}
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_HOPPER:
+        # Imported here: it loads the compiler.
+        from st_rl.engine.turned_weights import TurnedWeights
+
+        options["post_grad_custom_post_pass"] = TurnedWeights()
+    return options
 
 
 class Engine:
@@ -107,9 +121,7 @@ class Engine:
 
             # Counted for all trainings of a process together; beyond the limit code would quietly run as written.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-            # The random numbers of eager code, not the compiler's own.
-            is_inductor = self._compile_backend == "inductor"
-            options: dict[str, Any] | None = {"fallback_random": True} if is_inductor else None
+            options = compiler_options(self.device) if self._compile_backend == "inductor" else None
             compiled = torch.compile(function, dynamic=False, backend=self._compile_backend, options=options)
             self._compiled[function] = self._unless_it_fails(compiled, function)
         return self._compiled[function]
