@@ -58,7 +58,7 @@ def test_the_compiler_takes_it_and_gradients_are_those_of_eager_code():
             super().__call__(graph)
             turned.append(len(graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)))
 
-        def uuid(self):
+        def uuid(self):  # pyright: ignore[reportIncompatibleMethodOverride]
             return None  # never from the cache, where nobody would be asked
 
     layers = torch.nn.Sequential(torch.nn.Linear(40, 64), torch.nn.ELU(), torch.nn.Linear(64, 48), torch.nn.ELU())
