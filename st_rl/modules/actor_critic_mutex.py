@@ -32,14 +32,21 @@ class ActorCriticMutex(ActorCritic):
         num_actor_obs: int,
         num_critic_obs: int,
         num_actions: int,
-        sub_policy_class_name: str,
-        sub_policy_paths: str | Path | Sequence[str | Path] | None,
+        sub_policy_class_name: str | None = None,
+        sub_policy_paths: str | Path | Sequence[str | Path] | None = None,
         obs_segments: Mapping[str, Any] | None = None,
         critic_obs_segments: Mapping[str, Any] | None = None,
         env_action_scale: float | Sequence[float] = 0.5,
         **kwargs: Any,
     ):
         nn.Module.__init__(self)
+        if sub_policy_class_name is None:
+            # Not left to Python: a configuration's null is not given either, and deserves more than a parameter's name.
+            raise TypeError(
+                f"{type(self).__name__} needs sub_policy_class_name, the policy class of the runs in sub_policy_paths: "
+                'write "sub_policy_class_name": "ActorCritic", or what their config.json has as '
+                "runner.policy_class_name, into the policy's configuration"
+            )
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
         self.num_actions = int(num_actions)
         privileged_obs_segments = kwargs.pop("privileged_obs_segments", None)
@@ -59,7 +66,10 @@ class ActorCriticMutex(ActorCritic):
         self.sub_normalizers = nn.ModuleList()
         self.sub_policy_configs: list[dict[str, Any]] = []
         if not sub_policy_paths:
-            logger.warning(f"{type(self).__name__} got no sub_policy_paths: it has no policy to choose from")
+            logger.warning(
+                f"{type(self).__name__} got no sub_policy_paths: it has no policy to choose from. Write "
+                '"sub_policy_paths": ["folder of a run", ...] into its configuration'
+            )
         for path in as_paths(sub_policy_paths):
             self._add_sub_policy(sub_policy_class_name, path.expanduser())
         self.is_recurrent = any(policy.is_recurrent for policy in self._policies())

@@ -11,6 +11,12 @@ from st_rl.modules import ActorCritic, ActorCriticMutex, build_actor_critic
 from tests.modules.mutex_runs import OBS, SEGMENTS, A, write_run
 
 
+class Env:
+    """All that a policy asks of an environment."""
+
+    num_obs, num_privileged_obs, num_actions, obs_segments = OBS, None, A, SEGMENTS
+
+
 def make(paths, class_name="ActorCritic", **kwargs):
     return ActorCriticMutex(OBS, OBS, A, class_name, paths, obs_segments=SEGMENTS, **kwargs)
 
@@ -97,9 +103,6 @@ def test_sub_policies_and_their_statistics_are_frozen(tmp_path):
 def test_a_policy_of_the_registry_that_can_be_copied_saved_and_loaded(tmp_path):
     folder = write_run(tmp_path / "a", 1, scale=0.3, normalized=True)
 
-    class Env:
-        num_obs, num_privileged_obs, num_actions, obs_segments = OBS, None, A, SEGMENTS
-
     cfg = {"sub_policy_class_name": "ActorCritic", "sub_policy_paths": [str(folder)], "init_noise_std": 0.4}
     policy = build_actor_critic(Env(), "ActorCriticMutex", cfg)
     other = make([write_run(tmp_path / "b", 2, scale=0.9, normalized=True)])
@@ -150,6 +153,21 @@ class TestBadInput:
         torch.save({"iter": 8}, folder / "model_8.pt")
         with pytest.raises(ValueError, match=r"model_8\.pt does not fit ActorCritic .*'model_state_dict'"):
             make([folder])
+
+    @pytest.mark.parametrize("name", ["ActorCriticMutex", "ActorCriticFieldMutex", "ActorCriticClimbMutex"])
+    @pytest.mark.parametrize("given", [{}, {"sub_policy_class_name": None}])
+    def test_configuration_without_the_class_of_its_policies(self, name, given, tmp_path):
+        cfg = {**given, "sub_policy_paths": [str(tmp_path)]}
+        with pytest.raises(
+            TypeError, match=rf'^{name} needs sub_policy_class_name.*write "sub_policy_class_name": "Act'
+        ):
+            build_actor_critic(Env(), name, cfg)
+
+    @pytest.mark.parametrize("given", [{}, {"sub_policy_paths": None}])
+    def test_configuration_without_paths_says_what_to_write(self, given, caplog):
+        policy = build_actor_critic(Env(), "ActorCriticFieldMutex", {"sub_policy_class_name": "ActorCritic", **given})
+        assert len(policy.submodules) == 0
+        assert 'got no sub_policy_paths: it has no policy to choose from. Write "sub_policy_paths": [' in caplog.text
 
     def test_unknown_class(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
