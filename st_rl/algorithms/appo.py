@@ -330,12 +330,13 @@ class APPOAlgoMixin(_Algorithm):
         """Least squares towards +1 for the reference and -1 for the policy, and the gradient penalty."""
         discriminator = self._discriminator
         mask = minibatch.ref_mask if self._masks_resets else None
-        expert, slopes = discriminator.score_with_slopes(minibatch.ref_motion)
-        policy = discriminator(minibatch.ref_obs)
+        judged = [minibatch.ref_motion, minibatch.ref_obs, *([minibatch.past_ref_obs] if self._has_replay else [])]
+        # In one pass, which takes fewer and larger steps than one for each.
+        scores, slopes = discriminator.score_with_slopes(torch.cat(judged), len(minibatch.ref_motion))
+        expert, policy, *past = scores.split([len(transitions) for transitions in judged])
         policy_error = masked_mean((policy + 1.0).square(), mask)
-        if self._has_replay:
-            past_error = (discriminator(minibatch.past_ref_obs) + 1.0).square().mean()
-            policy_error = 0.5 * (policy_error + past_error)
+        if past:
+            policy_error = 0.5 * (policy_error + (past[0] + 1.0).square().mean())
         losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
         losses["discriminator_policy_loss"] = 0.5 * policy_error
         penalty = discriminator.compute_grad_pen(minibatch.ref_motion, slopes)

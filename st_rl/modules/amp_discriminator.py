@@ -64,13 +64,16 @@ class AMPDiscriminator(nn.Module):
         """Scores `(..., 1)` of transitions `(..., Da)`."""
         return self.amp_linear(self.trunk(x))
 
-    def score_with_slopes(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Scores `(..., 1)` of transitions `(..., Da)`, and where each hidden layer is active, bool `(..., H)`."""
+    def score_with_slopes(self, x: Tensor, count: int | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Scores `(n, ..., 1)` of transitions `(n, ..., Da)`, and where each hidden layer is active, `(n, ..., H)`.
+
+        The slopes are those of the first `count` transitions; of all of them when None.
+        """
         slopes: list[Tensor] = []
         for layer in self.trunk:
             x = layer(x)
             if isinstance(layer, nn.ReLU):
-                slopes.append(x > 0)
+                slopes.append(x[:count] > 0)
         return self.amp_linear(x), slopes
 
     def input_gradient(self, slopes: list[Tensor]) -> Tensor:

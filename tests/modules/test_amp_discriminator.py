@@ -204,3 +204,13 @@ class TestPolicies:
         policy = build_actor_critic(ClientEnv(), name, {"amp_discriminator": CONFIG, "rnn_hidden_size": 8})
         assert type(policy).__name__ == name
         assert policy.is_recurrent is (name == "AmpActorCriticRecurrent")
+
+
+def test_slopes_can_be_those_of_the_first_transitions_alone():
+    torch.manual_seed(0)
+    discriminator = AMPDiscriminator(6, 1.0, [5, 4])
+    transitions = torch.randn(9, 6)
+    scores, slopes = discriminator.score_with_slopes(transitions, 3)
+    torch.testing.assert_close(scores, discriminator(transitions))
+    _, own = discriminator.score_with_slopes(transitions[:3])
+    assert [slope.tolist() for slope in slopes] == [slope.tolist() for slope in own]
