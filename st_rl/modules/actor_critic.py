@@ -239,18 +239,22 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Normal, Tensor]:
         """The action distribution and the value of one observation that serves actor and critic alike."""
-        with self.memory_kept():
-            self.update_distribution(self.actor_input(obs))
-            return self._distribution, self.critic(self.critic_input(obs))
+        return self._assess(obs, obs)
 
     def evaluate_actions(
         self, obs: Tensor, actions: Tensor, critic_obs: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities and entropies `(...)` of given actions, and values `(..., 1)`."""
+        _, values = self._assess(obs, obs if critic_obs is None else critic_obs)
+        return self.get_actions_log_prob(actions), self.entropy, values
+
+    def _assess(self, obs: Tensor, critic_obs: Tensor) -> tuple[Normal, Tensor]:
+        """Set the action distribution without acting; returns it and the values `(..., 1)`."""
+        # An act that raised left its numbers; a try in `act` would keep the compiler from going on after a memory.
+        self._lots = None
         with self.memory_kept():
             self.update_distribution(self.actor_input(obs))
-            values = self.critic(self.critic_input(obs if critic_obs is None else critic_obs))
-        return self.get_actions_log_prob(actions), self.entropy, values
+            return self._distribution, self.critic(self.critic_input(critic_obs))
 
     def get_actions_log_prob(self, actions: Tensor) -> Tensor:
         """Log-probability of actions `(..., A) -> (...)` under the last distribution."""
@@ -288,8 +292,8 @@ class ActorCritic(nn.Module):
                 self.std.clamp_(max=high)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy gets: all but the last distribution, whose tensors may hang on a graph that cannot be copied."""
-        return {**self.__dict__, "distribution": None}
+        """What a copy gets: all but what the last act left, whose tensors may hang on a graph that cannot be copied."""
+        return {**self.__dict__, "distribution": None, "_lots": None}
 
     # ---- memory --------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,8 @@
 """`EstimatorMixin` and `PrivilegeEstimatorMixin`: what is estimated, from what, and where it goes."""
 
+import copy
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -92,6 +95,25 @@ def test_replacing_draws_for_every_sample():
     assert float(is_replaced.float().mean()) == pytest.approx(0.25, abs=0.01)
     assert float(is_replaced.float().mean(dim=1).min()) > 0.15, "independent of the time step"
     assert len(is_replaced[:, :10].unique(dim=1).T) == 10, "and of the robot"
+
+
+def test_what_an_act_that_raised_had_drawn_is_nobodys(monkeypatch):
+    """Its numbers are for other samples, in another number: a share of rows chosen by them would be no chance."""
+    policy, obs, critic_obs = make(replace_state_prob=0.5), torch.randn(7, NUM_OBS), torch.randn(7, NUM_CRITIC)
+
+    def judged():
+        torch.manual_seed(3)
+        return policy.evaluate_actions(obs, torch.zeros(7, 2), critic_obs)
+
+    expected = judged()
+    for num_samples in (5, 7):
+        with monkeypatch.context() as broken:
+            broken.setattr(policy, "update_distribution", Mock(side_effect=RuntimeError("no memory left")))
+            with pytest.raises(RuntimeError, match="no memory left"):
+                policy.act(torch.randn(num_samples, NUM_OBS))
+        assert copy.deepcopy(policy).lots_of(0) is None
+        for mine, other in zip(judged(), expected):
+            torch.testing.assert_close(mine, other)
 
 
 def test_in_inference_every_sample_is_replaced_if_any_is():
