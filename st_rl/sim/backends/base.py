@@ -33,7 +33,7 @@ class PhysicsCfg:
     num_threads: int = 0
     """Threads that step robots on the CPU; 0 for one on each core."""
     max_contacts: int = 0
-    """Contacts of one robot that a GPU has room for; 0 to work it out from its shapes."""
+    """Contacts of one robot that a GPU has room for; 0 to work it out from its shapes. A snapshot says if it lacked."""
 
     @property
     def control_period(self) -> float:

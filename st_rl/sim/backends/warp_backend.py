@@ -1,6 +1,7 @@
 """MuJoCo Warp on a GPU."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -9,11 +10,14 @@ import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
 from st_rl.sim.require import require_mujoco
+from st_rl.utils.log import logger
 
 # Contacts that one geometry makes with the ground at most, by kind of shape; others count as one.
 _CONTACTS = {"box": 4, "capsule": 2, "cylinder": 4, "mesh": 4}
 # Model fields that MuJoCo recomputes from masses; they differ between robots as soon as masses do.
 _MASS_CONSTANTS = ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0")
+# What MuJoCo Warp may note of a robot when `max_contacts` is too small for it.
+_NO_ROOM = ("NEFC", "NJMAX_NNZ", "BROADPHASE", "NARROWPHASE", "CONTACT_MATCH")
 # Beyond this MuJoCo itself calls a position or velocity bad.
 _LARGEST = 1.0e10
 
@@ -51,8 +55,9 @@ class WarpBackend(Backend):
             self._model = self._mjwarp.put_model(self.model)
             # Its messages come from the device, in the middle of a graph, and double the time of a step.
             self._model.opt.warn_overflow = 0
-            contacts = physics.max_contacts or largest_number_of_contacts(self.model)
-            rows = 4 * contacts + int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
+            contacts = self._contacts = physics.max_contacts or largest_number_of_contacts(self.model)
+            self._other_rows = int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
+            rows = 4 * contacts + self._other_rows
             # Room for this many contacts of one sensor is cleared and searched in every substep: no more than needed.
             self._model.opt.contact_sensor_maxmatch = contacts
             self._data = self._mjwarp.put_data(self.model, data, nworld=num_envs, nconmax=contacts, njmax=rows)
@@ -64,6 +69,7 @@ class WarpBackend(Backend):
         self._arrays["qfrc_actuator"].zero_()
         self._fields: dict[str, torch.Tensor] = {}
         self._constants_follow = False
+        self._has_warned = False
 
     def _view(self, owner: Any, name: str) -> torch.Tensor:
         """An array of MuJoCo Warp as a tensor on the same memory."""
@@ -160,8 +166,31 @@ class WarpBackend(Backend):
         present = self._warp_stream(torch.cuda.current_stream(self.device))
         return self._warp.ScopedStream(present, sync_enter=False, sync_exit=False)
 
+    def _warn_of_dropped_contacts(self) -> None:
+        """Say once that robots touched more than there was room for; waits for the device.
+
+        MuJoCo Warp notes it in every substep, at no cost, and keeps the note.
+        """
+        kinds = getattr(self._mjwarp, "OverflowType", None)  # not in older versions, which note nothing
+        if self._has_warned or kinds is None:
+            return
+        lacking = sum(int(getattr(kinds, name)) for name in _NO_ROOM)
+        count = int((self._view(self._data, "overflow") & lacking).ne(0).sum())
+        if count == 0:
+            return
+        self._has_warned = True
+        # How much the newest substep would have needed; rows are each robot's own, the rest is shared by all.
+        rows = (int(self._view(self._data, "nefc").max()) - self._other_rows) / 4
+        shared = max(int(self._view(self._data, name)) for name in ("nacon", "ncollision")) / self.num_envs
+        needed = max(math.ceil(rows), math.ceil(shared), self._contacts + 1)
+        logger.warning(
+            f"the GPU had no room for all contacts of {count} of {self.num_envs} robots and dropped some: raise "
+            f"physics.max_contacts, now {self._contacts} for each robot, to {needed} at least"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """State of every robot, last readings and model fields per robot."""
+        self._warn_of_dropped_contacts()
         return {
             "arrays": {name: value.clone() for name, value in self._arrays.items()},
             "fields": {name: value.clone() for name, value in self._fields.items()},

@@ -1,0 +1,40 @@
+"""MuJoCo Warp, here on the CPU: robots that touch more than there is room for are not passed over in silence."""
+
+import pytest
+import torch
+
+from st_rl.sim.backends import PhysicsCfg, WarpBackend
+
+mujoco = pytest.importorskip("mujoco")
+pytest.importorskip("mujoco_warp")
+
+NUM_ENVS, BALLS = 4, 3
+BALL = '<body pos="{} 0 1"><freejoint/><geom type="sphere" size="0.1"/></body>'
+SCENE = f"""<mujoco><worldbody><geom type="plane" size="5 5 1"/>
+{"".join(BALL.format(place) for place in range(BALLS))}</worldbody></mujoco>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("max_contacts", "needed"), [(1, 3), (2, 3), (3, None)])
+def test_dropped_contacts_are_said_once_with_the_setting_and_the_number(max_contacts, needed, caplog):
+    physics = PhysicsCfg(max_contacts=max_contacts)
+    backend = WarpBackend(mujoco.MjModel.from_xml_string(SCENE), NUM_ENVS, physics, "cpu")
+    backend.step(1)
+    backend.state_dict()
+    assert "max_contacts" not in caplog.text, "all balls are in the air"
+    on_the_ground = backend.qpos.clone()
+    on_the_ground[:, 2::7] = 0.05
+    second = torch.arange(NUM_ENVS) == 1
+    backend.reset(second, on_the_ground, torch.zeros_like(backend.qvel))
+    backend.step(2)
+    assert "max_contacts" not in caplog.text, "nothing is read inside a rollout"
+    for _ in range(2):
+        backend.state_dict()
+    messages = [record.getMessage() for record in caplog.records if "max_contacts" in record.getMessage()]
+    if needed is None:
+        assert messages == []
+        return
+    assert len(messages) == 1
+    expected = f"of 1 of {NUM_ENVS} robots and dropped some: raise physics.max_contacts, now {max_contacts} for each"
+    assert expected in messages[0]
+    assert f"to {needed} at least" in messages[0]
