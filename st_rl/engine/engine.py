@@ -57,8 +57,14 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
     """What torch's own compiler is told."""
     # The random numbers of eager code, not the compiler's own.
     options: dict[str, Any] = {"fallback_random": True}
+    # What changes compiled code is imported where it is used: it loads the compiler.
+    if device.type == "cpu":
+        # Shapes are checked before compiled code is called; to check each tensor again takes as long as small kernels.
+        options["size_asserts"] = False
+        from st_rl.engine.turned_gradients import TurnedGradients
+
+        options["post_grad_custom_post_pass"] = TurnedGradients()
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_HOPPER:
-        # Imported here: it loads the compiler.
         from st_rl.engine.turned_weights import TurnedWeights
 
         options["post_grad_custom_post_pass"] = TurnedWeights()
