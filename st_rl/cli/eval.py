@@ -145,7 +145,7 @@ def format_figure(key: str, value: Any, robots: int) -> str:
         return "-"
     if key == "falls":
         return f"{value} of {robots}"
-    if key in ("push_survival", "reached_time_limit"):
+    if key in ("success", "push_survival", "reached_time_limit"):
         return f"{value:.0%}"
     if isinstance(value, (list, tuple)):
         return " ".join("-" if item is None or not math.isfinite(item) else f"{item:.2f}" for item in value)

@@ -33,6 +33,8 @@ Repeatable = Callable[[Callable[[], None]], Callable[[], Any]]
 # Figures of a walk, in the order of the table, with the words that explain them.
 WALK_ROWS = {
     "falls": "Falls",
+    "success": "Get past everything in their way",
+    "success_by_level": "The same on each level, from 0",
     "forward_error": "Forward error of the mean, m/s",
     "sideways_error": "Sideways error of the mean, m/s",
     "turning_error": "Turning error of the mean, rad/s",
@@ -58,7 +60,7 @@ EPISODE_ROWS = {
 
 
 class Walk(NamedTuple):
-    """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall on."""
+    """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall, or its end, on."""
 
     commands: Tensor
     """`(N, 3)` what was asked for."""
@@ -73,7 +75,11 @@ class Walk(NamedTuple):
     power: Tensor
     """`(T, N)` sum of |torque| |joint velocity|."""
     standing: Tensor
-    """`(T, N)` bool, True before the first fall."""
+    """`(T, N)` bool, True before the first fall and before the end of the ground."""
+    success: Tensor
+    """`(N,)` 1 for robots that got past everything in their way while they stood, 0 for others, NaN on a free way."""
+    arrived: Tensor
+    """`(N,)` bool, who came to the end of its ground."""
     period: float
     """Seconds of a step."""
     diverged: int
@@ -82,12 +88,17 @@ class Walk(NamedTuple):
     @property
     def fell(self) -> Tensor:
         """Whether each robot has fallen, `(N,)` bool."""
-        return ~self.standing[-1]
+        return ~self.standing[-1] & ~self.arrived
 
 
 def is_commanded(env: Any) -> bool:
     """Whether an environment can be told to walk somewhere."""
     return callable(getattr(env, "hold_commands", None))
+
+
+def has_course(env: Any) -> bool:
+    """Whether a task tells, by a `Course`, how far its robots have come; there is more to a success than to stand."""
+    return callable(getattr(env, "course", None))
 
 
 def _as_it_is(step: Callable[[], None]) -> Callable[[], Any]:
@@ -107,6 +118,8 @@ class Walker:
         with torch.inference_mode():
             self._recorded = _empty_records(task, self._num_steps)
             self._upright = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
+            self._arrived = torch.zeros_like(self._upright)
+            self._success = torch.full((task.num_envs,), torch.nan, device=task.device)
             self._place = torch.zeros(1, dtype=torch.long, device=task.device)
             self._obs = self._observe().clone()
         self._go_on = repeatable(self._step)
@@ -119,6 +132,8 @@ class Walker:
         task.reset()
         task.hold_commands(commands.to(task.device))
         self._upright.fill_(True)
+        self._arrived.fill_(False)
+        self._success.fill_(0.0 if has_course(task) else torch.nan)
         self._place.zero_()
         self._obs.copy_(self._observe())
         push = _Pushes(task, *pushes) if pushes is not None else None
@@ -130,7 +145,8 @@ class Walker:
             self._go_on()
         diverged = int(task.diverged_count) - diverged_before
         on_host = {name: tensor.to("cpu", copy=True) for name, tensor in self._recorded.items()}
-        return Walk(commands.cpu(), **on_host, period=task.step_dt, diverged=diverged)
+        ends = {"success": self._success.to("cpu", copy=True), "arrived": self._arrived.to("cpu", copy=True)}
+        return Walk(commands.cpu(), **on_host, **ends, period=task.step_dt, diverged=diverged)
 
     def _observe(self) -> Tensor:
         return split_observations(self._task.get_observations())[0]
@@ -138,6 +154,13 @@ class Walker:
     def _step(self) -> None:
         """One step of all robots, recorded in the next row."""
         task = self._task
+        if has_course(task):
+            # Before the step: after it, a robot whose episode has ended is at the start of its next one.
+            course = task.course()
+            best = torch.maximum(self._success, course.success)
+            self._success.copy_(torch.where(self._upright, best, self._success))
+            self._arrived.logical_or_(self._upright & course.is_at_end)
+            self._upright.logical_and_(~self._arrived)
         new_obs, _, _, dones, _ = split_step(task.step(self._policy(self._obs)))
         _memory_of(self._policy)(dones)
         self._upright.logical_and_(~dones)
@@ -266,6 +289,10 @@ def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict
     _report_overruled(plan, plain, moving)
     sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
     figures = judge(plain, mass, pairs, plan.settle_s, moving, sides)
+    if has_course(task):
+        level = task.level.cpu()
+        figures["success"] = nan_mean(plain.success)
+        figures["success_by_level"] = [nan_mean(plain.success[level == i]) for i in range(int(level.max()) + 1)]
     if plan.pushes:
         pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())

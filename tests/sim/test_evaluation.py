@@ -19,6 +19,7 @@ from st_rl.sim.evaluation import (
     walk_score,
 )
 from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, commands_for, plan_ranges
+from st_rl.sim.tasks.uneven_ground import Course
 from tests.fakes import EchoEnv
 
 PAIRS = ((0, 3), (1, 2))
@@ -163,6 +164,69 @@ def test_robots_are_judged_by_what_they_were_told():
     figures = judge(walk(led, still, torch.full((4, 3), 0.5), 4.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
     assert figures["turning_error"] == pytest.approx(0.0, abs=1e-6)
     assert figures["turning_error_now"] == pytest.approx(0.0, abs=1e-6)
+
+
+class CourseWalk(KnownWalk):
+    """Robots that go 0.02 m a step: past the last obstacle at `cleared[i]` m, NaN for none, and over the end at 4 m.
+
+    Whoever is done is at the start of a new episode when its step is over.
+    """
+
+    def __init__(self, cleared, **settings):
+        super().__init__(num_envs=len(cleared), bias=0.0, **settings)
+        self.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
+        self.cleared, self.level = torch.tensor(cleared), torch.tensor([0, 0, 0, 2, 2, 2])
+        self.place = torch.zeros(len(cleared))
+
+    def reset(self):
+        self.place = torch.zeros(self.num_envs)
+        return super().reset()
+
+    def course(self):
+        success = (self.place >= self.cleared).float()
+        return Course(success.masked_fill_(self.cleared.isnan(), math.nan), self.place >= 3.99)
+
+    def step(self, actions):
+        obs, rewards, dones, infos = super().step(actions)
+        self.place = self.place + 0.02
+        dones = dones | (self.place > 4.02)
+        self.place[dones] = 0.0
+        return obs, rewards, dones, infos
+
+
+NEVER = 100.0
+
+
+def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_ground_is_no_fall():
+    # Robot 0 has a free way; 1 falls after it got past everything, 2 before; 3 needs its second life; 4 never does.
+    task = CourseWalk([math.nan, 1.0, 1.0, 3.0, NEVER, 3.0], falls={1: 100, 2: 25, 3: 120})
+    plan = EvaluationPlan(robots=6, seconds=10.0, push_speed=0.0)
+    figures, robots = evaluate_walk(task, still, plan)
+    assert robots["fell"] == [False, True, True, True, False, False]
+    assert figures["falls"] == 3
+    assert figures["success"] == pytest.approx(2 / 5)
+    by_level = figures["success_by_level"]
+    assert by_level[0] == pytest.approx(1 / 2)
+    assert math.isnan(by_level[1])
+    assert by_level[2] == pytest.approx(1 / 3)
+    again, _ = evaluate_walk(task, still, plan)
+    assert (again["falls"], again["success"]) == (3, figures["success"]), "a second walk starts afresh"
+
+
+def test_nothing_counts_from_the_end_of_the_ground_on():
+    task = CourseWalk([math.nan] * 6, falls=dict.fromkeys(range(6), 201), fall_speed=50.0)
+    result = walk(task, still, torch.full((6, 3), 0.5), 8.0)
+    assert result.standing[:200].all()
+    assert not result.standing[200:].any()
+    assert judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)["forward_error"] == pytest.approx(0.0, abs=1e-6)
+    assert result.success.isnan().all()
+
+
+def test_on_open_ground_there_is_nothing_to_succeed_in():
+    task = KnownWalk()
+    task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
+    figures, _ = evaluate_walk(task, still, EvaluationPlan(robots=4, seconds=2.0))
+    assert not {"success", "success_by_level"} & set(figures)
 
 
 @pytest.mark.parametrize(("seconds", "pushes"), [(3.0, []), (5.0, [200])])

@@ -245,6 +245,27 @@ class TestEpisodes:
         assert float(infos["log"]["Termination/off_track"]) == pytest.approx(1 / 3)
         assert float(infos["log"]["Termination/in_pit"]) >= 1 / 3 - 1e-6
 
+    def test_a_course_is_done_behind_all_blocks_and_a_free_way_has_nothing_to_be_done(self):
+        tracks = {"walk": (), "up": ("step_up", "step_up")}
+        task = build(num_envs=6, **{"tracks.sequences": tracks, "tracks.run_out": 5.0})
+        last = task._tracks.blocks[task.cfg.tracks.num_levels][-1].end
+        place(task, [0.0, last - 0.1, 2.4, last + 0.5, 2.6, last + 4.6])
+        success, is_at_end = task.course()
+        assert success[::2].isnan().all()
+        assert success[1::2].tolist() == [0.0, 1.0, 1.0]
+        # The way without blocks begins at -2 m and ends at 3 m.
+        assert is_at_end.tolist() == [False, False, False, False, True, True]
+
+    def test_nobody_falls_over_the_end_of_its_track_before_it_is_there(self):
+        """With real physics; the end is at 2 m, and front feet are 0.2 m ahead of the base."""
+        task = build(num_envs=2, **{"tracks.sequences": {"walk": ()}, "tracks.run_out": 4.0})
+        place(task, [1.45, 1.9])
+        assert task.course().is_at_end.tolist() == [False, True]
+        fell = torch.zeros(2, dtype=torch.bool)
+        for _ in range(50):
+            fell |= task.step(torch.zeros(2, 12))[2]
+        assert fell.tolist() == [False, True]
+
     def test_knees_may_touch_the_ground_and_the_trunk_may_not(self):
         task = build(num_envs=2)
         contacts = torch.zeros(2, len(task.robot.fall_sensors))

@@ -22,6 +22,8 @@ _CURVES = (
     ("Perf/total_fps", "Simulated steps a second", False),
 )
 
+# Figures of an evaluation that are shown in percent.
+_SHARES = ("success", "push_survival")
 # Figures of the machine and the loop, of no interest once the run is over.
 _NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
 
@@ -65,6 +67,7 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
         name, figures = column
         for key, words, digits in (
             ("falls", f"of {figures.get('robots', '?')} robots fall", 0),
+            ("success", "get past everything in their way", 2),
             ("forward_error", "m/s forward speed error", 3),
             ("sideways_error", "m/s sideways speed error", 3),
             ("turning_error", "rad/s turning rate error", 3),
@@ -74,7 +77,7 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
         ):
             value = figures.get(key)
             if isinstance(value, (int, float)) and math.isfinite(value):
-                text = f"{value:.0%}" if key == "push_survival" else format_cell(value, digits)
+                text = f"{value:.0%}" if key in _SHARES else format_cell(value, digits)
                 entries.append((text, f"{words} ({name})"))
     rate = curves.get("Perf/total_fps")
     seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
@@ -127,7 +130,7 @@ def evaluation(result: Mapping[str, Any] | None) -> str:
 def _figure_text(key: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " / ".join(format_cell(item, 2) for item in value)
-    return f"{value:.0%}" if key == "push_survival" and isinstance(value, float) else format_cell(value)
+    return f"{value:.0%}" if key in _SHARES and isinstance(value, float) else format_cell(value)
 
 
 def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> str:

@@ -13,13 +13,15 @@ from st_rl.sim.tasks.legged_walk import LeggedWalk
 from st_rl.sim.tasks.parkour_tracks import BLOCKS, add_boxes, block_table, build_tracks
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
 from st_rl.sim.tasks.task import Term
-from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
+from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, Course, hip_offsets, next_levels
 from st_rl.utils.config import unknown_name_message
 
 NUM_OBSTACLES = 5
 """Columns of the obstacle one-hot: to walk, and four more."""
 BLOCK_WIDTH = 1 + NUM_OBSTACLES + 3
 """Numbers of `engaging_block`: distance, one-hot, height, length, direction."""
+# A robot tips over the end of its track before its base is there, m.
+_END_REACH = 0.5
 
 
 class QuadrupedParkour(LeggedWalk):
@@ -81,6 +83,12 @@ class QuadrupedParkour(LeggedWalk):
     def track_names(self) -> tuple[str, ...]:
         """Name of each kind of track; robot `i` runs on number `i` modulo their count."""
         return tuple(self.cfg.tracks.sequences)
+
+    def course(self) -> Course:
+        """Who has all blocks of its track behind it, and who is about to leave the track at its end."""
+        has_cleared = (self.num_cleared >= self.num_blocks).float()
+        is_at_end = self._position[:, 0] >= self._edges[:, -1] - _END_REACH
+        return Course(has_cleared.masked_fill_(self.num_blocks == 0, torch.nan), is_at_end)
 
     # ---- the world -----------------------------------------------------------------------------------------------
 

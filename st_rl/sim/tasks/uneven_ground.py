@@ -1,4 +1,6 @@
-"""What tasks on uneven ground share: where the ground under a robot counts, and how its level changes."""
+"""What tasks on uneven ground share: where the ground counts, how far a robot has come, and how its level changes."""
+
+from typing import NamedTuple
 
 import torch
 
@@ -6,6 +8,15 @@ from st_rl.sim.robots import Robot
 
 SWING_AHEAD = 0.12
 """How far ahead of a foot the ground counts for the height of its swing, m."""
+
+
+class Course(NamedTuple):
+    """What a task's optional method `course` tells an evaluation about robots that have a way to go."""
+
+    success: torch.Tensor
+    """`(N,)` 1 where all that is in the way lies behind the robot, 0 before, NaN where nothing is in the way."""
+    is_at_end: torch.Tensor
+    """`(N,)` bool: there is no ground to go on; what happens from here on is nobody's fall."""
 
 
 def hip_offsets(robot: Robot) -> tuple[float, float]:
