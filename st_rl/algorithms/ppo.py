@@ -237,9 +237,15 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
         settings = (self._settings(), self._stepper.settings)
+        learned_from: list[Any] = []
         for number, minibatch in enumerate(self._mini_batches()):
             if self._stepper.waits:
-                measured = self.learn_from(minibatch)
+                # In a later epoch nothing but numbers in tensors has changed since this mini-batch was met.
+                is_known = any(minibatch is known for known in learned_from)
+                with self.engine.unchecked(is_known):
+                    measured = self.learn_from(minibatch)
+                if not is_known:
+                    learned_from.append(minibatch)
             else:
                 measured = self.engine.run_step(self.learn_from, minibatch, settings, number % self.num_mini_batches)
             self._averages.add(measured)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -208,12 +208,18 @@ class Engine:
             nonlocal known
             # Not known any more if this call fails.
             is_known, known = key == known, nothing
-            with torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known):
+            with self.unchecked(is_known):
                 outcome = function()
             known = key
             return outcome
 
         return run
+
+    def unchecked(self, is_known: bool) -> AbstractContextManager[Any]:
+        """Inside, compiled code is taken for what it was if nothing but numbers in tensors `is_known` to have changed."""
+        if not self.plan.compiles:
+            return nullcontext()
+        return torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known)
 
     def forget(self) -> None:
         """Capture everything anew: tensors are no longer where graphs look for them."""

@@ -1,5 +1,6 @@
 """Eager code is the reference; every engine must agree with it, for every algorithm and policy there is."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -214,3 +215,27 @@ def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets
         repeated("third")
     settings |= {"shift": 3.0, "factor": 7.0}
     assert float(repeated("third")[0]) == 10.0
+
+
+def test_an_update_checks_compiled_losses_when_it_meets_a_mini_batch_for_the_first_time(monkeypatch):
+    learner = make_learner("PPO", "ActorCritic", "adaptive", Engine("compile", compile_backend="aot_eager"))
+    learner.num_mini_batches, learner.num_learning_epochs = 2, 3
+    roll_out(learner, seed=0)
+    trusted = []
+    monkeypatch.setattr(learner.engine, "unchecked", lambda is_known: trusted.append(is_known) or nullcontext())
+    learner.update(0)
+    assert trusted == [False, False, True, True, True, True]
+
+
+def test_mini_batches_whose_size_changes_in_later_epochs_are_learned_from_as_by_eager_code():
+    """A user's own generator may cut every epoch in another way."""
+    losses = []
+    for engine in (Engine("eager"), Engine("compile", compile_backend="aot_eager")):
+        learner = make_learner("PPO", "ActorCritic", "adaptive", engine)
+        roll_out(learner, seed=0)
+        (whole,) = learner.storage.mini_batch_generator(1, 1)
+        sizes = (len(whole.actions), 7, 5, 7)
+        parts = [type(whole)(*(field if field is None else field[:size] for field in whole)) for size in sizes]
+        learner.storage.mini_batch_generator = lambda number, epochs, parts=parts: iter(parts)
+        losses.append({name: float(value) for name, value in learner.update(0)[0].items()})
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-6)
