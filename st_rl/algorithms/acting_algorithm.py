@@ -78,7 +78,7 @@ class ActingAlgorithm:
     ) -> None:
         """Store the step that follows `act`: rewards and dones `(N,)`, with bonus and time-out correction."""
         transition = self.transition
-        transition.rewards = rewards.clone()
+        transition.rewards = rewards
         transition.dones = dones
         if self.rnd is not None:
             transition.rnd_state = infos["observations"]["rnd_state"].to(self.device)
@@ -101,9 +101,10 @@ class ActingAlgorithm:
         """
         if infos.get("time_outs") is None:
             return None
-        time_outs = infos["time_outs"].to(self.device).reshape(-1) > 0
+        time_outs = infos["time_outs"].to(self.device)
         if time_outs.device.type == "cpu" and not bool(time_outs.any()):
             return None
+        time_outs = time_outs.reshape(-1) > 0
         final, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
         with policy.memory_kept():

@@ -82,6 +82,10 @@ def fit(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool =
 
 def copy_all(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy every value into its row, those of one layout and type together, which a GPU does in one go."""
+    if not any(row.is_cuda for row in rows):
+        for row, value in zip(rows, values):
+            row.copy_(value)
+        return
     alike = [
         row.is_cuda and (row.dtype, row.stride()) == (value.dtype, value.stride()) for row, value in zip(rows, values)
     ]
