@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
-from st_rl.sim.evaluation import AXES, Policy, is_commanded
+from st_rl.sim.evaluation import AXES, is_commanded
 from st_rl.sim.rendering import Arrow, FrameRenderer
 from st_rl.sim.video import open_video
+from st_rl.sim.walker import Policy
 
 COMMAND_COLOR = (0.17, 0.71, 0.45, 1.0)
 VELOCITY_COLOR = (0.23, 0.51, 0.96, 1.0)

@@ -15,11 +15,11 @@ from st_rl.sim.evaluation import (
     is_commanded,
     judge,
     make_judged_task,
-    walk,
     walk_score,
 )
 from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, commands_for, plan_ranges
 from st_rl.sim.tasks.uneven_ground import Course
+from st_rl.sim.walker import walk
 from tests.fakes import EchoEnv
 
 PAIRS = ((0, 3), (1, 2))
