@@ -216,7 +216,7 @@ class Engine:
         return run
 
     def unchecked(self, is_known: bool) -> AbstractContextManager[Any]:
-        """Inside, compiled code is taken for what it was if nothing but numbers in tensors `is_known` to have changed."""
+        """Inside, compiled code is taken for what it was if `is_known` that only numbers in tensors have changed."""
         if not self.plan.compiles:
             return nullcontext()
         return torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known)
