@@ -6,7 +6,8 @@
 
     rough     sees the ground around it, its velocity, friction and masses: a teacher
     flat      quadruped-walk, trained in the same way
-    student   sees what a robot measures and no ground; has a memory, and learned from `rough` with st-rl distill
+    student   sees what a robot measures and no ground; has a memory, and learned from `rough` and from rewards with
+              st-rl distill
 
 What follows `--` goes to `st-rl train` of `rough`. Each policy leaves a small folder under --runs; judging needs no
 more. It asks for 0.5 m/s on slopes of 15 degrees, steps of 8 cm and rubble of 5 cm, 64 robots each, from the middle of
@@ -45,6 +46,13 @@ SPEED = 0.5
 POLICIES = ("rough", "flat", "student")
 # Everything that the critic sees is for the teacher; the student's actor sees neither ground nor velocity.
 TEACHER = ("--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.no-observe-scan")
+# The blind student learns from rewards as well, more and more so: whoever sees no steps must lift its feet otherwise than
+# its teacher does, which imitation alone does not tell. It drives from the start, on ground of all levels.
+STUDENT = (
+    *("--distillation.using-ppo", "--distillation.teacher-act-prob", "0"),
+    *("--distillation.distillation-loss-coef", "exp", "--distillation.update-times-scale", "40"),
+    *("--algorithm.learning-rate", "0.0005", "--env.levels.start-levels", "0", "7"),
+)
 COURSES = {
     "slope of 15 degrees, up": "slope_up",
     "slope of 15 degrees, down": "slope_down",
@@ -79,7 +87,7 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
     command += ["--num-envs", str(options.robots), "--iterations", str(iterations[name])]
     command += ["--runner.keep-last", "1", "--runner.engine", options.engine]
     command += ["--minutes", str(options.minutes)] if options.minutes else []
-    command += {"rough": [*TEACHER, *options.more], "flat": [], "student": options.student_options}[name]
+    command += {"rough": [*TEACHER, *options.more], "flat": [], "student": [*STUDENT, *options.student_options]}[name]
     began = time.perf_counter()
     with open(options.runs / f"{name}_{seed}.log", "w") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log)
@@ -245,10 +253,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
     parser.add_argument("--iterations", type=int, default=1000, help="of the policy for rough ground")
     parser.add_argument("--flat-iterations", type=int, default=300)
-    parser.add_argument("--student-iterations", type=int, default=300)
+    parser.add_argument("--student-iterations", type=int, default=120)
     parser.add_argument("--minutes", type=float, help="of each training, at most")
     parser.add_argument(
-        "--student-options", type=shlex.split, default=[], help='such as --student-options="--distillation.using-ppo"'
+        "--student-options", type=shlex.split, default=[], help='such as --student-options="--policy.rnn-type lstm"'
     )
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--judged", type=int, default=64, help="robots on each course")
