@@ -46,8 +46,8 @@ SPEED = 0.5
 POLICIES = ("rough", "flat", "student")
 # Everything that the critic sees is for the teacher; the student's actor sees neither ground nor velocity.
 TEACHER = ("--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.no-observe-scan")
-# The blind student learns from rewards as well, more and more so: whoever sees no steps must lift its feet otherwise than
-# its teacher does, which imitation alone does not tell. It drives from the start, on ground of all levels.
+# The blind student learns from rewards as well, more and more so: whoever sees no steps must lift its feet in another
+# way than its teacher, and imitation alone does not tell. It drives from the start, on ground of all levels.
 STUDENT = (
     *("--distillation.using-ppo", "--distillation.teacher-act-prob", "0"),
     *("--distillation.distillation-loss-coef", "exp", "--distillation.update-times-scale", "40"),
