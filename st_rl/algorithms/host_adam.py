@@ -15,8 +15,13 @@ def can_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> 
 
 
 @torch.no_grad()
-def follow(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Step along the gradients; the state stays where torch keeps it and holds what torch's own step would leave."""
+def follow(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor], divisor: float = 1.0
+) -> None:
+    """Divide the gradients, in place, and step along them.
+
+    The state stays where torch keeps it and holds what torch's own step would leave.
+    """
     group = optimizer.param_groups[0]
     steps, means, squares = moments(optimizer, parameters)
     torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
@@ -34,4 +39,5 @@ def follow(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradi
         eps=group["eps"],
         amsgrad=False,
         maximize=group["maximize"],
+        grad_scale=torch.tensor(divisor) if divisor != 1.0 else None,
     )

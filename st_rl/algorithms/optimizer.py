@@ -106,11 +106,11 @@ class GuardedOptimizer:
             size = float(norm)
             if size < torch.inf and (pause is None or not bool(pause)):
                 excess = (size + 1e-6) / max_grad_norm
-                if excess > 1.0:
-                    torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
                 if host_adam.can_step(self.optimizer, learning):
-                    host_adam.follow(self.optimizer, learning, gradients)
+                    host_adam.follow(self.optimizer, learning, gradients, max(excess, 1.0))
                 else:
+                    if excess > 1.0:
+                        torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
                     self.optimizer.step()
             return norm
         # Nothing waits on a GPU: the step itself divides the gradients, and skips itself if told to.
