@@ -61,6 +61,8 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
         # Shapes are checked before compiled code is called; to check each tensor again takes as long as small kernels.
         options["size_asserts"] = False
+        # What calls the kernels is C++ too: Python takes longer for many a kernel than the kernel itself.
+        options["cpp_wrapper"] = True
         from st_rl.engine.turned_gradients import TurnedGradients
 
         options["post_grad_custom_post_pass"] = TurnedGradients()
