@@ -97,8 +97,12 @@ class GuardedOptimizer:
         `fused` may make one kernel of many small ones.
         """
         average_gradients(self.parameters)
-        learning = [parameter for parameter in self.parameters if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+        learning, gradients = [], []
+        for parameter in self.parameters:
+            gradient = parameter.grad
+            if gradient is not None:
+                learning.append(parameter)
+                gradients.append(gradient)
         norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
         if self._rate_tensor is None:
             norm = torch.linalg.vector_norm(torch.stack(list(norms)))
