@@ -158,6 +158,14 @@ def judge(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, 
     }
 
 
+def judge_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
+    """The figures of a policy beside the gait of its task's clips, on the CPU with fine physics."""
+    reference = REFERENCES[task]
+    robots = len(reference.speeds) * ROBOTS_EACH
+    env = make_judged_task(task, config, robots, SETTLE_S + WALK_S, 20_001, fine=True)
+    return judge(env, policy, reference, config.motions[0])
+
+
 def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
     angle = 2.0 * torch.pi * offsets
     return torch.remainder(torch.atan2(angle.sin().mean(dim=0), angle.cos().mean(dim=0)) / (2.0 * torch.pi), 1.0)
@@ -166,7 +174,6 @@ def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
 def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     """One run, and its figures beside every reference that it is compared with."""
     gait, algorithm, seed = options.one[0], options.one[1], int(options.one[2])
-    reference = REFERENCES[options.task]
     torch.set_num_threads(1)
     use_tensor_cores(options.device)
     seed_everything(seed)
@@ -198,9 +205,7 @@ def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     result["curves"] = read_curves(folder / "progress.csv")
     for compared in [gait] if algorithm == "appo" else options.gaits:
         cfg = with_overrides(config, {"motions": (compared,)})
-        robots = len(reference.speeds) * ROBOTS_EACH
-        task = make_judged_task(options.task, cfg, robots, SETTLE_S + WALK_S, 20_001, fine=True)
-        result.setdefault("judged", {})[compared] = judge(task, policy, reference, compared)
+        result.setdefault("judged", {})[compared] = judge_style(options.task, cfg, policy)
     return result
 
 

@@ -1,15 +1,17 @@
-"""Does the humanoid walk? Trains humanoid-walk with several seeds and judges every policy without its noise.
+"""Does the humanoid walk? Trains humanoid-walk or humanoid-amp with several seeds and judges each policy without noise.
 
     python benchmarks/humanoid.py train --device cuda --seeds 1 2 3            # MuJoCo Warp, 4,096 robots
     python benchmarks/humanoid.py judge --seeds 1 2 3                          # CPU, fine physics
     python benchmarks/humanoid.py train --device cpu --seeds 1 --minutes 30    # on the cores of a CPU alone
     python benchmarks/humanoid.py train --seeds 1 --runs runs/kl -- --algorithm.desired-kl 0.01
+    python benchmarks/humanoid.py train --task humanoid-amp --device cuda      # in the style of a reference
 
 What follows `--` goes to `st-rl train`. Trainings run one after the other and leave a small folder each under --runs;
-judging needs nothing else. It asks for 0.2 to 0.8 m/s and -0.5 to 0.5 rad/s, 64 robots, 20 s: falls, errors of the mean
-speed and of turning, left and right step times; the loss from the physics of the training to fine physics on the CPU;
-who stays up under pushes, with a heavier trunk, on other ground and with latency. Writes
-benchmarks/results/humanoid.json (or --out) and a plot beside it.
+judging needs nothing else. It asks for 0.2 to 0.8 m/s and -0.5 to 0.5 rad/s (humanoid-amp, whose reference walks
+straight ahead, for no turning), 64 robots, 20 s: falls, errors of the mean speed and of turning, left and right step
+times; the loss from the physics of the training to fine physics on the CPU; who stays up under pushes, with a heavier
+trunk, on other ground and with latency; of humanoid-amp also the distance to its reference. Writes
+benchmarks/results/humanoid.json or humanoid_amp_walk.json (or --out) and a plot beside it.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from amp_style import REFERENCES, judge_style
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
@@ -33,20 +36,26 @@ from st_rl.cli.run_folder import RunFolder
 from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
 from st_rl.sim.tasks import make_task
 
-TASK = "humanoid-walk"
 RESULTS = Path(__file__).parent / "results"
 TRAINED = "trained.json"
-FORWARD, TURNING = (0.2, 0.8), (-0.5, 0.5)
-JUDGED = Plan(commands=(FORWARD, (0.0, 0.0), TURNING))
+# Where results go, and which turning rates are asked for.
+TASKS = {"humanoid-walk": ("humanoid", (-0.5, 0.5)), "humanoid-amp": ("humanoid_amp_walk", (0.0, 0.0))}
+FORWARD = (0.2, 0.8)
 # What is promised: figure of the walk with fine physics, and the largest value that is good.
 PROMISES = {"falls": 0, "forward_error": 0.06, "turning_error": 0.1, "step_asymmetry": 0.1}
+MOST_TRACKING_LOST = 0.1
+
+
+def judged_plan(task: str) -> Plan:
+    """Of what is compared between simulators and under disturbances."""
+    return Plan(commands=(FORWARD, (0.0, 0.0), TASKS[task][1]))
 
 
 def train(options: argparse.Namespace, seed: int) -> None:
     """One training from the command line; what it took is left in its folder."""
     run = options.runs / f"seed_{seed}"
     on_gpu = options.device.startswith("cuda")
-    command = [sys.executable, "-m", "st_rl", "train", TASK, "--seed", str(seed), "--log-dir", str(run)]
+    command = [sys.executable, "-m", "st_rl", "train", options.task, "--seed", str(seed), "--log-dir", str(run)]
     command += ["--device", "cuda:0" if on_gpu else "cpu", "--num-envs", str(options.robots)]
     command += ["--iterations", str(options.iterations), "--runner.keep-last", "1", "--runner.engine", options.engine]
     command += ["--minutes", str(options.minutes)] if options.minutes else []
@@ -55,10 +64,10 @@ def train(options: argparse.Namespace, seed: int) -> None:
         subprocess.run([*command, *options.more], check=True, stdout=log, stderr=log)
     seconds = time.perf_counter() - began
     trained: dict[str, Any] = {"command_seconds": seconds, **read_progress(run), **describe_machine()}
-    policy, config = load(run, "cuda:0" if on_gpu else "cpu")
+    policy, config = load(options.task, run, "cuda:0" if on_gpu else "cpu")
     # The physics of the training, on its own backend.
     trained["judged_on_its_own_backend"] = judge_walk(
-        TASK, config, policy, JUDGED, fine=False, device="cuda:0" if on_gpu else "cpu"
+        options.task, config, policy, judged_plan(options.task), fine=False, device="cuda:0" if on_gpu else "cpu"
     )
     trained["arguments"] = [word for word in command[5:] + options.more if word not in ("--log-dir", str(run))]
     write_results(run / TRAINED, trained)
@@ -110,34 +119,38 @@ CURVES = {
 }
 
 
-def load(run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
+def load(task: str, run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
     """A policy of a run, and the configuration of its task."""
     saved = SavedRun(RunFolder(run))
-    env = make_task(TASK, 1, device, cfg=saved.env_config)
+    env = make_task(task, 1, device, cfg=saved.env_config)
     return saved.load_policy(env, saved.run.checkpoint(checkpoint), device).policy, saved.env_config
 
 
-def judge(run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
+def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
     """All figures of a policy on the CPU."""
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     trained |= read_progress(run)
-    policy, config = load(run, "cpu", checkpoint)
-    plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TURNING, push_speed=0.0)
-    task = make_judged_task(TASK, config, plan.robots, plan.seconds, plan.seed, fine=True)
+    policy, config = load(task, run, "cpu", checkpoint)
+    plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TASKS[task][1], push_speed=0.0)
+    env = make_judged_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
-        walk, robots = evaluate_walk(task, policy, plan)
+        walk, robots = evaluate_walk(env, policy, plan)
     kept = {name: walk[name] for name in PROMISES}
     figures: dict[str, Any] = {"training": trained, "walk": walk, "robots": robots}
     figures["holds"] = {name: bool(value <= PROMISES[name]) for name, value in kept.items()}
     print(f"{run.name}: {json.dumps(kept)}, clearance {walk['foot_clearance']:.3f} m", flush=True)
-    coarse = trained.get("judged_on_its_own_backend") or judge_walk(TASK, config, policy, JUDGED, fine=False)
-    figures["sim_to_sim"] = sim_to_sim(coarse, judge_walk(TASK, config, policy, JUDGED))
-    print(
-        f"{run.name}: tracking lost from its physics to fine {figures['sim_to_sim']['tracking_loss']:.3f}", flush=True
-    )
+    if task in REFERENCES:
+        figures["style"] = judge_style(task, config, policy)
+        print(f"{run.name}: {figures['style']['joint_distance']:.3f} rad from its reference", flush=True)
+    judged = judged_plan(task)
+    coarse = trained.get("judged_on_its_own_backend") or judge_walk(task, config, policy, judged, fine=False)
+    figures["sim_to_sim"] = sim_to_sim(coarse, judge_walk(task, config, policy, judged))
+    lost = figures["sim_to_sim"]["tracking_loss"]
+    figures["holds"]["tracking_loss"] = lost <= MOST_TRACKING_LOST
+    print(f"{run.name}: tracking lost from its physics to fine {lost:.3f}", flush=True)
     if with_survival:
-        figures["few_iterations_on_the_cpu"] = few_iterations(TASK, config, policy, JUDGED)
-        figures["survival"] = survival_table(TASK, config, policy, JUDGED, report=print)
+        figures["few_iterations_on_the_cpu"] = few_iterations(task, config, policy, judged)
+        figures["survival"] = survival_table(task, config, policy, judged, report=print)
     return figures
 
 
@@ -165,6 +178,7 @@ def parse_options() -> argparse.Namespace:
         own, more = own[: own.index("--")], own[own.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("--task", default="humanoid-walk", choices=list(TASKS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 512 on a CPU by default")
@@ -173,10 +187,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to judge")
     parser.add_argument("--no-survival", action="store_true", help="judge the walk only")
-    parser.add_argument("--runs", type=Path, default=Path("runs/humanoid"))
-    parser.add_argument("--out", type=Path, default=RESULTS / "humanoid.json")
+    parser.add_argument("--runs", type=Path, help="runs/TASK by default")
+    parser.add_argument("--out", type=Path, help="where results go")
     options = parser.parse_args(own)
     options.more = more
+    options.runs = options.runs or Path("runs") / options.task
+    options.out = options.out or RESULTS / f"{TASKS[options.task][0]}.json"
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 512)
     return options
 
@@ -189,13 +205,13 @@ def main() -> None:
             train(options, seed)
         return
     seeds = {
-        str(seed): judge(options.runs / f"seed_{seed}", options.checkpoint, not options.no_survival)
+        str(seed): judge(options.task, options.runs / f"seed_{seed}", options.checkpoint, not options.no_survival)
         for seed in options.seeds
     }
     results = with_spread(
         {
-            "benchmark": "humanoid",
-            "promises": PROMISES,
+            "benchmark": TASKS[options.task][0],
+            "promises": {**PROMISES, "tracking_loss": MOST_TRACKING_LOST},
             "checkpoint": options.checkpoint,
             **describe_machine(),
             "seeds": seeds,
