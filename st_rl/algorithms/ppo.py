@@ -276,7 +276,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
         with self._precision(), self.actor_critic.without_drawing():
-            total, measured, kl = self.engine.compiled(self._objective)(minibatch)
+            objective = self.engine.compiled(self._objective, converts=self.mixed_precision is not None)
+            total, measured, kl = objective(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)
         if self._novelty is not None:

@@ -53,8 +53,8 @@ def make_plan(setting: str, device: torch.device, iterations: int | None) -> Pla
 COMPILE_PAYS_AFTER = {"cpu": 1000, "cuda": 2000}
 
 
-def compiler_options(device: torch.device) -> dict[str, Any]:
-    """What torch's own compiler is told."""
+def compiler_options(device: torch.device, converts: bool = False) -> dict[str, Any]:
+    """What torch's own compiler is told; `converts` means that weights are converted to another type."""
     # The random numbers of eager code, not the compiler's own.
     options: dict[str, Any] = {"fallback_random": True}
     # What changes compiled code is imported where it is used: it loads the compiler.
@@ -70,6 +70,9 @@ def compiler_options(device: torch.device) -> dict[str, Any]:
         from st_rl.engine.turned_weights import TurnedWeights
 
         options["post_grad_custom_post_pass"] = TurnedWeights()
+    if device.type == "cuda" and converts:
+        # Each weight, bias and gradient by itself would be a kernel that takes longer to start than to run.
+        options["combo_kernels"] = True
     return options
 
 
@@ -120,8 +123,11 @@ class Engine:
             self._capacity = 64 * -(-int(needed * 1.1) // 64)
         return self._capacity
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled if that is the plan; as written from the day on which the compiler fails."""
+    def compiled(self, function: Callable[..., Any], converts: bool = False) -> Callable[..., Any]:
+        """The function, compiled if that is the plan; as written from the day on which the compiler fails.
+
+        `converts` says that it converts weights to another type, as mixed precision does.
+        """
         if not self.plan.compiles:
             return function
         if function not in self._compiled:
@@ -129,7 +135,7 @@ class Engine:
 
             # Counted for all trainings of a process together; beyond the limit code would quietly run as written.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-            options = compiler_options(self.device) if self._compile_backend == "inductor" else None
+            options = compiler_options(self.device, converts) if self._compile_backend == "inductor" else None
             compiled = torch.compile(function, dynamic=False, backend=self._compile_backend, options=options)
             self._compiled[function] = self._unless_it_fails(compiled, function)
         return self._compiled[function]

@@ -5,6 +5,7 @@ import torch
 
 from st_rl.algorithms import PPO
 from st_rl.engine import Engine
+from st_rl.engine.engine import compiler_options
 from tests.algorithms.rollouts import collect, make_policy, make_ppo, random_steps
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -67,7 +68,8 @@ def test_a_memory_learns_in_mixed_precision(kind):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_updates_stay_close_with_every_engine(device):
-    engines = [None, Engine("eager", device), Engine("compile", device, compile_backend="aot_eager")]
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    engines = [None, Engine("eager", device), Engine("compile", device, compile_backend=backend)]
     learners = [make("mlp", None if engine is None else "bf16", device) for engine in engines]
     for alg, engine in zip(learners, engines):
         alg.engine = alg.engine if engine is None else engine
@@ -80,6 +82,26 @@ def test_updates_stay_close_with_every_engine(device):
     for first, second in ((weights[0], weights[1]), (weights[1], weights[2])):
         assert (second - first).norm() / first.norm() < 2e-3
     assert not torch.equal(weights[0], weights[1])
+
+
+@pytest.mark.parametrize(("precision", "combines"), [(None, False), ("bf16", True)])
+def test_on_a_gpu_kernels_that_convert_weights_are_compiled_together(monkeypatch, precision, combines):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    combined = {}
+
+    class Watched(Engine):
+        def compiled(self, function, converts=False):
+            options = compiler_options(torch.device("cuda"), converts)
+            combined[function.__name__] = options.get("combo_kernels", False)
+            return function
+
+    alg = make("mlp", precision)
+    alg.engine = Watched("eager")
+    collect(alg, steps_on("cpu", 0))
+    alg.update(0)
+    assert combined.pop("_objective") == combines
+    # Robots act in float32.
+    assert not any(combined.values())
 
 
 def test_an_unknown_precision_names_the_known_ones():
