@@ -33,7 +33,7 @@ WIDER = [
     *("--env.commands.turning", "-1.0", "1.0"),
 ]
 GPU = [
-    *("--device", "cuda:0", "--num-envs", "4096", "--iterations", "200", "--runner.engine", "compile"),
+    *("--device", "cuda:0", "--num-envs", "4096", "--iterations", "160", "--runner.engine", "compile"),
     *("--policy.actor-hidden-dims", "256", "128", "128", "--policy.critic-hidden-dims", "256", "128", "128"),
 ]
 PLANS = {
