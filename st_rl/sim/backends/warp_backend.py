@@ -2,13 +2,14 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
+from st_rl.sim.backends.kernel_loading import load_kernels
 from st_rl.sim.require import require_mujoco
 from st_rl.utils.log import logger
 
@@ -60,7 +61,12 @@ class WarpBackend(Backend):
             rows = 4 * contacts + self._other_rows
             # Room for this many contacts of one sensor is cleared and searched in every substep: no more than needed.
             self._model.opt.contact_sensor_maxmatch = contacts
-            self._data = self._mjwarp.put_data(self.model, data, nworld=num_envs, nconmax=contacts, njmax=rows)
+
+            def put_data() -> Any:
+                return self._mjwarp.put_data(self.model, data, nworld=num_envs, nconmax=contacts, njmax=rows)
+
+            self._load_kernels(put_data)
+            self._data = put_data()
         names = ("qpos", "qvel", "ctrl", "sensordata", "qfrc_actuator", "qacc_warmstart", "time", "qfrc_applied")
         self._arrays = {name: self._view(self._data, name) for name in names}
         if self.model.na:
@@ -70,6 +76,16 @@ class WarpBackend(Backend):
         self._fields: dict[str, torch.Tensor] = {}
         self._constants_follow = False
         self._has_warned = False
+
+    def _load_kernels(self, put_data: Callable[[], Any]) -> None:
+        """Compile what a step launches before the first one, which would do it one after the other."""
+        # Robots of its own: a step copies some of their numbers even if it launches nothing.
+        rehearsed = put_data()
+        try:
+            load_kernels(self._warp, str(self.device), lambda: self._mjwarp.step(self._model, rehearsed))
+        except Exception as error:
+            # Other versions of Warp may do it in another way; a step compiles what it lacks.
+            logger.warning(f"MuJoCo Warp's kernels could not be loaded at once ({error}); the first step takes longer")
 
     def _view(self, owner: Any, name: str) -> torch.Tensor:
         """An array of MuJoCo Warp as a tensor on the same memory."""
