@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
+from st_rl.modules.memory import memories_kept
 from st_rl.modules.normalizer import scaled
 from st_rl.modules.rnd import RandomNetworkDistillation
 
@@ -107,7 +108,7 @@ class ActingAlgorithm:
         time_outs = time_outs.reshape(-1) > 0
         final, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
-        with policy.memory_kept():
+        with memories_kept(policy):
             return bootstrap(time_outs, self.transition.values, final)
 
     def _bootstrap(self, time_outs: Tensor, values: Tensor, final: Tensor | None) -> Tensor:
@@ -142,7 +143,7 @@ class ActingAlgorithm:
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
-        with self.actor_critic.memory_kept():
+        with memories_kept(self.actor_critic):
             last_values = self.actor_critic.evaluate(last_critic_obs).detach()
         self.storage.compute_returns(last_values, self.gamma, self.lam)
 

@@ -275,8 +275,10 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        with self._precision(), self.actor_critic.without_drawing():
-            objective = self.engine.compiled(self._objective, converts=self.mixed_precision is not None)
+        # Policies from elsewhere draw actions that nobody looks at.
+        without_drawing = getattr(self.actor_critic, "without_drawing", nullcontext)
+        objective = self.engine.compiled(self._objective, converts=self.mixed_precision is not None)
+        with self._precision(), without_drawing():
             total, measured, kl = objective(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
-from st_rl.modules.memory import Memory
+from st_rl.modules.memory import Memory, memories_kept
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
 from st_rl.utils.log import logger
@@ -328,16 +328,9 @@ class ActorCritic(nn.Module):
         for name, memory in self._memories().items():
             memory.load_state_leaves(state.get(name))
 
-    @contextmanager
-    def memory_kept(self) -> Iterator[None]:
+    def memory_kept(self) -> AbstractContextManager[None]:
         """Whatever is evaluated inside leaves every memory of the policy as it was."""
-        memories = list(self._memories().values())
-        states = [memory.hidden_states for memory in memories]
-        try:
-            yield
-        finally:
-            for memory, state in zip(memories, states):
-                memory.hidden_states = state
+        return memories_kept(self)
 
     @staticmethod
     def init_weights(sequential: nn.Sequential, scales: Sequence[float]) -> None:

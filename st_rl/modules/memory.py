@@ -1,6 +1,7 @@
 """The recurrent memory of a policy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -96,6 +97,18 @@ class Memory(nn.Module):
         device = next(self.rnn.parameters()).device
         tensors = [leaf.to(device) for leaf in leaves]
         self.hidden_states = LstmHiddenState(*tensors) if isinstance(self.rnn, nn.LSTM) else tensors[0]
+
+
+@contextmanager
+def memories_kept(policy: nn.Module) -> Iterator[None]:
+    """Whatever is evaluated inside leaves every memory of a policy as it was: all that is named `hidden_states`."""
+    memories: list[Any] = [module for module in policy.modules() if "hidden_states" in vars(module)]
+    states = [memory.hidden_states for memory in memories]
+    try:
+        yield
+    finally:
+        for memory, state in zip(memories, states):
+            memory.hidden_states = state
 
 
 def _as_rnn_state(state: Any) -> Any:

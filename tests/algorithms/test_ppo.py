@@ -9,7 +9,7 @@ from torch import nn
 
 from st_rl.algorithms import PPO
 from st_rl.algorithms.losses import adapted_learning_rate
-from st_rl.modules import ActorCritic, EmpiricalNormalization
+from st_rl.modules import ActorCritic, ActorCriticHiddenState, EmpiricalNormalization
 from st_rl.storage import RolloutStorage, SarsaRolloutStorage
 from tests.algorithms.rollouts import (
     CRITIC_DIM,
@@ -220,6 +220,66 @@ def test_the_bootstrap_leaves_the_memory_as_it_was(kind):
     after = alg.actor_critic.get_hidden_states()
     for old, new in zip(leaves(before.actor) + leaves(before.critic), leaves(after.actor) + leaves(after.critic)):
         assert torch.equal(old, new)
+
+
+class Foreign(nn.Module):
+    """A policy from elsewhere: it has what SPEC names, and nothing of our classes beneath it."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.is_recurrent = policy.is_recurrent
+        self.actor, self.critic, self.std = policy.actor, policy.critic, policy.std
+        self.memories = nn.ModuleList([policy.memory_a, policy.memory_c] if self.is_recurrent else [])
+        self.distribution = None
+
+    def _seen(self, which, observations, masks, hidden_states):
+        return self.memories[which](observations, masks, hidden_states) if self.is_recurrent else observations
+
+    def act(self, observations, masks=None, hidden_states=None):
+        mean = self.actor(self._seen(0, observations, masks, hidden_states))
+        self.distribution = torch.distributions.Normal(mean, self.std.expand_as(mean))
+        return self.distribution.sample()
+
+    def evaluate(self, critic_observations, masks=None, hidden_states=None):
+        return self.critic(self._seen(1, critic_observations, masks, hidden_states))
+
+    def get_actions_log_prob(self, actions):
+        return self.distribution.log_prob(actions).sum(-1)
+
+    @property
+    def action_mean(self):
+        return self.distribution.mean
+
+    @property
+    def action_std(self):
+        return self.distribution.stddev
+
+    def get_hidden_states(self):
+        return ActorCriticHiddenState(*(memory.hidden_states for memory in self.memories))
+
+    def reset(self, dones=None):
+        for memory in self.memories:
+            memory.reset(dones)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
+def test_a_policy_from_elsewhere_learns_as_ours_does(kind):
+    policy = make_policy(kind)
+    own = make_ppo(policy=copy.deepcopy(policy), num_learning_epochs=2, clip_min_std=0.0)
+    foreign = make_ppo(policy=Foreign(policy), num_learning_epochs=2)
+    infos = [{"time_outs": torch.tensor([1, 0, 0, 1, 0, 0])}] * 5
+    for alg in (own, foreign):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            collect(alg, random_steps(6, 5, seed), infos)
+            torch.manual_seed(seed)
+            losses, _ = alg.update(seed)
+    assert set(losses) == {"surrogate_loss", "value_loss", "total_loss"}
+    for name in ("actor", "critic"):
+        for trained, expected in zip(
+            getattr(foreign.actor_critic, name).parameters(), getattr(own.actor_critic, name).parameters()
+        ):
+            torch.testing.assert_close(trained, expected)
 
 
 # --- time-outs -------------------------------------------------------------------------------------------------------
