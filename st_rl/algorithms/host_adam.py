@@ -9,9 +9,11 @@ from st_rl.algorithms.adam_state import moments, unwatched_adam
 
 
 def can_step(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
-    """Whether `follow` does what the optimiser would: fused Adam, whose first step has made its state."""
+    """Whether `follow` does what the optimiser would: fused Adam on a CPU, whose first step has made its state."""
     group = unwatched_adam(optimizer, parameters)
-    return group is not None and group["fused"] and not group["amsgrad"] and isinstance(group["lr"], float)
+    if group is None or any(parameter.is_cuda for parameter in parameters):
+        return False
+    return group["fused"] and not group["amsgrad"] and isinstance(group["lr"], float)
 
 
 @torch.no_grad()

@@ -40,7 +40,6 @@ class GuardedOptimizer:
         known = {name: cls for name, cls in vars(torch.optim).items() if _is_optimizer(cls)}
         if class_name not in known:
             raise ValueError(unknown_name_message("optimizer_class_name", class_name, known))
-        self.parameters = list(parameters)
         self._fused = class_name in FUSED_OPTIMIZERS and torch.device(device).type in ("cpu", "cuda")
         # On a GPU the rate is a tensor there, so that changing it neither waits nor invalidates a captured step.
         tensor_rate = self._fused and torch.device(device).type == "cuda"
@@ -48,8 +47,20 @@ class GuardedOptimizer:
         rate = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
         self._options = {"fused": True, "capturable": self._rate_tensor is not None} if self._fused else {}
         decay = {"weight_decay": weight_decay} if weight_decay else {}
-        self.optimizer: torch.optim.Optimizer = known[class_name](self.parameters, lr=rate, **decay, **self._options)
+        self.optimizer: torch.optim.Optimizer = known[class_name](list(parameters), lr=rate, **decay, **self._options)
         self._learning_rate: float | Tensor = rate
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step with another optimiser from now on, with its rate and for what it trains."""
+        self.optimizer = optimizer
+        # It may be of any kind, and its rate a number: it is asked whether gradients are good.
+        self._rate_tensor, self._options = None, {}
+        self._learning_rate = float(optimizer.param_groups[0]["lr"])
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What is trained, groups that were added to the optimiser included."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     @property
     def learning_rate(self) -> float | Tensor:
@@ -96,9 +107,10 @@ class GuardedOptimizer:
 
         `fused` may make one kernel of many small ones.
         """
-        average_gradients(self.parameters)
+        parameters = self.parameters
+        average_gradients(parameters)
         learning, gradients = [], []
-        for parameter in self.parameters:
+        for parameter in parameters:
             gradient = parameter.grad
             if gradient is not None:
                 learning.append(parameter)
@@ -130,7 +142,9 @@ class GuardedOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the optimiser and take over its learning rate."""
         # A file from another device or program may say "not fused", which would put the guard out of action.
-        groups = [{**group, **self._options} for group in state["param_groups"]]
+        groups = [{**group, "lr": float(group["lr"]), **self._options} for group in state["param_groups"]]
         # A copy, because torch would go on writing into the tensors it is given.
         self.optimizer.load_state_dict({"state": copy.deepcopy(state["state"]), "param_groups": groups})
-        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self._learning_rate = self.optimizer.param_groups[0]["lr"]
+        if self._rate_tensor is not None:
+            self.learning_rate = self._learning_rate

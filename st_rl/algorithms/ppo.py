@@ -136,8 +136,12 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser of the policy's parameters."""
+        """The optimiser of the policy's parameters; a subclass may put its own in the place of the configured one."""
         return self._stepper.optimizer
+
+    @optimizer.setter
+    def optimizer(self, value: torch.optim.Optimizer) -> None:
+        self._stepper.adopt(value)
 
     @property
     def current_learning_iteration(self) -> int:

@@ -558,6 +558,56 @@ def test_the_rate_is_settable_and_reaches_every_group():
     assert isinstance(alg.learning_rate, float)
 
 
+@pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
+def test_an_optimiser_of_ones_own_takes_the_place_of_the_configured_one(schedule):
+    class Descending(PPO):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.optimizer = torch.optim.SGD(self.actor_critic.parameters(), lr=2e-3, momentum=0.5)
+
+    own = make_ppo(algorithm=Descending, schedule=schedule)
+    assert isinstance(own.optimizer, torch.optim.SGD)
+    assert own.learning_rate == 2e-3
+    torch.manual_seed(0)
+    policy = make_policy()
+    own.actor_critic.load_state_dict(policy.state_dict())
+    expected = make_ppo(policy=policy, schedule=schedule, optimizer_class_name="SGD", learning_rate=2e-3)
+    expected.optimizer.param_groups[0]["momentum"] = 0.5
+    for alg in (own, expected):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            collect(alg, random_steps(6, 5, seed))
+            alg.update(seed)
+    assert own.optimizer.param_groups[0]["lr"] == own.learning_rate == expected.learning_rate
+    assert_same_parameters(parameters_of(own), parameters_of(expected))
+    again = make_ppo(algorithm=Descending, schedule=schedule)
+    again.load_state_dict(own.state_dict())
+    assert again.learning_rate == own.learning_rate
+
+
+def test_parameters_that_join_the_optimiser_are_trained_with_the_gradient_of_the_present_loss():
+    class WithExtra(PPO):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.extra = nn.Parameter(torch.zeros(1))
+            self.optimizer.add_param_group({"params": [self.extra], "lr": 0.1})
+            self.gradients = []
+            self.extra.register_post_accumulate_grad_hook(lambda extra: self.gradients.append(extra.grad.clone()))
+
+        def compute_losses(self, minibatch):
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+            return {**losses, "extra_loss": 1e-3 * self.extra.sum()}, inter_vars, stats
+
+    alg = make_ppo(algorithm=WithExtra, num_learning_epochs=3)
+    collect(alg, random_steps(6, 5))
+    alg.update(0)
+    assert torch.cat(alg.gradients).tolist() == pytest.approx([1e-3] * 3)
+    assert alg.extra.item() < 0.0
+    again = make_ppo(algorithm=WithExtra)
+    again.load_state_dict(alg.state_dict())
+    assert [group["lr"] for group in again.optimizer.param_groups] == [1e-3, 0.1]
+
+
 # --- numbers that are not finite -------------------------------------------------------------------------------------
 
 
