@@ -18,11 +18,11 @@ class NoveltyLearning:
     Configuration: the arguments of `RandomNetworkDistillation` and `learning_rate` (default 1e-3).
     """
 
-    def __init__(self, cfg: Mapping[str, Any], device: torch.device | str):
+    def __init__(self, cfg: Mapping[str, Any], device: torch.device | str, strict: bool = False):
         accepted = accepted_keys(RandomNetworkDistillation) - {"device"}
         given = without_nulls(cfg)
         learning_rate = given.pop("learning_rate", 1e-3)
-        strict = bool(given.pop("strict", False))
+        strict = bool(given.pop("strict", strict))
         settings = {key: given.pop(key) for key in list(given) if key in accepted}
         report_unused_keys(given, "rnd_cfg", accepted | {"learning_rate"}, strict)
         self.rnd = RandomNetworkDistillation(**settings, device=device)

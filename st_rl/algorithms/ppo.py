@@ -119,7 +119,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
         strict = bool(kwargs.pop("strict", False))
         report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
-        self._novelty = NoveltyLearning(rnd_cfg, device) if rnd_cfg else None
+        self._novelty = NoveltyLearning(rnd_cfg, device, strict) if rnd_cfg else None
         self.rnd = self._novelty.rnd if self._novelty else None
         self.rnd_optimizer = self._novelty.optimizer if self._novelty else None
         self.intrinsic_rewards: Tensor | None = None

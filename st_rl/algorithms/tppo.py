@@ -140,7 +140,7 @@ class TPPO(PPO):
         self._teacher_normalizer: nn.Module | None = None
         self._teacher = load_teacher(
             self.actor_critic,
-            self.teacher_policy,
+            {"strict": bool(settings.get("strict")), **self.teacher_policy},
             teacher_policy_class_name,
             teacher_ac_path,
             label_action_with_critic_obs,

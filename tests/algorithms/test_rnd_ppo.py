@@ -80,6 +80,8 @@ def test_a_misspelt_key_is_named(caplog):
     assert "did you mean 'num_outputs'" in caplog.text
     with pytest.raises(ValueError, match="num_output"):
         make(rnd_cfg={**RND, "num_output": 2, "strict": True})
+    with pytest.raises(ValueError, match="num_output"):
+        make(rnd_cfg={**RND, "num_output": 2}, strict=True)
 
 
 def test_the_bonus_is_added_before_the_bootstrap_and_the_state_is_stored():

@@ -53,6 +53,12 @@ def test_ppo_settings_are_merged_and_the_top_level_wins(caplog):
         TPPO(make_policy(), ppo={"gama": 0.9}, strict=True)
 
 
+@pytest.mark.parametrize("settings", [{"strict": True}, {"ppo": {"strict": True}}])
+def test_a_strict_configuration_is_strict_about_the_teacher_too(settings):
+    with pytest.raises(ValueError, match="'activaton' for ActorCritic; did you mean 'activation'"):
+        TPPO(make_policy(), teacher_policy={"activaton": "elu"}, **settings)
+
+
 def test_without_a_path_the_teacher_is_untrained_and_that_is_said(caplog):
     TPPO(make_policy(), teacher_policy={"teacher_ac_path": None})
     assert "the teacher is untrained" in caplog.text
