@@ -127,11 +127,11 @@ class TPPO(PPO):
         # A schedule may begin below the rate that was set.
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
 
-        self.teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
+        self._teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
         weight = Schedule(distillation_loss_coef, update_times_scale, self.device)
         is_constant = isinstance(distillation_loss_coef, (int, float))
         self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
-        self._schedules += [self.teacher_act_prob, weight]
+        self._schedules += [self._teacher_act_prob, weight]
         # Told by init_obs_norm.
         self._num_obs = self._num_critic_obs = 0
         # Which robots (N,) the teacher drives; drawn at the first step, which shows how many there are.
@@ -178,6 +178,20 @@ class TPPO(PPO):
             setattr(self, f"distill_latent_{component}_coef", self.distill_latent_coef)
 
     # ---- what it is made of --------------------------------------------------------------------------------------
+
+    @property
+    def teacher_act_prob(self) -> Schedule:
+        """The share of robots that the teacher drives, a function of the iteration; a name or a number sets it too."""
+        return self._teacher_act_prob
+
+    @teacher_act_prob.setter
+    def teacher_act_prob(self, rule: str | float | Callable[[int], float]) -> None:
+        schedule = rule if isinstance(rule, Schedule) else Schedule(rule, self.update_times_scale, self.device)
+        self._schedules[self._schedules.index(self._teacher_act_prob)] = schedule
+        self._teacher_act_prob = schedule
+        schedule.follow(self.current_learning_iteration)
+        # Captured steps read the number where the one before kept it.
+        self.engine.forget()
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
         """Make the observation normalisers; the one in front of the teacher has the teacher's statistics, for good."""

@@ -91,6 +91,22 @@ def test_robots_keep_their_driver_until_their_episode_ends(tmp_path):
     assert 0.8 < alg.use_teacher_act_mask[finished].float().mean() < 1.0
 
 
+@pytest.mark.parametrize("rule", [0.9, lambda iteration: 0.3 * iteration, "linear"])
+def test_another_share_of_the_teacher_may_be_set_during_training(tmp_path, monkeypatch, rule):
+    alg, _ = make_tppo(tmp_path, num_envs=400, teacher_act_prob=0.2, update_times_scale=30)
+    steps = random_steps(400, 5, done_prob=1.0)
+    with monkeypatch.context() as changed:
+        alg.current_learning_iteration = 3
+        changed.setattr(alg, "teacher_act_prob", rule)
+        assert alg.teacher_act_prob(3) == pytest.approx(0.9)
+        alg.act(steps[0]["obs"], steps[0]["critic_obs"])
+        assert 0.8 < alg.use_teacher_act_mask.float().mean() < 1.0
+    alg.process_env_step(steps[0]["rewards"], steps[0]["dones"], {})
+    assert 0.13 < alg.use_teacher_act_mask.float().mean() < 0.27
+    alg.current_learning_iteration = 0
+    assert float(alg.teacher_act_prob.value) == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize("option", ["linear", "exp", "tanh"])
 def test_schedules_follow_the_iteration_wherever_it_is_set(option):
     alg = make_ppo(algorithm=TPPO, teacher_act_prob=option, distillation_loss_coef=option, update_times_scale=4)
