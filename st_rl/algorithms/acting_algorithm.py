@@ -82,7 +82,13 @@ class ActingAlgorithm:
         transition.rewards = rewards
         transition.dones = dones
         if self.rnd is not None:
-            transition.rnd_state = infos["observations"]["rnd_state"].to(self.device)
+            rnd_state = (infos.get("observations") or {}).get("rnd_state")
+            if rnd_state is None:
+                raise KeyError(
+                    "infos['observations']['rnd_state'] is missing: the environment must deliver the states whose "
+                    "novelty is rewarded in every step"
+                )
+            transition.rnd_state = rnd_state.to(self.device)
             self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
             transition.rewards = transition.rewards + self.intrinsic_rewards
         correction = self._time_out_correction(infos)

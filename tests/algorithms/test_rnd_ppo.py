@@ -101,11 +101,12 @@ def test_the_bonus_is_added_before_the_bootstrap_and_the_state_is_stored():
     assert torch.equal(rewards, given)
 
 
-def test_a_missing_state_is_named():
+@pytest.mark.parametrize("infos", [{}, {"observations": None}, {"observations": {}}])
+def test_a_missing_state_is_named(infos):
     alg = make()
     alg.act(torch.randn(6, OBS_DIM), torch.randn(6, CRITIC_DIM))
-    with pytest.raises(KeyError, match="rnd_state"):
-        alg.process_env_step(torch.zeros(6), torch.zeros(6), {"observations": {}})
+    with pytest.raises(KeyError, match=r"'rnd_state'.* is missing"):
+        alg.process_env_step(torch.zeros(6), torch.zeros(6), infos)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
