@@ -79,7 +79,8 @@ class ActingAlgorithm:
     ) -> None:
         """Store the step that follows `act`: rewards and dones `(N,)`, with bonus and time-out correction."""
         transition = self.transition
-        transition.rewards = rewards
+        # A copy: a storage of somebody's own may write into it.
+        transition.rewards = rewards.clone()
         transition.dones = dones
         if self.rnd is not None:
             rnd_state = (infos.get("observations") or {}).get("rnd_state")
