@@ -13,24 +13,20 @@ import torch
 from torch import Tensor
 
 import st_rl
-from st_rl.algorithms import algorithm_classes
-from st_rl.algorithms.symmetry import completed_symmetry
 from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import observe, split_step
-from st_rl.modules import build_actor_critic
 from st_rl.runners.bad_numbers import report_bad_numbers
+from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, write_run_config
 from st_rl.runners.console import Console
-from st_rl.runners.env_sizes import check_policy_sizes, checked_critic_obs, read_sizes
+from st_rl.runners.env_sizes import checked_critic_obs, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
 from st_rl.runners.saved_training import SavedTraining
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
 from st_rl.utils import store_code_state
-from st_rl.utils.config import unknown_name_message, without_nulls
 from st_rl.utils.devices import move_to
-from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.number_guard import NumberGuard
 from st_rl.utils.writers import make_writer
 
@@ -49,7 +45,7 @@ class OnPolicyRunner(SavedTraining):
         obs, critic_obs, extras = self._observe()
         self._sizes = read_sizes(env, obs, critic_obs)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
-        self.alg = self._build_algorithm(extras)
+        self.alg = build_algorithm(env, self._train_config, self._sizes, extras, self.device)
         self.alg.init_obs_norm(self.num_obs, self.num_critic_obs)
         self.alg.init_storage(
             env.num_envs,
@@ -71,36 +67,6 @@ class OnPolicyRunner(SavedTraining):
         # How a rollout runs, chosen when learning starts.
         self._rollout: Callable[[Any], Any] | None = None
         env.reset()
-
-    def _build_algorithm(self, extras: Mapping[str, Any]) -> Any:
-        classes = algorithm_classes()
-        name = self._train_config.algorithm_class_name
-        if name not in classes:
-            raise ValueError(unknown_name_message("algorithm class", name, classes))
-        policy_cfg = without_nulls(self.policy_cfg)
-        policy_cfg.setdefault("num_actor_obs", self.num_obs)
-        policy_cfg.setdefault("num_critic_obs", self.num_critic_obs)
-        policy = build_actor_critic(self.env, self._train_config.policy_class_name, policy_cfg)
-        check_policy_sizes(policy, self._sizes)
-        broadcast_module(policy.to(self.device))
-        # Null means "not given", except for the one setting whose null says "no limit".
-        alg_cfg: dict[str, Any] = {k: v for k, v in self.alg_cfg.items() if v is not None or k == "desired_kl"}
-        alg_cfg.pop("class_name", None)
-        inner = alg_cfg.get("ppo") or {}
-        if inner.get("empirical_normalization") is None:
-            alg_cfg.setdefault("empirical_normalization", bool(self.cfg.get("empirical_normalization")))
-        rnd_cfg = alg_cfg.get("rnd_cfg") or inner.get("rnd_cfg")
-        if rnd_cfg:
-            rnd_state = (extras.get("observations") or {}).get("rnd_state")
-            if rnd_state is None:
-                raise ValueError(
-                    "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
-                    "deliver the states whose novelty is rewarded, or remove rnd_cfg"
-                )
-            alg_cfg["rnd_cfg"] = {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
-        if alg_cfg.get("symmetry_cfg"):
-            alg_cfg["symmetry_cfg"] = completed_symmetry(alg_cfg["symmetry_cfg"], self.env)
-        return classes[name](policy, device=self.device, **alg_cfg)
 
     # ---- learning ------------------------------------------------------------------------------------------------
 

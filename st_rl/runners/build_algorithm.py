@@ -1,0 +1,53 @@
+"""An algorithm with its policy, from a configuration and an environment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from st_rl.algorithms import algorithm_classes
+from st_rl.algorithms.symmetry import completed_symmetry
+from st_rl.modules import build_actor_critic
+from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
+from st_rl.runners.train_config import TrainConfig
+from st_rl.utils.config import unknown_name_message, without_nulls
+from st_rl.utils.distributed import broadcast_module
+
+
+def build_algorithm(
+    env: Any, config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any], device: torch.device | str
+) -> Any:
+    """The configured algorithm; `extras` are those of the environment's first observation."""
+    classes = algorithm_classes()
+    name = config.algorithm_class_name
+    if name not in classes:
+        raise ValueError(unknown_name_message("algorithm class", name, classes))
+    policy_settings = without_nulls(config.policy)
+    policy_settings.setdefault("num_actor_obs", sizes.num_obs)
+    policy_settings.setdefault("num_critic_obs", sizes.num_critic_obs)
+    policy = build_actor_critic(env, config.policy_class_name, policy_settings)
+    check_policy_sizes(policy, sizes)
+    broadcast_module(policy.to(device))
+    # Null means "not given", except for the one setting whose null says "no limit".
+    settings: dict[str, Any] = {k: v for k, v in config.algorithm.items() if v is not None or k == "desired_kl"}
+    settings.pop("class_name", None)
+    inner = settings.get("ppo") or {}
+    if inner.get("empirical_normalization") is None:
+        settings.setdefault("empirical_normalization", bool(config.runner.get("empirical_normalization")))
+    rnd_cfg = settings.get("rnd_cfg") or inner.get("rnd_cfg")
+    if rnd_cfg:
+        settings["rnd_cfg"] = _completed_rnd(rnd_cfg, extras)
+    if settings.get("symmetry_cfg"):
+        settings["symmetry_cfg"] = completed_symmetry(settings["symmetry_cfg"], env)
+    return classes[name](policy, device=device, **settings)
+
+
+def _completed_rnd(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of random network distillation with the width of the states that the environment delivers."""
+    rnd_state = (extras.get("observations") or {}).get("rnd_state")
+    if rnd_state is None:
+        raise ValueError(
+            "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
+            "deliver the states whose novelty is rewarded, or remove rnd_cfg"
+        )
+    return {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
