@@ -81,6 +81,11 @@ class SavedTraining:
         """Whether files are written while the training goes on; on a CPU it needs every core itself."""
         return torch.device(self.device).type == "cuda"
 
+    @property
+    def _is_save_overridden(self) -> bool:
+        """Whether a user's `save` takes the place of ours, and may count on the file when ours returns."""
+        return getattr(self.save, "__func__", None) is not SavedTraining.save
+
     def _beside(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function that only writes, beside the training or at once."""
         self._background.call(function, *args) if self._writes_beside else function(*args)
@@ -113,7 +118,10 @@ class SavedTraining:
         if self._writes_beside:
             # The file is written while the training goes on and changes its tensors.
             payload = buffer_func(plain_value(payload, "checkpoint"), _host_copy)
-        self._beside(self._write, payload, keeper.path(iteration))
+        if self._writes_beside and not self._is_save_overridden:
+            self._beside(self._write, payload, keeper.path(iteration))
+        else:
+            self.save(str(keeper.path(iteration)))
         self._saved_iteration = iteration
         score = self._score()
 

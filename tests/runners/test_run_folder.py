@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.runners import OnPolicyRunner
 from st_rl.runners.checkpoints import CheckpointKeeper
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from tests.fakes import ClientEnv, EchoEnv
@@ -165,6 +166,21 @@ def test_snapshots_are_named_after_completed_iterations(tmp_path):
     assert runner.current_learning_iteration == 5
     runner.learn(1)
     assert newest_checkpoint(tmp_path) == tmp_path / "model_6.pt"
+
+
+@pytest.mark.parametrize("writes_beside", [False, True])
+def test_a_training_saves_through_an_overridden_save(tmp_path, monkeypatch, writes_beside):
+    class Exporting(OnPolicyRunner):
+        """Exports its policy beside every checkpoint, as clients do."""
+
+        def save(self, path, infos=None):
+            super().save(path, infos={"exported": True})
+            torch.save(load_checkpoint(path)["model_state_dict"], path.replace("model_", "policy_"))
+
+    monkeypatch.setattr(Exporting, "_writes_beside", writes_beside)
+    Exporting(EchoEnv(), small_config(save_interval=2, keep_best=False), log_dir=tmp_path).learn(3)
+    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt", "policy_2.pt", "policy_3.pt"]
+    assert load_checkpoint(tmp_path / "model_3.pt")["infos"] == {"exported": True}
 
 
 def test_the_last_snapshot_is_written_even_where_an_old_run_left_one_of_its_name(tmp_path):
