@@ -17,7 +17,7 @@ from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import observe, split_step
 from st_rl.runners.bad_numbers import report_bad_numbers
 from st_rl.runners.build_algorithm import build_algorithm
-from st_rl.runners.checkpoints import CheckpointKeeper, make_run_folder, write_run_config
+from st_rl.runners.checkpoints import make_run_folder, write_run_config
 from st_rl.runners.console import Console
 from st_rl.runners.env_sizes import checked_critic_obs, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
@@ -78,14 +78,6 @@ class OnPolicyRunner(SavedTraining):
             self.logger_type = str(self.cfg.get("logger") or "tensorboard").lower()
             self.writer = make_writer(self.logger_type, self.log_dir, self.cfg, flush_secs=10)
             self.writer.log_config(getattr(self.env, "cfg", None), self.cfg, self.alg_cfg, self.policy_cfg)
-            if self._keeper is None:
-                keep_best = self.cfg.get("keep_best")
-                self._keeper = CheckpointKeeper(
-                    folder,
-                    self.cfg.get("keep_last"),
-                    keep_best=True if keep_best is None else bool(keep_best),
-                    resumed=self.current_learning_iteration > 0,
-                )
         if init_at_random_ep_len:
             self.env.episode_length_buf = torch.randint_like(
                 self.env.episode_length_buf, high=int(self.env.max_episode_length)
@@ -107,6 +99,7 @@ class OnPolicyRunner(SavedTraining):
         self._durations.clear()
         try:
             self.init_writter(init_at_random_ep_len)
+            self._start_keeping()
             # An inference policy may have taken it to another device.
             self._move_policy(self.device)
             self._start_engine(num_learning_iterations)
@@ -122,8 +115,7 @@ class OnPolicyRunner(SavedTraining):
             if self._saved_iteration != self.current_learning_iteration:
                 self._save_snapshot()
             self._background.wait()
-            if self.writer is not None:
-                self.writer.flush()
+            self._tell_writer("flush")
         except BaseException:
             self.close()
             raise
@@ -177,7 +169,7 @@ class OnPolicyRunner(SavedTraining):
         if iteration == start_iter and self.log_dir is not None:
             self._background.wait()
             for path in store_code_state(self.log_dir, self.git_status_repos):
-                self.writer.save_file(path)
+                self._tell_writer("save_file", path)
 
     def _prune(self, iteration: int) -> None:
         self.current_learning_iteration = iteration + 1
@@ -368,9 +360,8 @@ class OnPolicyRunner(SavedTraining):
         """Close the writers; `learn` may be called again."""
         self._background.close()
         self._console.close()
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
+        self._tell_writer("close")
+        self.writer = None
 
     # ---- using ---------------------------------------------------------------------------------------------------
 

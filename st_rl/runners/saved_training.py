@@ -73,8 +73,13 @@ class SavedTraining:
 
     def _write(self, payload: dict[str, Any], path: Path) -> None:
         save_checkpoint(payload, path)
-        if self.writer is not None:
-            self.writer.save_model(str(path), payload["iter"])
+        self._tell_writer("save_model", str(path), payload["iter"])
+
+    def _tell_writer(self, method: str, *args: Any) -> None:
+        """Call a method of the writer, if it has it: one that a user brings along may know `add_scalar` alone."""
+        function = getattr(self.writer, method, None)
+        if function is not None:
+            function(*args)
 
     @property
     def _writes_beside(self) -> bool:
@@ -108,6 +113,18 @@ class SavedTraining:
         }
         env_state = environment_state(self.env)
         return payload if env_state is None else payload | {"env_state_dict": env_state}
+
+    def _start_keeping(self) -> None:
+        """From now on snapshots are kept in the run folder, if there is one."""
+        if self.log_dir is None or self._keeper is not None:
+            return
+        keep_best = self.cfg.get("keep_best")
+        self._keeper = CheckpointKeeper(
+            Path(self.log_dir),
+            self.cfg.get("keep_last"),
+            keep_best=True if keep_best is None else bool(keep_best),
+            resumed=self.current_learning_iteration > 0,
+        )
 
     def _save_snapshot(self) -> None:
         """Save this iteration into the run folder, and as the best one if it is."""

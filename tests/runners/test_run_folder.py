@@ -120,6 +120,47 @@ def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):
     assert caplog.text.count("ConnectionError: the service has closed") == 3
 
 
+class Recorder:
+    """A writer of a user's own, which knows nothing but scalars."""
+
+    def __init__(self):
+        self.steps = {}
+
+    def add_scalar(self, tag, value, step):
+        self.steps.setdefault(tag, []).append(step)
+
+
+class OwnWriter(OnPolicyRunner):
+    """Overrides the documented name to bring a writer along."""
+
+    def init_writter(self, init_at_random_ep_len):
+        if self.writer is None:
+            self.writer = Recorder()
+
+
+def writer_of_an_override(folder):
+    runner = OwnWriter(EchoEnv(), small_config(save_interval=2, keep_best=False), log_dir=folder)
+    runner.init_writter(False)
+    return runner
+
+
+def writer_set_from_outside(folder):
+    runner = make_runner(config=small_config(save_interval=2, keep_best=False), log_dir=folder)
+    runner.writer = Recorder()
+    return runner
+
+
+@pytest.mark.parametrize("make", [writer_of_an_override, writer_set_from_outside])
+def test_a_writer_of_the_users_own_takes_the_place_of_ours(tmp_path, make):
+    runner = make(tmp_path)
+    writer = runner.writer
+    runner.learn(3)
+    runner.close()
+    assert set(writer.steps) >= TAGS
+    assert writer.steps["Loss/value_loss"] == [0, 1, 2]
+    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt"]
+
+
 @pytest.fixture
 def offline_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
