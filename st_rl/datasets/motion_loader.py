@@ -101,7 +101,7 @@ class AMPLoader:
         data_dir: str | Path = "",
         preload_transitions: bool = False,
         num_preload_transitions: int = 1000000,
-        motion_files: Sequence[str | Path] | None = None,
+        motion_files: str | Path | Sequence[str | Path] | None = None,
         fields: Sequence[str] | None = None,
         reorder_joints: bool = False,
     ) -> None:
@@ -113,15 +113,15 @@ class AMPLoader:
             data_dir: Folder whose files are read, in the order of their names, unless `motion_files` names others.
             preload_transitions: Whether transitions are drawn and blended once, here, and then only picked.
             num_preload_transitions: How many of them.
-            motion_files: Motion files: AMP (`.json`, `.txt`, `.pkl`) or any other that `read_motion` reads.
+            motion_files: One or several motion files: AMP (`.json`, `.txt`, `.pkl`) or any other that `read_motion`
+                reads.
             fields: Columns of the AMP state, where files name their columns; names of all columns, where they do not.
             reorder_joints: Whether the legs of files without names are put into the order FL, FR, RL, RR.
         """
         self.device = device
         self.time_between_frames = time_between_frames
         self.preload_transitions = preload_transitions
-        paths = sorted(p for p in Path(data_dir).glob("*") if p.is_file()) if motion_files is None else motion_files
-        read = [trajectory for path in paths for trajectory in _read(Path(path))]
+        read = [trajectory for path in _paths(data_dir, motion_files) for trajectory in _read(path)]
         if not read:
             raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
         if not any(trajectory.weight for trajectory in read):
@@ -307,6 +307,15 @@ class AMPLoader:
 
     def _on_device(self, values: Any, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=self.device)
+
+
+def _paths(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """The files that are named, or those of a folder by their names; hidden ones are not motions."""
+    if motion_files is None:
+        inside = Path(data_dir).expanduser().glob("*")
+        return sorted(path for path in inside if path.is_file() and not path.name.startswith("."))
+    named = [motion_files] if isinstance(motion_files, str | Path) else motion_files
+    return [Path(path).expanduser() for path in named]
 
 
 def _read(path: Path) -> list[AmpTrajectory]:

@@ -246,3 +246,15 @@ def test_nothing_to_load_is_said(tmp_path):
     )
     with pytest.raises(ValueError, match="MotionWeight 0"):
         AMPLoader("cpu", 0.02, data_dir=tmp_path)
+
+
+def test_a_folder_is_read_without_its_hidden_files(folder, monkeypatch):
+    (folder / ".DS_Store").write_bytes(b"\0\1")
+    (folder / ".tmp-1-clip_2.txt").write_text("half a fi")
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert AMPLoader("cpu", 0.02, data_dir=f"~/{folder.name}").trajectory_names == ["clip_0", "clip_1"]
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path, lambda path: [str(path)]])
+def test_one_motion_file_may_be_named_alone(folder, kind):
+    assert AMPLoader("cpu", 0.02, motion_files=kind(folder / "clip_1.txt")).trajectory_names == ["clip_1"]
