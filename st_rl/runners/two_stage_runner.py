@@ -41,7 +41,8 @@ class TwoStageRunner(OnPolicyRunner):
         if type(self.alg).collect_transition_from_dataset is PPO.collect_transition_from_dataset:
             raise TypeError(f"{type(self.alg).__name__} cannot learn from a data set; use TPPO")
         settings = _dataset_settings(self.cfg["pretrain_dataset"], bool(self.cfg.get("strict")))
-        self.rollout_dataset = RolloutDataset(**settings, num_envs=env.num_envs, device=self.alg.device)
+        # A user may put another one in its place, of which `get_transition_batch` is enough.
+        self.rollout_dataset: Any = RolloutDataset(**settings, num_envs=env.num_envs, device=self.alg.device)
         # Whether the last step came from the data set, so that the next one of the environment is the hand-over.
         self._was_pretraining = False
         self._is_exhausted = False
@@ -55,6 +56,11 @@ class TwoStageRunner(OnPolicyRunner):
         """Whether the next step comes from the data set."""
         in_time = self.pretrain_iterations < 0 or self.current_learning_iteration < self.pretrain_iterations
         return in_time and not self._is_exhausted
+
+    @property
+    def _recorded(self) -> RolloutDataset | None:
+        """The data set where it is one of files, which tells more than the next transition."""
+        return self.rollout_dataset if isinstance(self.rollout_dataset, RolloutDataset) else None
 
     # ---- stepping ------------------------------------------------------------------------------------------------
 
@@ -98,9 +104,10 @@ class TwoStageRunner(OnPolicyRunner):
             streams.append((" of the critic", critic_obs, self._sizes.num_critic_obs))
         for whose, recorded, width in streams:
             if recorded.shape[-1] != width:
+                source = "the data set" if self._recorded is None else ", ".join(self._recorded.data_dirs)
                 raise ValueError(
-                    f"{', '.join(self.rollout_dataset.data_dirs)} holds observations{whose} of {recorded.shape[-1]} "
-                    f"numbers, those of the environment have {width}: a data set fits a student that sees what the "
+                    f"{source} holds observations{whose} of {recorded.shape[-1]} numbers, those of the environment "
+                    f"have {width}: a data set fits a student that sees what the "
                     "recorded policy saw; for a student that sees less than its teacher, st-rl dagger collects"
                 )
 
@@ -123,9 +130,11 @@ class TwoStageRunner(OnPolicyRunner):
 
     def _collect(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """One rollout; files cannot be part of a captured one, and neither can the hand-over."""
-        self.rollout_dataset.current_iteration = self.current_learning_iteration
+        recorded, iteration = self._recorded, self.current_learning_iteration
+        if recorded is not None:
+            recorded.current_iteration = iteration
         if self.is_pretraining:
-            if self.current_learning_iteration in LATER_STATISTICS and self.rollout_dataset.collectors.num_alive:
+            if iteration in LATER_STATISTICS and recorded is not None and recorded.collectors.num_alive:
                 self._learn_statistics()
             outcome = self._roll_out()
             self._episodes.drain()
@@ -185,8 +194,11 @@ class TwoStageRunner(OnPolicyRunner):
         }
         if not self._taught:
             return
+        if self._recorded is None:
+            logger.warning("normalisers know nothing of the data set, which cannot be read before it is played")
+            return
         num_frames = 0
-        for frames in self._first_frames():
+        for frames in self._first_frames(self._recorded):
             if num_frames == 0:
                 self._check_widths(frames["observations"], frames.get("privileged_observations"))
             num_frames += len(frames["observations"])
@@ -194,9 +206,10 @@ class TwoStageRunner(OnPolicyRunner):
                 normalizer.update(frames[name].to(self.device))
         logger.info(f"normalisers have learned the statistics of {num_frames:,} recorded frames")
 
-    def _first_frames(self) -> Iterator[Mapping[str, Tensor]]:
+    @staticmethod
+    def _first_frames(dataset: RolloutDataset) -> Iterator[Mapping[str, Tensor]]:
         num_frames = 0
-        for frames in self.rollout_dataset.all_frames():
+        for frames in dataset.all_frames():
             yield frames
             num_frames += len(frames["observations"])
             if num_frames >= STATISTICS_FRAMES:
@@ -212,14 +225,14 @@ class TwoStageRunner(OnPolicyRunner):
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
         """Write one iteration to the writers and the console, with the state of the data set."""
-        if self._was_pretraining and self.writer is not None:
-            for key, value in self._dataset_scalars().items():
+        if self._was_pretraining and self.writer is not None and self._recorded is not None:
+            for key, value in self._dataset_scalars(self._recorded).items():
                 self.writer.add_scalar(f"Perf/dataset_{key}", value, locs["it"])
         super().log(locs, width, pad)
 
-    def _dataset_scalars(self) -> dict[str, float]:
+    def _dataset_scalars(self, dataset: RolloutDataset) -> dict[str, float]:
         """How much there is to read, how fast it is read and how much of the time is spent waiting."""
-        dataset, now = self.rollout_dataset, time.perf_counter()
+        now = time.perf_counter()
         then, read, waited = self._logged
         self._logged = (now, dataset.num_transitions_read, dataset.waiting_seconds)
         elapsed = max(now - then, 1e-9)

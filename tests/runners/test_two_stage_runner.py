@@ -11,6 +11,7 @@ import torch
 from st_rl.runners import TwoStageRunner, build_runner
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.storage.rollout_files import trajectory_pool
+from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.heartbeat import Heartbeat, heartbeats
 from tests.fakes import EchoEnv
 from tests.runners.training import progress, recurrent, small_config, weights
@@ -50,6 +51,19 @@ def collected(runner: TwoStageRunner) -> list[Any]:
 
     runner.alg.collect_transition_from_dataset = spy
     return taken
+
+
+class Stream:
+    """A data set of a user's own: transitions, infos, and at every fourth step nothing."""
+
+    def __init__(self, source: RolloutDataset):
+        self.source = source
+        self.num_asked = 0
+
+    def get_transition_batch(self) -> tuple[Any, dict[str, Any]]:
+        self.num_asked += 1
+        transition, infos = self.source.get_transition_batch()
+        return None if self.num_asked % 4 == 0 else transition, infos | {"age": self.num_asked}
 
 
 class TestStages:
@@ -262,6 +276,18 @@ class TestSurface:
         assert (runner.pretrain_iterations, runner.log_interval) == (0, 50)
         assert (runner.rollout_dataset.num_envs, runner.rollout_dataset.device) == (3, "cpu")
         assert config["pretrain_dataset"] == {"data_dir": str(tmp_path)}
+
+    @pytest.mark.parametrize("empirical_normalization", [False, True])
+    def test_a_data_set_of_ones_own_needs_one_method(self, tmp_path, empirical_normalization):
+        folder, env = demonstrations(tmp_path / "data"), RecordingEnv(num_envs=4)
+        runner = make(folder, env, log_dir=tmp_path / "run", empirical_normalization=empirical_normalization)
+        runner.rollout_dataset = Stream(runner.rollout_dataset)
+        taken = collected(runner)
+        runner.learn(3)
+        runner.close()
+        # Two iterations of six steps, of which every fourth comes from the environment, then one of robots alone.
+        assert (runner.rollout_dataset.num_asked, len(taken), len(env.seen)) == (12, 9, 3 + 6)
+        assert [row.get("Perf/dataset_age") for row in progress(tmp_path / "run")] == ["6.0", "12.0", None]
 
     def test_what_the_log_shows(self, tmp_path):
         runner = make(demonstrations(tmp_path / "data"), log_dir=tmp_path / "run", pretrain_iterations=-1)
