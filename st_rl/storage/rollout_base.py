@@ -62,6 +62,8 @@ class RolloutStorage:
         defaults=[None],
     )
     MiniBatch.__qualname__ = "RolloutStorage.MiniBatch"
+    # What is gathered from the fields; a subclass may write a `MiniBatch` with more, which it fills itself.
+    _GatheredBatch: ClassVar[Any] = MiniBatch
 
     observations: torch.Tensor
     privileged_observations: torch.Tensor | None
@@ -83,6 +85,9 @@ class RolloutStorage:
             cls.Transition = extend_transition(cls.Transition, cls.fields, cls)
         if "MiniBatch" not in vars(cls):
             cls.MiniBatch = extend_mini_batch(cls.MiniBatch, cls.fields, cls)
+        gathered = {field.batch for field in cls.fields if field.batch} | {"hidden_states", "masks"}
+        is_gathered = gathered == set(cls.MiniBatch._fields)
+        cls._GatheredBatch = cls.MiniBatch if is_gathered else extend_mini_batch(cls._GatheredBatch, cls.fields, cls)
 
     def __init__(
         self,
@@ -327,7 +332,7 @@ class RolloutStorage:
         """
         if padded_B_slice is None:
             contents = self._gather(select_samples(T_slice, B_slice, self.num_envs))
-            return self.MiniBatch(**contents, hidden_states=None, masks=None)
+            return self._GatheredBatch(**contents, hidden_states=None, masks=None)
         index = self._index_trajectories(T_slice, B_slice, padded_B_slice, prev_done_mask)
         contents = self._gather(
             lambda buffer: buffer[T_slice, B_slice].contiguous(),
@@ -335,7 +340,7 @@ class RolloutStorage:
         )
         hidden_states = self._first_hidden_states(index, T_slice, B_slice)
         masks = index.masks if self.trajectory_capacity is None else index.position
-        return self.MiniBatch(**contents, hidden_states=hidden_states, masks=masks)
+        return self._GatheredBatch(**contents, hidden_states=hidden_states, masks=masks)
 
     def _gather(self, select: Select, select_padded: Select | None = None) -> dict[str, Any]:
         """Apply `select` to the buffer of every mini-batch field, or `select_padded` to those held as trajectories."""

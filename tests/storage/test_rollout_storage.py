@@ -1,4 +1,5 @@
 import pickle
+from collections import namedtuple
 
 import pytest
 import torch
@@ -215,6 +216,38 @@ def test_a_subclass_only_declares_its_extra_field():
     batch = next(storage.recurrent_mini_batch_generator(1, 1))
     assert batch.commands.shape == (*batch.masks.shape, 2)
     assert not hasattr(RolloutStorage.Transition(), "commands")
+
+
+class AgeStorage(RolloutStorage):
+    """The same by hand, as clients of older libraries write it: own types, and the hook that fills them."""
+
+    class Transition(RolloutStorage.Transition):
+        def __init__(self):
+            super().__init__()
+            self.ages = None
+
+    MiniBatch = namedtuple("MiniBatch", [*RolloutStorage.MiniBatch._fields, "ages"])
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.ages = torch.zeros(self.num_transitions_per_env, self.num_envs, 1)
+
+    def add_transitions(self, transition):
+        self.ages[self.step].copy_(transition.ages)
+        super().add_transitions(transition)
+
+    def get_minibatch_from_indices(self, T_slice, B_slice, padded_B_slice=None, prev_done_mask=None):
+        batch = super().get_minibatch_from_indices(T_slice, B_slice, padded_B_slice, prev_done_mask)
+        return self.MiniBatch(*batch, self.ages[T_slice, B_slice])
+
+
+def test_a_subclass_may_extend_the_mini_batch_in_the_hook():
+    storage = AgeStorage(NUM_ENVS, NUM_STEPS, [OBS_DIM], None, [NUM_ACTIONS])
+    fill(storage, NUM_STEPS, extra=lambda step: {"ages": torch.full((NUM_ENVS, 1), float(step))})
+    batch = next(storage.mini_batch_generator(1, 1))
+    assert sorted(batch.ages[:, 0].tolist()) == sorted([*range(NUM_STEPS)] * NUM_ENVS)
+    batch = next(storage.recurrent_mini_batch_generator(1, 1))
+    assert torch.equal(batch.ages, storage.ages)
 
 
 @pytest.mark.parametrize("cls", [RolloutStorage, AmpRolloutStorage, CommandStorage])
