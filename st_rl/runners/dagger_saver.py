@@ -62,7 +62,7 @@ class DaggerSaver(DemonstrationSaver):
         self.update_times_scale = update_times_scale
         self.action_sample_std = float(action_sample_std)
         self.log_to_tensorboard = log_to_tensorboard
-        self.training_policy_iteration = 0
+        self.training_policy_iteration = self.policy_iteration = 0
         self.rollout_episode_infos: list[dict[str, Any]] = []
         self.tb_writer: Any = _make_writer(self.training_policy_logdir, self.save_dir) if log_to_tensorboard else None
         # The student, built when collection starts; its folder may not exist before.
@@ -225,7 +225,7 @@ class DaggerSaver(DemonstrationSaver):
                 self.tb_writer.add_scalar(tag, value, self.training_policy_iteration)
         if scalars:
             rows = [(tag, f"{value:.4f}") for tag, value in scalars.items()]
-            self._console.show(f"Student at iteration {self.policy_iteration or 0}", rows, width=80, pad=35)
+            self._console.show(f"Student at iteration {self.policy_iteration}", rows, width=80, pad=35)
         self.training_policy_iteration += 1
         self.rollout_episode_infos = []
         super().print_log()

@@ -273,6 +273,18 @@ class TestSurface:
         saver.print_log()
         assert saver.training_policy_iteration == 1
 
+    def test_a_student_built_by_an_override_starts_at_iteration_0(self, tmp_path):
+        class OwnStudent(DaggerSaver):
+            def build_training_policy(self):
+                self.training_policy = EchoPolicy()
+
+        settings = {"rollout_storage_length": 5, "min_timesteps": 20, "min_episodes": 0}
+        env = RecordingEnv(num_envs=4)
+        saver = OwnStudent(env, EchoPolicy(), tmp_path / "data", training_policy_logdir=tmp_path, **settings)
+        saver.collect_and_save()
+        assert saver.use_teacher_act_mask.all()  # "exp" is 1 at iteration 0
+        assert saver.total_timesteps == 20
+
     def test_by_hand(self, student, tmp_path):
         env = RecordingEnv(num_envs=4)
         saver = make_saver(student, tmp_path / "data", env, teacher_act_prob="exp")
