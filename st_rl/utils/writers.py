@@ -62,19 +62,25 @@ class SafeWriter:
         """End the runs of remote services and close the files."""
         self._forward("close")
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Any other method that one of the writers has, such as `add_histogram`."""
+    def __getattr__(self, name: str) -> Any:
+        """Any other method that one of the writers has, such as `add_histogram`, or the first one's attribute."""
         writers = self.__dict__.get("writers", {})
-        if not any(callable(getattr(writer, name, None)) for writer in writers.values()):
-            raise AttributeError(f"none of the writers {', '.join(writers)} has a method '{name}'")
+        found = [getattr(writer, name) for writer in writers.values() if hasattr(writer, name)]
+        if not found:
+            raise AttributeError(f"none of the writers {', '.join(writers)} has a method or attribute '{name}'")
+        if not callable(found[0]):
+            return found[0]
         return lambda *args, **kwargs: self._forward(name, *args, **kwargs)
 
-    def _forward(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Call the method on every writer that has it."""
-        for name, writer in self.writers.items():
-            function = getattr(writer, method, None)
-            if callable(function):
-                self._guards[name].call(method, function, *args, **kwargs)
+    def _forward(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the method on every writer that has it; returns what the first of them does."""
+        functions = {name: getattr(writer, method, None) for name, writer in self.writers.items()}
+        results = [
+            self._guards[name].call(method, function, *args, **kwargs)
+            for name, function in functions.items()
+            if callable(function)
+        ]
+        return results[0] if results else None
 
 
 def make_writer(name: str, log_dir: str | os.PathLike[str], cfg: Mapping[str, Any], flush_secs: int = 10) -> SafeWriter:

@@ -53,6 +53,15 @@ def test_tensorboard_and_csv_hold_what_was_logged(tmp_path, name):
     ]
 
 
+def test_the_writers_of_a_run_answer_as_its_logger_would(tmp_path):
+    writer = make_writer("tensorboard", str(tmp_path), {})
+    logger = writer.writers["tensorboard"]
+    assert writer.get_logdir() == str(tmp_path)
+    assert writer.file_writer is logger.file_writer
+    assert writer.flush() is None
+    writer.close()
+
+
 def test_tensorboardx_serves_where_tensorboard_is_missing(monkeypatch):
     class Other:
         pass
