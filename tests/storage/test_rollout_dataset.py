@@ -371,6 +371,17 @@ class TestContents:
         assert list(content) == ["actions", "observations"]
         assert content["observations"].tolist() == [[1.0, 0.0, 1.0]]
 
+    def test_an_overridden_assembling_takes_effect(self, tmp_path):
+        class Doubled(RolloutDataset):
+            def assemble_obs_components(self, traj_data):
+                traj_data = super().assemble_obs_components(traj_data)
+                return traj_data | {"observations": 2 * traj_data["observations"]}
+
+        write_trajectory(tmp_path, 0, (2,), observations=None, obs_a=np.array([[1.0], [3.0]], np.float32))
+        (tmp_path / "metadata.json").write_text('{"obs_segments": {"a": 1}, "obs_disassemble_mapping": {}}')
+        data = Doubled(tmp_path, 1, device="cpu", wait_seconds=0)
+        assert [float(batch.observation) for batch in data] == [2.0, 6.0]
+
     def test_all_frames_once(self, three):
         data = dataset(three, 2)
         data.get_batch()

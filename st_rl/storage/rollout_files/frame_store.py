@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,10 +61,10 @@ class FrameStore:
         # Nothing on the device before there is something to keep.
         self._frames = torch.zeros(num_envs, 0, 0)
 
-    def load(self, path: str, metadata: Mapping[str, Any]) -> LoadedFile:
-        """Read a file; `FrameFileError` for one that does not fit. Any thread may call it."""
+    def load(self, path: str, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames]) -> LoadedFile:
+        """Read a file, its components by `assemble`; `FrameFileError` if it does not fit. Any thread may call it."""
         identity = file_identity(path)
-        frames = read_complete_frames(path, metadata)
+        frames = read_complete_frames(path, metadata, assemble)
         others = {name: array for name, array in frames.items() if name not in FIELDS}
         return LoadedFile(self.pack(frames), others, identity)
 

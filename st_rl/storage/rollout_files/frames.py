@@ -6,7 +6,7 @@ import os
 import pickle
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -94,11 +94,14 @@ def assemble_observations(frames: dict[str, Any], metadata: Mapping[str, Any]) -
     return frames
 
 
-def read_complete_frames(path: StrPath, metadata: Mapping[str, Any]) -> Frames:
-    """The arrays of a file with its observations put together, where they were saved as components."""
+def read_complete_frames(
+    path: StrPath, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames] | None = None
+) -> Frames:
+    """The arrays of a file with its observations put together, by `assemble` if given, where they are components."""
     frames = read_frames(path)
-    has_components = "observations" not in frames and metadata.get("obs_disassemble_mapping") is not None
-    return assemble_observations(frames, metadata) if has_components else frames
+    if "observations" in frames or metadata.get("obs_disassemble_mapping") is None:
+        return frames
+    return assemble_observations(frames, metadata) if assemble is None else assemble(frames)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -295,7 +295,7 @@ class RolloutDataset(TrajectoryPool):
 
     def _load(self, path: str) -> LoadedFile:
         """Read a file; `FrameFileError` for one that holds no transitions like those of the others."""
-        return self._store.load(path, self.metadata)
+        return self._store.load(path, self.metadata, self.assemble_obs_components)
 
     def assemble_obs_components(self, traj_data: dict[str, Any]) -> dict[str, Any]:
         """Replace the components `obs_{name}` by `observations`: decompressed, in segment order; returns the same."""
