@@ -185,25 +185,27 @@ class ActorCritic(nn.Module):
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         self._lots = None
         mean = self.action_mean.detach()
-        if noise is None:
+        if not self._draws:
             return self.bounded(mean)
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
-        noise = noise if masks is None else unpad_trajectories(noise, masks)
+        if noise is None:
+            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device)
+        elif masks is not None and self.is_recurrent:
+            noise = unpad_trajectories(noise, masks)
         return self.bounded(mean + self.action_std.detach() * noise)
 
     def _cast_lots(self, observations: Tensor) -> Tensor | None:
-        """Draw all that is random in acting on `(..., O)`; returns what is for the actions `(..., A)`, if they draw.
+        """Where acting on `(..., O)` needs lots, draw them and what is for the actions, `(..., A)`, which is returned.
 
         At once: torch before 2.13 does not keep the order of several draws in compiled code (pytorch issue 181136).
         """
+        if self._num_lots == 0:
+            return None
         num_actions = self.num_actions if self._draws else 0
         width = self._num_lots + num_actions
-        if width == 0:
-            return None
         numbers = torch.randn(*observations.shape[:-1], width, dtype=observations.dtype, device=observations.device)
-        if self._num_lots > 0:
-            self._lots = numbers[..., num_actions:]
-        return numbers[..., :num_actions] if self._draws else None
+        self._lots = numbers[..., num_actions:]
+        return numbers[..., :num_actions]
 
     def reserve_lot(self, probability: float) -> int:
         """Ask for one more number a sample, if anything depends on it; the place of the number."""

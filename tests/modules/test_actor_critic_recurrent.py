@@ -273,6 +273,16 @@ def test_forward_and_evaluate_actions_leave_the_state_and_see_it(rnn_type):
     torch.testing.assert_close(policy.evaluate(obs), value)
 
 
+def test_a_seed_draws_for_padded_trajectories_what_torch_distributions_draws():
+    policy, dones = make(), torch.zeros(5, 4)
+    dones[1, 0] = dones[3, 2] = 1
+    padded, masks = split_and_pad_trajectories(torch.randn(5, 4, OBS), dones)
+    torch.manual_seed(3)
+    actions = policy.act(padded, masks=masks)
+    torch.manual_seed(3)
+    torch.testing.assert_close(actions, torch.distributions.Normal(policy.action_mean, policy.action_std).sample())
+
+
 def test_act_inference_steps_the_actor_memory():
     policy = make("gru")
     obs = torch.randn(4, 5, OBS)

@@ -146,6 +146,18 @@ class TestEveryPolicy:
         with pytest.raises(AssertionError, match="no masks"):
             policy.act(obs, masks=torch.ones(6), inference=True)
 
+    def test_masks_and_hidden_states_are_nothing_to_a_policy_without_memory(self, name, options):
+        policy = make_policy(name, options)
+        if policy.is_recurrent:
+            pytest.skip("has a memory")
+        obs, critic_obs = observations(4, 3)
+        masks = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 1, 0], [0, 1, 0]]).bool()
+        torch.manual_seed(3)
+        expected = policy.act(obs)
+        torch.manual_seed(3)
+        assert torch.equal(policy.act(obs, masks=masks, hidden_states="anything"), expected)
+        assert policy.evaluate(critic_obs, masks=masks, hidden_states="anything").shape == (4, 3, 1)
+
     def test_saving_and_loading_gives_the_same_outputs(self, name, options, tmp_path):
         policy, other = make_policy(name, options), make_policy(name, options, seed=1)
         obs, critic_obs = observations(6)
