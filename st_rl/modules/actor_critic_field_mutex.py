@@ -114,7 +114,9 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         stop = self._place("proprioception").stop
         ratios = torch.stack([self._ratio(index).reciprocal() for index in range(len(self.submodules))])
         recovered = observations.clone()
-        recovered[..., stop - self.num_actions : stop] *= policy_selection.to(ratios.dtype) @ ratios
+        # Nothing is changed where none is selected.
+        factors = torch.where(policy_selection[..., None] > 0, ratios, 1.0).prod(dim=-2)
+        recovered[..., stop - self.num_actions : stop] *= factors
         return recovered
 
     def override_cmd_vel(self, observations: Tensor, policy_selection: Tensor) -> Tensor:

@@ -202,6 +202,14 @@ class TestLastAction:
             expected[robot, LAST_ACTION] *= torch.tensor([0.4, 0.2, 0.1]) / SCALES[i]
         torch.testing.assert_close(seen, expected)
 
+    def test_stays_where_nobody_is_selected(self, folders):
+        policy, obs = make(folders, env_action_scale=0.9), engaged([0, 1, 4])
+        selection = policy.get_policy_selection(obs)
+        selection[1] = False
+        seen = policy.recover_last_action(obs, selection)
+        assert torch.equal(seen[1], obs[1])
+        assert not torch.equal(seen[2], obs[2])
+
     def test_stays_without_proprioception(self, folders):
         policy = make(folders, obs_segments={"engaging_block": 9, "rest": 18})
         obs = engaged([0, 3])
