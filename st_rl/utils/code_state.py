@@ -11,20 +11,25 @@ from st_rl.utils.log import logger
 _TIMEOUT_S = 60.0
 
 
-def store_code_state(logdir: StrPath | None, repositories: Iterable[StrPath]) -> list[str]:
+def store_code_state(logdir: StrPath | None, repositories: StrPath | Iterable[StrPath]) -> list[str]:
     """Write `logdir/git/{repository}.diff` for the git repository around each path; return the paths written now.
 
-    Whatever cannot be recorded (no git, no repository, no commit, no room) is reported and skipped: a training never
-    stops here.
+    `repositories` is one path or several. Whatever cannot be recorded (no git, no repository, no commit, no room) is
+    reported and skipped: a training never stops here.
     """
     if logdir is None:
         return []
     folder = Path(logdir) / "git"
     written: list[str] = []
     names: dict[str, Path] = {}
-    for repository in repositories:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        logger.warning("code state is not recorded: %s", error)
+        return []
+    for repository in [repositories] if isinstance(repositories, str | os.PathLike) else repositories:
         try:
-            root = Path(_git(_folder_of(repository), "rev-parse", "--show-toplevel").decode().strip())
+            root = Path(os.fsdecode(_git(_folder_of(repository), "rev-parse", "--show-toplevel").rstrip(b"\n")))
             if root in names.values():
                 continue
             name = _free_name(root.name, names)
@@ -33,10 +38,9 @@ def store_code_state(logdir: StrPath | None, repositories: Iterable[StrPath]) ->
             if path.exists():
                 continue
             text = _describe(root)
-            folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as temporary:
                 temporary.write_bytes(text)
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, subprocess.SubprocessError, TypeError, ValueError) as error:
             logger.warning("code state of %s is not recorded: %s", repository, _reason(error))
             continue
         written.append(str(path))

@@ -1,4 +1,5 @@
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_what_cannot_be_recorded_is_reported_and_skipped(tmp_path, caplog):
     paths = store_code_state(tmp_path / "run", [tmp_path / "plain", tmp_path / "missing" / "x.py", empty, good])
     assert paths == [str(tmp_path / "run" / "git" / "good.diff")]
     assert len(caplog.records) == 3
+
+
+def test_what_is_no_path_is_reported_and_skipped_too(tmp_path, caplog):
+    """A package without a file, a namespace package say, has None as its `__file__`."""
+    good = repository(tmp_path / "good")
+    paths = store_code_state(tmp_path / "run", [None, "a\0b", good])  # pyright: ignore[reportArgumentType]
+    assert paths == [str(tmp_path / "run" / "git" / "good.diff")]
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_one_path_is_one_repository(tmp_path, kind):
+    repo = repository(tmp_path / "my_robot")
+    assert store_code_state(tmp_path / "run", kind(repo)) == [str(tmp_path / "run" / "git" / "my_robot.diff")]
+
+
+def test_the_folder_is_there_even_with_nothing_to_record(tmp_path):
+    (tmp_path / "plain").mkdir()
+    assert store_code_state(tmp_path / "run", [tmp_path / "plain"]) == []
+    assert (tmp_path / "run" / "git").is_dir()
 
 
 def test_missing_git_and_unwritable_folder_never_raise(tmp_path, caplog, monkeypatch):
