@@ -101,9 +101,10 @@ class AMPDiscriminator(nn.Module):
 
     @torch.no_grad()
     def predict_style_reward(self, state: Tensor, task_reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Style, task and resulting reward `(N,)` of transitions `(N, Da)` with task rewards `(N,)`."""
+        """Style, task and resulting reward `(N,)` of transitions `(N, Da)` with task rewards `(N,)` or `(N, 1)`."""
         score = self(state).squeeze(-1)
         style = self.style_reward_coef * (1.0 - 0.25 * (score - 1.0).square()).clamp(min=0.0)
+        task_reward = task_reward.reshape(style.shape)
         return style, task_reward, self.combine_rewards(style, task_reward)
 
     def combine_rewards(self, style_reward: Tensor, task_reward: Tensor) -> Tensor:

@@ -153,6 +153,13 @@ class TestStyleReward:
         style, _, reward = discriminator.predict_style_reward(x, task)
         np.testing.assert_allclose(reward.numpy(), style.numpy() + np.arange(5.0))
 
+    def test_of_a_column_of_task_rewards_is_one_number_for_each_robot(self):
+        discriminator, x = make(task_reward_lerp=0.3), inputs(5)
+        task = torch.arange(5.0, dtype=torch.float64)
+        expected = discriminator.predict_style_reward(x, task)
+        rewards = discriminator.predict_style_reward(x, task.unsqueeze(-1))
+        assert all(torch.equal(reward, same) for reward, same in zip(rewards, expected))
+
     @pytest.mark.parametrize("mode", [True, False])
     def test_restores_the_mode_and_keeps_the_axis_of_one_robot(self, mode):
         discriminator = make().train(mode)
