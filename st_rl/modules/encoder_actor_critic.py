@@ -17,6 +17,7 @@ from st_rl.modules.encoders import (
     embedded_width,
     find_components,
     one_for_each,
+    same_by_name,
 )
 from st_rl.utils.segments import get_obs_slice, segment_width
 
@@ -73,13 +74,14 @@ class EncoderActorCriticMixin(_Policy):
         self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
         # Empty where the critic has no encoders of its own: it sees through the actor's, or with bare eyes.
         self.critic_encoders = nn.ModuleList()
-        if not self.shares_encoders and self.critic_encoder_component_names:
+        critic_names = [] if self.shares_encoders else as_names(self.critic_encoder_component_names)
+        if critic_names:
+            if critic_encoder_class_name is None:
+                critic_encoder_class_name = same_by_name(critic_names, encoder_class_name, names)
+            if critic_encoder_kwargs is None:
+                critic_encoder_kwargs = same_by_name(critic_names, encoder_kwargs or {}, names)
             self.critic_encoders = self.build_encoders(
-                self.critic_encoder_component_names,
-                encoder_class_name if critic_encoder_class_name is None else critic_encoder_class_name,
-                self.critic_encoder_obs_slices,
-                encoder_kwargs if critic_encoder_kwargs is None else critic_encoder_kwargs,
-                size,
+                critic_names, critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs, size
             )
 
     @property

@@ -52,6 +52,15 @@ def one_for_each(names: Sequence[str], value: Setting | Sequence[Setting], setti
     return list(value)
 
 
+def same_by_name(
+    names: Sequence[str], value: Setting | Sequence[Setting], given_names: Sequence[str]
+) -> Setting | Sequence[Setting]:
+    """A setting that was given for other names: entries of a list follow their names, if those are among them."""
+    if not isinstance(value, list | tuple) or len(value) != len(given_names) or not set(names) <= set(given_names):
+        return value
+    return [value[given_names.index(name)] for name in names]
+
+
 def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
     """The shape of a component that is an image; ValueError when it is not `(C, H, W)`."""
     if not isinstance(shape, Iterable) or len(tuple(shape)) != 3:

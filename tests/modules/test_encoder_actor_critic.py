@@ -72,6 +72,16 @@ def test_the_encoders_of_the_critic_are_like_those_of_the_actor_unless_told():
     assert not torch.equal(policy.critic_encoders[0].head.model[0].weight, policy.encoders[0].head.model[0].weight)
 
 
+@pytest.mark.parametrize("names", [["pose", "depth"], ["depth", "pose"], ["depth"], ["pose"]])
+def test_encoders_of_the_critic_are_by_default_like_the_actors_of_the_same_components(names):
+    policy = make_policy("EncoderActorCritic", "cnn and mlp, shared", critic_encoder_component_names=names)
+    actors = policy.encoders_by_component()
+    for name, encoder in policy.encoders_by_component(critic=True).items():
+        assert encoder is not actors[name]
+        shapes = [[value.shape for value in module.state_dict().values()] for module in (encoder, actors[name])]
+        assert shapes[0] == shapes[1]
+
+
 def test_a_critic_without_encoders_sees_the_raw_observation():
     policy = make_policy("EncoderActorCritic", "mlp")
     _, critic_obs = observations(6)
