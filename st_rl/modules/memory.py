@@ -35,6 +35,11 @@ class Memory(nn.Module):
     def forward(self, input: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
         """Step mode `(N, D) -> (N, H)`, or batch mode `(T, K, D) -> (T, K, H)`, unpadded to `(T, B, H)` with masks."""
         if hidden_states is not None or masks is not None or input.dim() == 3:
+            if input.dim() != 3:
+                raise ValueError(
+                    f"with masks or hidden_states the input is trajectories (T, K, D), got {tuple(input.shape)}: give "
+                    "it a time axis, or leave both out for a step from the memory's own state"
+                )
             output, _ = self.rnn(input, _as_rnn_state(hidden_states))
             return output if masks is None else unpad_trajectories(output, masks)
         output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(self._state_for(input)))
@@ -113,7 +118,15 @@ def memories_kept(policy: nn.Module) -> Iterator[None]:
 
 def _as_rnn_state(state: Any) -> Any:
     """The form torch's networks take: a tensor or a plain pair."""
-    return tuple(state) if isinstance(state, tuple) else state
+    if not isinstance(state, tuple):
+        return state
+    for leaf in state:
+        if not isinstance(leaf, Tensor):
+            raise TypeError(
+                f"a memory takes a tensor or a pair of them as hidden_states, got {type(state).__name__}: give the "
+                "field `actor` of the policy's get_hidden_states() to act(), and `critic` to evaluate()"
+            )
+    return tuple(state)
 
 
 def _ordinary(leaf: Tensor) -> Tensor:

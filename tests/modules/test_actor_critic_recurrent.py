@@ -208,6 +208,18 @@ def test_settling_moves_the_state_and_changes_nothing(rnn_type):
     assert not leaves(policy.memory_a.hidden_states)[0].is_inference()
 
 
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_a_step_with_what_belongs_to_trajectories_is_refused_with_the_remedy(rnn_type):
+    policy, obs = make(rnn_type), torch.randn(4, OBS)
+    policy.act(obs)
+    states = policy.get_hidden_states()
+    for settings in ({"hidden_states": states.actor}, {"masks": torch.ones(4, 1, dtype=torch.bool)}):
+        with pytest.raises(ValueError, match="time axis"):
+            policy.act(obs, **settings)
+    with pytest.raises(TypeError, match="`actor`"):
+        policy.act(obs.unsqueeze(0), hidden_states=states)
+
+
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
