@@ -175,7 +175,8 @@ def _expert_batches(expert_loader: Any, num_batches: int, batch_size: int) -> It
     dataset = getattr(expert_loader, "dataset", expert_loader)
     if callable(getattr(dataset, "feed_forward_generator_amp", None)):
         return dataset.feed_forward_generator_amp(batch_size)
-    return dataset.feed_forward_generator(num_batches, batch_size)
+    source = dataset if callable(getattr(dataset, "feed_forward_generator", None)) else expert_loader
+    return source.feed_forward_generator(num_batches, batch_size)
 
 
 def _as_arrays(batch: Tensor | Sequence[Tensor]) -> list[np.ndarray]:

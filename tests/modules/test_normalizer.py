@@ -358,9 +358,13 @@ def test_update_normalizer_takes_the_classes_of_this_library():
     assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
 
 
-def test_update_normalizer_with_plain_generators():
+@pytest.mark.parametrize("whose", ["dataset", "loader"])
+def test_update_normalizer_with_plain_generators(whose):
     normalizer = Normalizer(2)
-    loader = SimpleNamespace(batch_size=8, dataset=PlainSource(4.0, 0))
+    source = PlainSource(4.0, 0)
+    loader = SimpleNamespace(batch_size=8, dataset=source)
+    if whose == "loader":
+        loader = SimpleNamespace(batch_size=8, dataset=[1], feed_forward_generator=source.feed_forward_generator)
     normalizer.update_normalizer(PlainSource(0.0, num_samples=24), loader)
     # three batches, each with 8 rows of 0, 1, 4 and 5
     assert normalizer.count == pytest.approx(3 * 32 + 1e-4)
