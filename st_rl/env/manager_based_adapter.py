@@ -1,0 +1,192 @@
+"""Lets the runners train on environments of Isaac Lab and mjlab."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from st_rl.env.vec_env import VecEnv
+from st_rl.utils.log import logger
+
+ACTOR_GROUPS = ("policy", "actor")
+"""What Isaac Lab and mjlab call the observations of the actor."""
+
+
+class ManagerBasedVecEnv(VecEnv):
+    """An environment of Isaac Lab or mjlab seen as a `VecEnv`.
+
+    It is whatever steps all robots at once with `reset() -> (observations, extras)` and `step(actions) ->
+    (observations, rewards, terminated, truncated, extras)`, where observations are groups by name. The terms of a group
+    become `obs_segments`, so that encoders, estimators and symmetry find them by name. Episodes that the clock ends
+    are time-outs, unless the task has a finite horizon.
+
+    Args:
+        env: the environment, with or without gymnasium's wrappers around it; this object then owns it.
+        clip_actions: the largest size of an action; `None` leaves actions alone.
+        actor_group: the group that the actor sees; `policy` or `actor` by default.
+        critic_group: the group that the critic sees; without one of this name it sees what the actor sees.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        clip_actions: float | None = None,
+        actor_group: str | None = None,
+        critic_group: str = "critic",
+    ) -> None:
+        self.env = env
+        self.clip_actions = clip_actions
+        inner = self.unwrapped
+        self.num_envs = int(inner.num_envs)
+        self.device = torch.device(inner.device)
+        self.max_episode_length = int(inner.max_episode_length)
+        self.num_actions = _num_actions(inner)
+        observation, _ = env.reset()
+        self._actor_group = _find_actor_group(observation, actor_group)
+        self._critic_group = critic_group if critic_group in observation else None
+        self._groups = self._read(observation)
+        self.num_obs = self._groups["policy"].shape[1]
+        self.num_privileged_obs = self._groups["critic"].shape[1] if self._critic_group else None
+        self.obs_segments = _find_segments(inner, self._actor_group, observation)
+        if self._critic_group:
+            self.critic_obs_segments = _find_segments(inner, self._critic_group, observation)
+        self.extras: dict[str, Any] = {}
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment inside of all wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    @property
+    def cfg(self) -> Any:
+        """The configuration of the environment."""
+        return getattr(self.unwrapped, "cfg", None)
+
+    @property
+    def render_mode(self) -> str | None:
+        """The render mode of the environment."""
+        return getattr(self.env, "render_mode", None)
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Steps of each running episode `(N,)`; the environment's own, which may be set."""
+        return self.unwrapped.episode_length_buf
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.unwrapped.episode_length_buf = value
+
+    def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return the observation `(N, O)` that the last step or reset delivered, and its groups."""
+        return self._groups["policy"], {"observations": self._groups}
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Reset all robots."""
+        observation, _ = self.env.reset(*args, **kwargs)
+        self._groups = self._read(observation)
+        return self.get_observations()
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Apply actions `(N, A)` and return `(obs (N, O), rewards (N,), dones (N,) bool, infos)`."""
+        if self.clip_actions is not None:
+            actions = actions.clamp(-self.clip_actions, self.clip_actions)
+        observation, rewards, terminated, truncated, extras = self.env.step(actions)
+        terminated, truncated = terminated.bool(), truncated.bool()
+        self._groups = self._read(observation)
+        obs, infos = self.get_observations()
+        infos = {**extras, **infos}
+        if not getattr(self.cfg, "is_finite_horizon", False):
+            infos["time_outs"] = truncated & ~terminated
+        self.extras = infos
+        return obs, rewards, terminated | truncated, infos
+
+    def render(self) -> Any:
+        """Return what the environment renders."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _read(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+        """The groups of an observation: those of actor and critic as `policy` and `critic`, `(N, O)` each."""
+        groups = {**observation, "policy": _as_rows(observation[self._actor_group])}
+        if self._critic_group:
+            groups["critic"] = _as_rows(observation[self._critic_group])
+        return groups
+
+
+def make_mjlab(
+    task_id: str, num_envs: int | None = None, device: torch.device | str = "cpu", seed: int | None = None
+) -> ManagerBasedVecEnv:
+    """Make a task of mjlab by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with the clipping it asks for.
+
+    Args:
+        task_id: one of the tasks that mjlab, and what is imported before, has registered.
+        num_envs: number of robots; the task's own number by default.
+        device: where robots are simulated.
+        seed: of the task's random numbers.
+    """
+    try:
+        import mjlab.tasks  # noqa: F401  # pyright: ignore[reportMissingImports]  # registers its tasks
+        from mjlab.envs import ManagerBasedRlEnv  # pyright: ignore[reportMissingImports]
+        from mjlab.tasks.registry import (  # pyright: ignore[reportMissingImports]
+            list_tasks,
+            load_env_cfg,
+            load_rl_cfg,
+        )
+    except ImportError as error:
+        raise ImportError('tasks of mjlab need the package: pip install "st_rl[mjlab]"') from error
+    if task_id not in list_tasks():
+        raise ValueError(f"mjlab has no task '{task_id}'; it has: {', '.join(list_tasks())}")
+    cfg = load_env_cfg(task_id)
+    if num_envs is not None:
+        cfg.scene.num_envs = num_envs
+    if seed is not None:
+        cfg.seed = seed
+    env = ManagerBasedRlEnv(cfg=cfg, device=str(device))
+    return ManagerBasedVecEnv(env, clip_actions=load_rl_cfg(task_id).clip_actions)
+
+
+def _num_actions(env: Any) -> int:
+    """The width of an action; environments without managers say it by their space."""
+    manager = getattr(env, "action_manager", None)
+    return int(math.prod(env.single_action_space.shape) if manager is None else manager.total_action_dim)
+
+
+def _find_actor_group(observation: Any, asked: str | None) -> str:
+    """The name of the group that the actor sees; ValueError or TypeError that say what there is."""
+    if not isinstance(observation, Mapping):
+        raise TypeError(
+            f"reset() returned a {type(observation).__name__} instead of observation groups by name; wrap it in "
+            "GymnasiumVecEnv, or derive it from VecEnv"
+        )
+    for name in ACTOR_GROUPS if asked is None else (asked,):
+        if name in observation:
+            return name
+    known = ", ".join(map(str, observation))
+    wanted = " or ".join(f"'{name}'" for name in (ACTOR_GROUPS if asked is None else (asked,)))
+    raise ValueError(f"the environment has no observation group {wanted}; say actor_group=..., one of: {known}")
+
+
+def _as_rows(group: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """A group `(N, ...)`, or its terms side by side, as `(N, O)`."""
+    if isinstance(group, Mapping):
+        return torch.cat([term.flatten(1) for term in group.values()], dim=1)
+    return group.flatten(1)
+
+
+def _find_segments(env: Any, group: str, observation: Mapping[str, Any]) -> dict[str, int | tuple[int, ...]] | None:
+    """The terms of a group in their order, name -> shape; None where they are not known or not one after the other."""
+    manager = getattr(env, "observation_manager", None)
+    if manager is None:
+        return None
+    delivered, names = observation[group], manager.active_terms[group]
+    shapes = [tuple(map(int, shape)) for shape in manager.group_obs_term_dim[group]]
+    # Terms of several axes that were joined along the last one take turns in a flat row.
+    takes_turns = not isinstance(delivered, Mapping) and delivered.dim() > 2 and len(names) > 1
+    if takes_turns or sum(math.prod(shape) for shape in shapes) != _as_rows(delivered).shape[1]:
+        logger.info(f"the terms of the observation group '{group}' are not one after the other: no segments")
+        return None
+    return {name: shape if len(shape) > 1 else math.prod(shape) for name, shape in zip(names, shapes)}

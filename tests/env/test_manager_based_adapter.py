@@ -1,0 +1,158 @@
+"""Environments of Isaac Lab and mjlab, here by a stand-in with their managers, are `VecEnv`s that can be trained on."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from st_rl.env import ManagerBasedVecEnv, check_env, make_mjlab
+from st_rl.runners import build_runner
+
+NUM_ENVS, LIMIT = 6, 9
+TERMS = {"joint_pos": (4,), "command": (2,)}
+PRIVILEGED = {**TERMS, "scan": (2, 3)}
+
+
+class Managed:
+    """Robots that should do what they are told (the command), with the interface of Isaac Lab and mjlab."""
+
+    def __init__(self, actor="policy", critic="critic", joined=True, finite=False, num_envs=NUM_ENVS):
+        self.unwrapped = self
+        self.cfg = SimpleNamespace(is_finite_horizon=finite)
+        self.num_envs, self.device, self.max_episode_length = num_envs, "cpu", LIMIT
+        self.action_manager = SimpleNamespace(total_action_dim=2)
+        self.terms = {actor: TERMS, **({critic: PRIVILEGED} if critic else {})}
+        self.observation_manager = SimpleNamespace(
+            active_terms={group: list(terms) for group, terms in self.terms.items()},
+            group_obs_term_dim={group: list(terms.values()) for group, terms in self.terms.items()},
+        )
+        self.joined = joined
+        self.generator = torch.Generator().manual_seed(0)
+        self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long)
+        self.received = []
+
+    def observe(self):
+        self.command = torch.rand(self.num_envs, 2, generator=self.generator) - 0.5
+        values = {
+            name: torch.randn(self.num_envs, *shape, generator=self.generator) for name, shape in PRIVILEGED.items()
+        }
+        values["command"] = self.command
+        groups = {group: {name: values[name] for name in terms} for group, terms in self.terms.items()}
+        if not self.joined:
+            return groups
+        return {group: torch.cat([v.flatten(1) for v in terms.values()], dim=1) for group, terms in groups.items()}
+
+    def reset(self, seed=None):
+        self.episode_length_buf.zero_()
+        return self.observe(), {"log": {}}
+
+    def step(self, actions):
+        self.received.append(actions)
+        rewards = -(actions - self.command).square().sum(dim=1)
+        self.episode_length_buf += 1
+        truncated = self.episode_length_buf >= LIMIT
+        # The first robot falls when the clock strikes, too.
+        terminated = truncated & (torch.arange(self.num_envs) == 0)
+        self.episode_length_buf[truncated] = 0
+        return self.observe(), rewards, terminated, truncated, {"log": {"Episode/falls": terminated.float().mean()}}
+
+
+@pytest.mark.parametrize("actor", ["policy", "actor"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_it_keeps_the_contract(actor, joined):
+    env = ManagerBasedVecEnv(Managed(actor, joined=joined))
+    assert check_env(env) == []
+    assert (env.num_envs, env.num_obs, env.num_privileged_obs, env.num_actions) == (NUM_ENVS, 6, 12, 2)
+    assert (env.max_episode_length, env.device) == (LIMIT, torch.device("cpu"))
+    assert env.obs_segments == {"joint_pos": 4, "command": 2}
+    assert env.critic_obs_segments == {"joint_pos": 4, "command": 2, "scan": (2, 3)}
+    obs, extras = env.reset()
+    # What the actor sees begins what the critic sees; nothing is drawn anew when one looks again.
+    assert torch.equal(obs, extras["observations"]["critic"][:, :6])
+    assert torch.equal(env.get_observations()[0], obs)
+    assert torch.equal(obs[:, 4:], env.unwrapped.command)
+
+
+def test_time_outs_are_those_that_did_not_fall_and_none_if_the_horizon_is_finite():
+    env = ManagerBasedVecEnv(Managed())
+    for _ in range(LIMIT):
+        _, _, dones, infos = env.step(torch.zeros(NUM_ENVS, 2))
+    assert dones.all()
+    assert infos["time_outs"].tolist() == [False] + [True] * (NUM_ENVS - 1)
+    assert infos["log"]["Episode/falls"] == pytest.approx(1 / NUM_ENVS)
+    env = ManagerBasedVecEnv(Managed(finite=True))
+    assert "time_outs" not in env.step(torch.zeros(NUM_ENVS, 2))[3]
+
+
+def test_actions_are_clipped_on_request_and_the_callers_stay():
+    actions = torch.full((NUM_ENVS, 2), 3.0)
+    for clip, expected in ((None, 3.0), (1.5, 1.5)):
+        env = ManagerBasedVecEnv(Managed(), clip_actions=clip)
+        env.step(actions)
+        assert (env.env.received[0] == expected).all()
+    assert (actions == 3.0).all()
+
+
+def test_the_episode_length_is_the_environments_own():
+    env = ManagerBasedVecEnv(Managed())
+    env.episode_length_buf = torch.full((NUM_ENVS,), 5)
+    assert env.env.episode_length_buf.tolist() == [5] * NUM_ENVS
+
+
+def test_without_a_critic_group_the_critic_sees_what_the_actor_sees():
+    env = ManagerBasedVecEnv(Managed(critic=None))
+    assert env.num_privileged_obs is None
+    assert "critic" not in env.get_observations()[1]["observations"]
+    assert check_env(env) == []
+
+
+def test_an_environment_without_managers_has_no_segments():
+    managed = Managed()
+    del managed.observation_manager, managed.action_manager
+    managed.single_action_space = SimpleNamespace(shape=(2,))
+    env = ManagerBasedVecEnv(managed)
+    assert env.obs_segments is None
+    assert env.num_actions == 2
+
+
+def test_terms_that_take_turns_in_a_row_are_no_segments():
+    managed = Managed(critic=None)
+    managed.terms = {"policy": {"joint_pos": (3, 4), "command": (3, 2)}}
+    managed.observation_manager.group_obs_term_dim = {"policy": [(3, 4), (3, 2)]}
+    managed.observe = lambda: {"policy": torch.zeros(NUM_ENVS, 3, 6)}
+    env = ManagerBasedVecEnv(managed)
+    assert env.num_obs == 18
+    assert env.obs_segments is None
+
+
+def test_another_group_is_named_and_an_unknown_one_lists_what_there_is():
+    assert ManagerBasedVecEnv(Managed("proprioception"), actor_group="proprioception").num_obs == 6
+    with pytest.raises(ValueError, match=r"no observation group 'policy' or 'actor'; say actor_group=.*: legs, critic"):
+        ManagerBasedVecEnv(Managed("legs"))
+    managed = Managed()
+    managed.reset = lambda: (torch.zeros(NUM_ENVS, 6), {})
+    with pytest.raises(TypeError, match="Tensor instead of observation groups"):
+        ManagerBasedVecEnv(managed)
+
+
+def test_robots_learn_to_do_what_they_are_told():
+    torch.manual_seed(0)
+    env = ManagerBasedVecEnv(Managed("actor", num_envs=64))
+    config = {
+        "num_steps_per_env": 16,
+        "policy": {"actor_hidden_dims": [32], "critic_hidden_dims": [32], "init_noise_std": 0.3},
+        "algorithm": {"num_learning_epochs": 8, "num_mini_batches": 2, "learning_rate": 3e-3, "gamma": 0.0},
+    }
+    runner = build_runner("OnPolicyRunner", env, config, None, "cpu")
+    runner.learn(25, init_at_random_ep_len=True)
+    obs, _ = env.reset()
+    error = runner.get_inference_policy()(obs) - env.unwrapped.command
+    assert error.norm(dim=1).mean() < 0.4 * env.unwrapped.command.norm(dim=1).mean()
+
+
+def test_without_mjlab_the_message_names_the_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "mjlab", None)
+    with pytest.raises(ImportError, match=r'pip install "st_rl\[mjlab\]"'):
+        make_mjlab("Mjlab-Velocity-Flat-Unitree-Go1")
