@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     saved = SavedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         make_writable(run.path)
-        return _play_gymnasium(saved, checkpoint, options)
+        return _play_rendered(saved, checkpoint, options)
     if options.viewer:
         return _open_viewer(saved, checkpoint, options)
     make_writable(run.path)
@@ -156,8 +156,8 @@ def _open_viewer(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int
             return 0
 
 
-def _play_gymnasium(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int:
-    """Write a video of what a gymnasium environment renders."""
+def _play_rendered(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int:
+    """Write a video of what an environment of gymnasium or mjlab renders."""
     import torch
 
     from st_rl.env.utils import split_observations, split_step
@@ -169,11 +169,11 @@ def _play_gymnasium(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> 
     policy = saved.load_policy(env, checkpoint).policy
     fps = float(env.unwrapped.metadata.get("render_fps") or 30)
     video = saved.run.file(VIDEO_FILE)
-    frame = _gymnasium_frame(env)
+    frame = _rendered_frame(env)
     with torch.inference_mode(), open_video(video, frame.shape[1], frame.shape[0], fps) as writer:
         obs = split_observations(env.get_observations())[0]
         for _ in range(round(options.seconds * fps)):
-            writer.add(_gymnasium_frame(env))
+            writer.add(_rendered_frame(env))
             obs, _, _, dones, _ = split_step(env.step(policy(obs)))
             policy.reset(dones)
     env.close()
@@ -182,7 +182,7 @@ def _play_gymnasium(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> 
     return 0
 
 
-def _gymnasium_frame(env: Any) -> Any:
+def _rendered_frame(env: Any) -> Any:
     """The picture of the first environment, with even sides as videos need them."""
     try:
         frames = env.render()
@@ -192,5 +192,5 @@ def _gymnasium_frame(env: Any) -> Any:
         raise
     frame = frames[0] if isinstance(frames, (tuple, list)) else frames
     if frame is None:
-        raise CommandError("this environment of gymnasium renders no pictures (render_mode rgb_array)")
+        raise CommandError("this environment renders no pictures (render_mode rgb_array)")
     return frame[: frame.shape[0] & ~1, : frame.shape[1] & ~1]

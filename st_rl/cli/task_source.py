@@ -1,4 +1,4 @@
-"""Where environments come from: the built-in tasks, or gymnasium by `gym:ENV_ID`."""
+"""Where environments come from: the built-in tasks, gymnasium by `gym:ENV_ID`, or mjlab by `mjlab:TASK_ID`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from st_rl.cli.command_line import UsageError, unknown_name
 
-GYM_PREFIX = "gym:"
+GYM_PREFIX, MJLAB_PREFIX = "gym:", "mjlab:"
+FOREIGN_TASKS = (f"{GYM_PREFIX}ENV_ID", f"{MJLAB_PREFIX}TASK_ID")
+"""How tasks of others are written."""
 
 
 class TaskSource(ABC):
@@ -20,6 +22,8 @@ class TaskSource(ABC):
     """A dataclass; every field of it is an option of the command line."""
     training: dict[str, Any]
     """The default training configuration."""
+    is_judged: bool = True
+    """Whether snapshots are judged by episodes without noise; otherwise by the returns of the training."""
 
     @abstractmethod
     def make(self, config: Any, num_envs: int | None, device: str, seed: int) -> Any:
@@ -39,7 +43,7 @@ class BuiltInTask(TaskSource):
         from st_rl.sim.tasks import TASKS
 
         if name not in TASKS:
-            raise UsageError(f"{unknown_name('task', name, [*TASKS, 'gym:ENV_ID'])} (st-rl tasks describes them)")
+            raise UsageError(f"{unknown_name('task', name, [*TASKS, *FOREIGN_TASKS])} (st-rl tasks describes them)")
         self.name = name
         self.default_config = TASKS[name].cfg()
         self.training = TASKS[name].training_config()
@@ -122,9 +126,67 @@ class GymTask(TaskSource):
             raise
 
 
+@dataclass
+class MjlabConfig:
+    """How a task of mjlab is built; everything else is mjlab's own."""
+
+    num_envs: int = 4096
+    """Number of robots unless --num-envs says otherwise."""
+
+
+class MjlabTask(TaskSource):
+    """A task of mjlab, trained with the settings that mjlab has for it."""
+
+    # Its episodes are long, and each of their steps is many calls from Python.
+    is_judged = False
+
+    def __init__(self, name: str):
+        from st_rl.env.manager_based_adapter import find_mjlab_task
+
+        self.name = name
+        self.task_id = name.removeprefix(MJLAB_PREFIX)
+        try:
+            settings = find_mjlab_task(self.task_id).rl_cfg
+        except (ImportError, ValueError) as error:
+            raise UsageError(str(error)) from error
+        self.default_config = MjlabConfig()
+        self.training = _mjlab_training(settings)
+
+    def make(self, config: MjlabConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> Any:
+        """An environment to train in; `keywords` go to mjlab's environment."""
+        from st_rl.env.manager_based_adapter import make_mjlab
+
+        return make_mjlab(self.task_id, num_envs or config.num_envs, device, seed, **keywords)
+
+
+def _mjlab_training(settings: Any) -> dict[str, Any]:
+    """Our training configuration from mjlab's: the same networks and the same PPO."""
+    taken = (
+        *("num_learning_epochs", "num_mini_batches", "learning_rate", "schedule", "gamma", "lam", "entropy_coef"),
+        *("desired_kl", "max_grad_norm", "value_loss_coef", "use_clipped_value_loss", "clip_param"),
+    )
+    actor, critic = settings.actor, settings.critic
+    return {
+        "num_steps_per_env": settings.num_steps_per_env,
+        "max_iterations": settings.max_iterations,
+        "save_interval": settings.save_interval,
+        "empirical_normalization": actor.obs_normalization,
+        "policy": {
+            "actor_hidden_dims": list(actor.hidden_dims),
+            "critic_hidden_dims": list(critic.hidden_dims),
+            "activation": actor.activation,
+            "init_noise_std": (actor.distribution_cfg or {}).get("init_std", 1.0),
+        },
+        "algorithm": {name: getattr(settings.algorithm, name) for name in taken},
+    }
+
+
 def find_source(name: str) -> TaskSource:
     """The task of a name; UsageError for an unknown one."""
-    return GymTask(name) if name.startswith(GYM_PREFIX) else BuiltInTask(name)
+    for prefix, source in ((GYM_PREFIX, GymTask), (MJLAB_PREFIX, MjlabTask)):
+        if name.startswith(prefix):
+            return source(name)
+    return BuiltInTask(name)
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         cfg = entry.cfg()
         table.add_row(name, entry.summary, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
     table.add_row("gym:ENV_ID", "any environment of gymnasium, e.g. gym:Pendulum-v1", "", "16", "100")
+    table.add_row("mjlab:TASK_ID", "any task of mjlab, where it is installed", "", "4096", "")
     console = Console()
     console.print(table)
     console.print("st-rl train TASK trains one; st-rl train TASK --help lists all that can be set.", highlight=False)

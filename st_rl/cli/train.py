@@ -18,7 +18,7 @@ EnvConfig = TypeVar("EnvConfig")
 
 _HELP = """usage: st-rl train TASK [OPTIONS]
 
-Train a policy for a task. Tasks: {tasks}, or gym:ENV_ID for an environment of gymnasium.
+Train a policy for a task. Tasks: {tasks}, gym:ENV_ID for an environment of gymnasium, or mjlab:TASK_ID.
 
 st-rl train TASK --help lists all options of a task. The most useful:
   --minutes 2                       stop after two minutes
@@ -69,12 +69,13 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     name, rest = _split_task(arguments)
     if name is None:
+        from st_rl.cli.task_source import FOREIGN_TASKS
         from st_rl.sim.tasks import TASKS
 
         if not rest or set(rest) & {"-h", "--help"}:
             print(_HELP.format(tasks=", ".join(TASKS)))
             return 0 if rest else 2
-        raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join(TASKS)}, gym:ENV_ID")
+        raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *FOREIGN_TASKS])}")
     from st_rl.cli.task_source import find_source
 
     source = find_source(name)

@@ -104,7 +104,12 @@ def use_tensor_cores(device: str) -> None:
 
 
 def make_judge(source: TaskSource, config: Any, device: str) -> Any:
-    """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts."""
+    """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts.
+
+    None leaves it to the returns of the training.
+    """
+    if not source.is_judged:
+        return None
     from st_rl.sim.evaluation import EvaluationPlan, Judge, make_judged_task, random_numbers_kept
 
     robots, seconds = JUDGED_WALK["cuda" if device.startswith("cuda") else "cpu"]

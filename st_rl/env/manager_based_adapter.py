@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from st_rl.env.vec_env import VecEnv
+from st_rl.utils.config import unknown_name_message
 from st_rl.utils.log import logger
 
 ACTOR_GROUPS = ("policy", "actor")
@@ -118,7 +119,11 @@ class ManagerBasedVecEnv(VecEnv):
 
 
 def make_mjlab(
-    task_id: str, num_envs: int | None = None, device: torch.device | str = "cpu", seed: int | None = None
+    task_id: str,
+    num_envs: int | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
+    **kwargs: Any,
 ) -> ManagerBasedVecEnv:
     """Make a task of mjlab by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with the clipping it asks for.
 
@@ -127,26 +132,38 @@ def make_mjlab(
         num_envs: number of robots; the task's own number by default.
         device: where robots are simulated.
         seed: of the task's random numbers.
+        kwargs: further arguments of mjlab's environment, such as `render_mode`.
     """
+    task = find_mjlab_task(task_id)
+    if num_envs is not None:
+        task.env_cfg.scene.num_envs = num_envs
+    if seed is not None:
+        task.env_cfg.seed = seed
+    from mjlab.envs import ManagerBasedRlEnv  # pyright: ignore[reportMissingImports]
+
+    env = ManagerBasedRlEnv(cfg=task.env_cfg, device=str(device), **kwargs)
+    return ManagerBasedVecEnv(env, clip_actions=task.rl_cfg.clip_actions)
+
+
+class MjlabTaskCfg(NamedTuple):
+    """What mjlab knows of a task, in its own classes: copies, free to change."""
+
+    env_cfg: Any
+    """The environment."""
+    rl_cfg: Any
+    """How mjlab would train it with rsl_rl."""
+
+
+def find_mjlab_task(task_id: str) -> MjlabTaskCfg:
+    """The configurations of a task of mjlab; ValueError with all ids for an unknown one."""
     try:
         import mjlab.tasks  # noqa: F401  # pyright: ignore[reportMissingImports]  # registers its tasks
-        from mjlab.envs import ManagerBasedRlEnv  # pyright: ignore[reportMissingImports]
-        from mjlab.tasks.registry import (  # pyright: ignore[reportMissingImports]
-            list_tasks,
-            load_env_cfg,
-            load_rl_cfg,
-        )
+        from mjlab.tasks import registry  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('tasks of mjlab need the package: pip install "st_rl[mjlab]"') from error
-    if task_id not in list_tasks():
-        raise ValueError(f"mjlab has no task '{task_id}'; it has: {', '.join(list_tasks())}")
-    cfg = load_env_cfg(task_id)
-    if num_envs is not None:
-        cfg.scene.num_envs = num_envs
-    if seed is not None:
-        cfg.seed = seed
-    env = ManagerBasedRlEnv(cfg=cfg, device=str(device))
-    return ManagerBasedVecEnv(env, clip_actions=load_rl_cfg(task_id).clip_actions)
+    if task_id not in registry.list_tasks():
+        raise ValueError(unknown_name_message("task of mjlab", task_id, registry.list_tasks()))
+    return MjlabTaskCfg(registry.load_env_cfg(task_id), registry.load_rl_cfg(task_id))
 
 
 def _num_actions(env: Any) -> int:
