@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,4 +120,18 @@ def describe_policy(saved: SavedRun, env: Any, loaded: LoadedPolicy) -> dict[str
         "actuation": robot.actuation,
         "effort_limit": robot.effort_limit,
         **gains,
+        **_describe_clock(facts["obs_segments"], cfg),
+    }
+
+
+def _describe_clock(obs_segments: Mapping[str, Any], cfg: Any) -> dict[str, Any]:
+    """How a controller makes the gait clock that the policy sees, if it sees one: no sensor measures it."""
+    if "clock" not in obs_segments:
+        return {}
+    return {
+        "clock": {
+            "period_s": cfg.gait.period_s,
+            "values": "sin and cos of 2 pi t / period_s; zeros unless the norm of the command exceeds moving_threshold",
+            "moving_threshold": cfg.commands.moving_threshold,
+        }
     }

@@ -122,6 +122,50 @@ def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
     assert json.loads((run / "policy.json").read_text())["largest_difference"] <= 1e-5
 
 
+def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
+    from types import SimpleNamespace
+
+    import torch
+
+    from st_rl.cli.export import describe_policy
+    from st_rl.sim.tasks import make_task
+
+    settings = {
+        "gait.period_s": 0.7,
+        "noise.level": 0.0,
+        "commands.forward": (0.5, 0.5),
+        "commands.standing_share": 0.5,
+    }
+    env = make_task("quadruped-walk", num_envs=8, seed=2, **settings)
+    saved = SimpleNamespace(source=SimpleNamespace(name="quadruped-walk"))
+    facts = describe_policy(saved, env, SimpleNamespace(iteration=1))
+    scales, clock, default = (
+        facts["obs_scales"],
+        facts["clock"],
+        torch.tensor(facts["default_joint_pos"], dtype=torch.float32),
+    )
+    phase, action = env.phase.clone(), torch.full((8, 12), 0.1)  # the runs of a real controller may start anywhere
+    for _ in range(5):
+        obs, *_ = env.step(action)
+        phase = phase + facts["control_period_s"] / clock["period_s"]
+        walks = env.commands.norm(dim=1, keepdim=True) > clock["moving_threshold"]
+        angle = 2 * torch.pi * phase[:, None]
+        parts = {
+            "base_lin_vel": env.base_lin_vel * scales["lin_vel"],
+            "base_ang_vel": env.base_ang_vel * scales["ang_vel"],
+            "projected_gravity": env.projected_gravity,
+            "joint_pos": (env.joint_pos - default) * scales["joint_pos"],
+            "joint_vel": env.joint_vel * scales["joint_vel"],
+            "commands": env.commands * scales["commands"],
+            "actions": action,
+            "clock": torch.cat([angle.sin(), angle.cos()], dim=1) * walks,
+        }
+        made = torch.cat([parts[name] for name in facts["obs_segments"]], dim=1)
+        made = made.clamp(-facts["clip_observations"], facts["clip_observations"])
+        torch.testing.assert_close(made, obs, rtol=1e-4, atol=1e-4)
+    assert 0 < walks.sum() < 8
+
+
 def needs_rendering():
     pytest.importorskip("imageio_ffmpeg")
     from st_rl.sim.rendering import RenderingError, choose_gl
