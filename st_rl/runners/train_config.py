@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
 from st_rl.utils.config import remember_keys, report_unused_keys, unknown_name_message
+from st_rl.utils.log import logger
 from st_rl.utils.writers import LOGGERS
 
 # Keys of the runner's own part; those in the second group steer the client and are only carried along.
@@ -17,7 +18,7 @@ RUNNER_KEYS = frozenset(
 )
 CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
-    "class_name clip_actions obs_groups".split()
+    "class_name clip_actions obs_groups checkpoint resume_path init_member_classes".split()
 )
 remember_keys(RUNNER_KEYS | CLIENT_KEYS)
 
@@ -44,14 +45,18 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
     for part in ("policy", "algorithm", *(["runner"] if "runner" in config else [])):
         if not isinstance(config.get(part), Mapping):
             keys = ", ".join(sorted(map(str, config)))
-            raise ValueError(f"the training configuration has no '{part}' dictionary; its keys are: {keys}")
+            raise ValueError(
+                f"the training configuration has no '{part}' dictionary; its keys are: {keys}{_later_form(config)}"
+            )
     runner = dict(config["runner"]) if "runner" in config else config
     policy, algorithm = dict(config["policy"]), dict(config["algorithm"])
     strict = bool(runner.get("strict") or config.get("strict"))
     if strict:
         policy.setdefault("strict", True)
         algorithm.setdefault("strict", True)
+    _take_normalisation(policy, runner)
     _report_keys(config, runner, extra_keys, strict)
+    _report_groups(runner.get("obs_groups") or config.get("obs_groups"))
     _check_values(runner)
     return TrainConfig(
         runner,
@@ -60,6 +65,45 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
         algorithm.get("class_name") or runner.get("algorithm_class_name") or "PPO",
         policy.get("class_name") or runner.get("policy_class_name") or "ActorCritic",
     )
+
+
+def _later_form(config: Mapping[str, Any]) -> str:
+    """What to write instead of the parts `actor` and `critic` of rsl_rl 4 and later."""
+    if not isinstance(config.get("actor"), Mapping):
+        return ""
+    return (
+        ". 'actor' and 'critic' are how rsl_rl 4 and later write it; here: 'policy': {'class_name': 'ActorCritic', "
+        "'actor_hidden_dims': [...], 'critic_hidden_dims': [...], 'activation': ..., 'init_noise_std': ...}, and "
+        "'empirical_normalization': True for obs_normalization"
+    )
+
+
+def _take_normalisation(policy: dict[str, Any], runner: dict[str, Any]) -> None:
+    """Move rsl_rl's two switches of normalisation from the policy to the runner's one, which they override."""
+    switches = [policy.pop(f"{who}_obs_normalization", None) for who in ("actor", "critic")]
+    given = [bool(switch) for switch in switches if switch is not None]
+    if not given:
+        return
+    if any(given) and not all(given):
+        logger.warning(
+            "actor_obs_normalization and critic_obs_normalization differ; here they are one, and observations of both "
+            "are normalised. Write 'empirical_normalization': False beside 'policy' instead of them for none"
+        )
+    runner["empirical_normalization"] = any(given)
+
+
+def _report_groups(obs_groups: Any) -> None:
+    """Warn of observation groups that rsl_rl would join or choose otherwise than it is done here."""
+    if not isinstance(obs_groups, Mapping):
+        return
+    done_here = {"policy": (["policy"],), "actor": (["policy"],), "critic": (["critic"], ["policy"])}
+    for who, groups in obs_groups.items():
+        names = [groups] if isinstance(groups, str) else list(groups or [])
+        if who in done_here and names not in done_here[who]:
+            logger.warning(
+                f"obs_groups['{who}'] is {names}, but groups are not joined here: the actor sees the group 'policy', "
+                "the critic 'critic' if there is one, else 'policy'; let the environment deliver them so"
+            )
 
 
 def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: frozenset[str], strict: bool) -> None:

@@ -17,6 +17,12 @@ _CLIENT_KEYS = frozenset(
     "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size "
     "critic_encoder_class_name critic_encoder_kwargs rnd_cfg symmetry_cfg".split()
 )
+# Settings of rsl_rl that have no counterpart here: the value that asks for what is done anyway, and what is done.
+_RSL_RL_KEYS: dict[str, tuple[Any, str]] = {
+    "noise_std_type": ("scalar", "here one standard deviation for each action is learned, as with 'scalar'"),
+    "state_dependent_std": (False, "here one standard deviation for each action is learned, as with False"),
+    "normalize_advantage_per_mini_batch": (False, "here advantages are normalised over a rollout, as with False"),
+}
 
 _known_keys: set[str] = set(TOLERATED_KEYS | _CLIENT_KEYS)
 
@@ -89,9 +95,14 @@ def report_unused_keys(unused: Mapping[str, Any], owner: str, accepted: Iterable
     """
     accepted = set(accepted)
     foreign = sorted(key for key in unused if key in _known_keys and key not in TOLERATED_KEYS)
-    for key in sorted(set(unused) - _known_keys):
+    for key in sorted(set(without_nulls(unused)) - _known_keys):
+        if key in _RSL_RL_KEYS and unused[key] == _RSL_RL_KEYS[key][0]:
+            continue
         close = nearest_name(key, accepted) or nearest_name(key, _known_keys)
-        message = f"unknown key '{key}' for {owner}" + (f"; did you mean '{close}'?" if close else "")
+        hint = f"; did you mean '{close}'?" if close else ""
+        if key in _RSL_RL_KEYS:
+            hint = f": {_RSL_RL_KEYS[key][1]}; leave it out"
+        message = f"unknown key '{key}' for {owner}{hint}"
         if strict:
             raise ValueError(f"{message} (keys it takes: {', '.join(sorted(accepted))})")
         logger.warning(message)

@@ -120,6 +120,56 @@ def test_the_environment_is_reset_once():
     assert env.resets == 1
 
 
+def test_a_configuration_of_rsl_rl_or_legged_gym_is_taken_without_a_word_where_it_asks_for_what_is_done(caplog):
+    policy = {"noise_std_type": "scalar", "state_dependent_std": False, "some_option": None}
+    config = small_config(
+        policy,
+        {"normalize_advantage_per_mini_batch": False},
+        obs_groups={"policy": ["policy"], "critic": ["critic"]},
+        clip_actions=None,
+        resume_path=None,
+        checkpoint=-1,
+        init_member_classes={},
+    )
+    make_runner(config=config)
+    assert "unknown key" not in caplog.text
+    assert "obs_groups" not in caplog.text
+
+
+def test_what_rsl_rl_does_and_we_do_not_is_said(caplog):
+    policy = {"noise_std_type": "log"}
+    make_runner(config=small_config(policy, obs_groups={"policy": ["policy"], "critic": ["policy", "critic"]}))
+    assert "unknown key 'noise_std_type' for ActorCritic: here one standard deviation" in caplog.text
+    assert "obs_groups['critic'] is ['policy', 'critic'], but groups are not joined here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "runner", "expected"),
+    [
+        ({"actor_obs_normalization": True, "critic_obs_normalization": True}, False, True),
+        ({"actor_obs_normalization": True}, None, True),
+        ({"actor_obs_normalization": False, "critic_obs_normalization": False}, True, False),
+        ({"actor_obs_normalization": None}, True, True),
+    ],
+)
+def test_the_policys_switches_of_normalisation_are_understood(policy, runner, expected, caplog):
+    made = make_runner(config=small_config(policy, empirical_normalization=runner, strict=True))
+    assert made.alg.empirical_normalization is expected
+    assert "unknown key" not in caplog.text
+
+
+def test_switches_of_normalisation_that_differ_are_a_warning(caplog):
+    policy = {"actor_obs_normalization": True, "critic_obs_normalization": False}
+    assert make_runner(config=small_config(policy)).alg.empirical_normalization
+    assert "actor_obs_normalization and critic_obs_normalization differ" in caplog.text
+
+
+def test_the_form_of_rsl_rl_4_is_told_how_to_write_it_here():
+    config = {"num_steps_per_env": 4, "actor": {"hidden_dims": [8]}, "critic": {"hidden_dims": [8]}, "algorithm": {}}
+    with pytest.raises(ValueError, match=r"no 'policy' dictionary.*'actor_hidden_dims': "):
+        make_runner(config=config)
+
+
 # ---- what is wrong ---------------------------------------------------------------------------------------------------
 
 
