@@ -100,10 +100,11 @@ def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapp
         raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
     if not isinstance(obs, Mapping):
         return obs, extras
-    if "policy" not in obs:
+    # Of `keys()`: a TensorDict iterates over its rows, robot by robot.
+    if "policy" not in obs.keys():  # noqa: SIM118
         raise ValueError(
-            f"the environment returned observation groups {sorted(map(str, obs))} without `policy`, the group the "
-            "actor reads; name it `policy`"
+            f"the environment returned observation groups {sorted(map(str, obs.keys()))} without `policy`, the group "
+            "the actor reads; name it `policy`"
         )
     groups = {**_observation_groups(extras), **dict(obs.items())}
     return obs["policy"], {**extras, "observations": groups}

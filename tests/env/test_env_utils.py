@@ -137,6 +137,13 @@ def test_groups_without_policy_are_refused_with_their_names():
         split_observations({"state": OBS, "critic": CRITIC})
 
 
+def test_a_tensordict_without_the_actors_group_is_told_the_names_of_its_groups():
+    tensordict = pytest.importorskip("tensordict")
+    groups = tensordict.TensorDict({"actor": torch.zeros(3, 2), "critic": torch.zeros(3, 4)}, batch_size=[3])
+    with pytest.raises(ValueError, match=r"groups \['actor', 'critic'\] without `policy`"):
+        split_observations(groups)
+
+
 def test_a_gymnasium_step_is_recognised():
     with pytest.raises(ValueError, match="GymnasiumVecEnv"):
         split_step((OBS, REWARDS, DONES, DONES, {}))
