@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_name
+from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_name, wrapped
 
 COMMANDS = (
     "train",
@@ -88,7 +88,7 @@ def _print_help() -> None:
         "commands:",
     ]
     for command in COMMANDS:
-        lines.append(f"  {command:<8} {(_module(command).__doc__ or '').splitlines()[0]}")
+        lines.append(wrapped(f"  {command:<8} {(_module(command).__doc__ or '').splitlines()[0]}", 11))
     lines += [
         "",
         "st-rl COMMAND --help lists the options of a command. Begin with:",
@@ -97,7 +97,7 @@ def _print_help() -> None:
         "  st-rl train quadruped-walk     a robot that walks in minutes",
         "  st-rl play latest              see what it learned",
         "",
-        "options for every command: --help, --debug (stack trace of an error); st-rl --version",
+        wrapped("options for every command: --help, --debug (stack trace of an error); st-rl --version"),
     ]
     print("\n".join(lines))
 

@@ -3,12 +3,36 @@
 import dataclasses
 import difflib
 import importlib
+import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
-# What a user may call an option because another command does.
-_OTHER_WORDS = {"--num-envs": "--robots", "--robots": "--num-envs", "--log-dir": "--output", "--output": "--log-dir"}
+# What a user may call an option because another command or library does.
+_OTHER_WORDS = {
+    "--num-envs": "--robots",
+    "--robots": "--num-envs",
+    "--num-robots": "--num-envs",
+    "--log-dir": "--output",
+    "--output": "--log-dir",
+    "--experiment-name": "--log-dir",
+    "--run-name": "--log-dir",
+    "--name": "--log-dir",
+    "--lr": "--algorithm.learning-rate",
+    "--learning-rate": "--algorithm.learning-rate",
+    "--algorithm.lr": "--algorithm.learning-rate",
+}
+# Options of other libraries' training scripts for which there is a command here, or no need.
+_OTHER_WAYS = {
+    "--headless": "leave it out: a training opens no window",
+    "--video": "st-rl play RUN films a policy",
+    "--resume": "st-rl resume RUN goes on with a run",
+    "--load-run": "st-rl resume RUN goes on with a run",
+    "--checkpoint": "st-rl resume RUN --checkpoint NUMBER goes on with a run",
+}
+# Wider text is hard to read; this is also its width where there is no terminal.
+_MAX_COLUMNS = 120
 
 
 class CommandError(Exception):
@@ -28,10 +52,22 @@ def one_line(message: object) -> str:
     return " ".join(str(message).split()) or type(message).__name__
 
 
+def wrapped(text: str, indent: int = 0) -> str:
+    """A text broken between words at the width of the terminal, its further lines indented."""
+    columns = min(_MAX_COLUMNS, shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns)
+    return textwrap.fill(
+        text,
+        max(columns, indent + 30),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """An error text for an unknown name: the nearest known one first, then all of them."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"unknown {kind} '{name}'; {hint}known: {', '.join(known)}"
 
@@ -45,7 +81,11 @@ def run_action(package: str, help_text: str, actions: Sequence[str], arguments: 
     if not arguments or arguments[0] in ("-h", "--help"):
         documents = {name: importlib.import_module(f"{package}.{name}").__doc__ or "" for name in actions}
         purposes = {name: text.splitlines()[0].partition(": st-rl ")[0] for name, text in documents.items()}
-        print(help_text.format(rows="\n".join(f"  {name:<8} {purpose}" for name, purpose in purposes.items())))
+        print(
+            help_text.format(
+                rows="\n".join(wrapped(f"  {name:<8} {purpose}", 11) for name, purpose in purposes.items())
+            )
+        )
         return 0 if arguments else 2
     name, *rest = arguments
     if name not in actions:
@@ -84,10 +124,13 @@ def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
     if option is None:
         return f"unexpected argument '{unknown[0]}'; {helps}"
     name = option.split("=")[0]
-    other = _OTHER_WORDS.get(name, "")
+    dashed = name.replace("_", "-")
+    other = _OTHER_WORDS.get(dashed, "")
     if other in option_names(parsed):
         return f"unknown option {name}; it is called {other} here; {helps}"
-    close = difflib.get_close_matches(name.replace("_", "-"), list(option_names(parsed)), n=1, cutoff=0.5)
+    if command.startswith("train") and dashed in _OTHER_WAYS:
+        return f"unknown option {name}; {_OTHER_WAYS[dashed]}; {helps}"
+    close = difflib.get_close_matches(dashed, list(option_names(parsed)), n=1, cutoff=0.5)
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
 
 

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     page = build_page(data)
     with atomic_write(target) as temporary:
         temporary.write_text(page, encoding="utf-8")
-    print(f"{target} ({len(page) / 1e6:.1f} MB, one file)")
+    print(f"{target} ({len(page) / 1e3:,.0f} kB, one file)")
     missing = [
         f"st-rl {command} {run.path}"
         for part, command in ((data.evaluation, "eval"), (data.video, "play"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from st_rl.cli.command_line import CommandError, UsageError, parse_options
+from st_rl.cli.command_line import CommandError, UsageError, parse_options, wrapped
 from st_rl.cli.run_folder import RUNS, RunFolder, make_writable, new_run_folder
 from st_rl.cli.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 
@@ -18,19 +18,19 @@ EnvConfig = TypeVar("EnvConfig")
 
 _HELP = """usage: st-rl train TASK [OPTIONS]
 
-Train a policy for a task. Tasks: {tasks}, gym:ENV_ID for an environment of gymnasium, or mjlab:TASK_ID.
+{purpose}
 
 st-rl train TASK --help lists all options of a task. The most useful:
-  --minutes 2                       stop after two minutes
-  --iterations 300                  or after so many iterations
-  --num-envs 512                    robots simulated together
-  --seed 1                          of all random numbers
-  --log-dir FOLDER                  where the run is kept (default: runs/TASK/TIME)
-  --runner.save-interval 100        any setting of the training, by its dotted name
+  --minutes 2                    stop after two minutes
+  --iterations 300               or after so many iterations
+  --num-envs 512                 robots simulated together
+  --seed 1                       of all random numbers
+  --log-dir FOLDER               where the run is kept (default: runs/TASK/TIME)
+  --runner.save-interval 100     any setting of the training, by its dotted name
   --algorithm.learning-rate 1e-3
-  --env.episode-length-s 20         any setting of the task, likewise
+  --env.episode-length-s 20      any setting of the task, likewise
   --set policy.amp_discriminator.style_reward_coef=0.2
-                                    settings of a class that have no option of their own"""
+                                 settings of a class that have no option"""
 
 
 @dataclass
@@ -73,7 +73,8 @@ def main(arguments: Sequence[str]) -> int:
         from st_rl.sim.tasks import TASKS
 
         if not rest or set(rest) & {"-h", "--help"}:
-            print(_HELP.format(tasks=", ".join(TASKS)))
+            tasks = f"{', '.join(TASKS)}, gym:ENV_ID for an environment of gymnasium, or mjlab:TASK_ID"
+            print(_HELP.format(purpose=wrapped(f"Train a policy for a task. Tasks: {tasks}.")))
             return 0 if rest else 2
         raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *FOREIGN_TASKS])}")
     from st_rl.cli.task_source import find_source

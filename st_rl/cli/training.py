@@ -171,7 +171,7 @@ def _print_next(folder: Path) -> None:
     )
     print("Next:")
     for command, words in lines:
-        print(f"  st-rl {command} {folder}".ljust(54) + f" # {words}")
+        print(f"  st-rl {command:<6} {folder}   # {words}")
 
 
 def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:

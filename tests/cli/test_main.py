@@ -105,6 +105,29 @@ def test_an_option_that_another_command_calls_otherwise(capsys):
     assert "unknown option --robots; it is called --num-envs here" in only_error_line(capsys)
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("--num-robots", "it is called --num-envs here"),
+        ("--run_name", "it is called --log-dir here"),
+        ("--lr", "it is called --algorithm.learning-rate here"),
+        ("--headless", "leave it out: a training opens no window"),
+        ("--resume", "st-rl resume RUN goes on with a run"),
+        ("--load_run", "st-rl resume RUN goes on with a run"),
+    ],
+)
+def test_options_of_other_libraries_are_told_what_to_type_here(capsys, option, advice):
+    assert main(["train", "balance", option, "3"]) == 2
+    assert f"unknown option {option}; {advice}" in only_error_line(capsys)
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["motion", "--help"], ["dataset", "--help"]])
+def test_help_breaks_between_words_on_a_narrow_terminal(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    main(command)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_an_algorithm_that_cannot_train_the_policy_says_so(capsys, tmp_path):
     pytest.importorskip("mujoco")
     options = ["--num-envs", "2", "--log-dir", str(tmp_path / "run"), "--algorithm.class-name", "APPO"]

@@ -11,7 +11,8 @@ _HELP = """usage: st-rl dataset ACTION FOLDER [OPTIONS]
 
 {rows}
 
-FOLDER holds trajectories at any depth, such as those of st-rl collect or of several st-rl dagger.
+FOLDER holds trajectories at any depth, such as those of st-rl collect or of
+several st-rl dagger.
 st-rl dataset ACTION --help lists the options of each."""
 
 

@@ -11,8 +11,9 @@ _HELP = """usage: st-rl motion ACTION [OPTIONS]
 
 {rows}
 
-Motions are files (AMP .json .txt .pkl, Isaac Lab and mjlab .npz, retargeted .pkl and .csv), folders of them, or clips
-of the library by name (trot, pace, bound, trot_0.5, ...). st-rl motion ACTION --help lists the options of each."""
+Motions are files (AMP .json .txt .pkl, Isaac Lab and mjlab .npz, retargeted
+.pkl and .csv), folders of them, or clips of the library by name (trot, pace,
+bound, trot_0.5, ...). st-rl motion ACTION --help lists the options of each."""
 
 
 def main(arguments: Sequence[str]) -> int:
