@@ -23,9 +23,9 @@ class CollectOptions:
     output: Path | None = None
     """Folder of the data set, also one to add to; datasets/TASK/TIME when None."""
     steps: int = 100_000
-    """Steps to collect at least."""
+    """Steps that the data set shall hold at least, with those that are there already."""
     episodes: int = 0
-    """Finished episodes to collect at least."""
+    """Finished episodes that it shall hold at least."""
     robots: int | None = None
     """Robots that act together; as many as in the training when None."""
     checkpoint: str = "best"
@@ -90,6 +90,12 @@ def collect(saver: Any, config: Any) -> int:
     with ProgressBar("collecting", says_time_left=False) as bar, GentleInterruption(saver.request_stop) as interruption:
         saver.on_progress = bar.update
         saver.collect_and_save(config)
+    if saver.min_timesteps <= saver.total_timesteps == saver.timesteps_before:
+        print(
+            f"Nothing to collect: {saver.save_dir} already holds {saver.total_timesteps:,} steps and "
+            f"{saver.total_traj_completed:,} finished trajectories; ask for more with --steps or --episodes"
+        )
+        return 0
     rate = (saver.total_timesteps - saver.timesteps_before) / max(time.perf_counter() - begin, 1e-9)
     print(
         f"{saver.total_timesteps:,} steps, {saver.total_traj_completed:,} finished trajectories in {saver.save_dir} "

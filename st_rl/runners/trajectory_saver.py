@@ -109,6 +109,7 @@ class TrajectorySaver(abc.ABC):
         """Refuse a folder whose trajectories could no longer be read beside those of this saver."""
         before = layout.read_metadata(self.save_dir) or {}
         if before.get("obs_disassemble_mapping") is None:
+            self._check_widths()
             return
         mapping = self.obs_disassemble_mapping
         segments = None if mapping is None else list(to_json_values(self.env.obs_segments).items())
@@ -117,6 +118,17 @@ class TrajectorySaver(abc.ABC):
                 f"{self.save_dir} holds observations in the components {before.get('obs_segments')}, compressed as "
                 f"{before['obs_disassemble_mapping']}: collect with the same, or into another folder"
             )
+
+    def _check_widths(self) -> None:
+        """Refuse a folder with the observations or actions of another environment, by its first readable trajectory."""
+        recorded = next((state.widths for state in upkeep.inspect_folder(self.save_dir) if state.widths), {})
+        own = {"observations": getattr(self.env, "num_obs", None), "actions": self.env.num_actions}
+        for name, width in own.items():
+            if width and recorded.get(name, width) != width:
+                raise ValueError(
+                    f"{self.save_dir} holds {name} of {recorded[name]} numbers, those of this environment have "
+                    f"{width}: collect into another folder"
+                )
 
     def save_steps(self) -> None:
         """Save what the buffer holds, a file for each piece of a trajectory, and the metadata."""

@@ -69,6 +69,13 @@ class TestCollect:
         assert content["policy_iterations"][0] in (1, 2)
         assert not list(folder.rglob(".*"))
 
+    def test_a_folder_that_holds_enough_is_said_to(self, teacher, tmp_path, capsys):
+        arguments = ["collect", str(teacher), "--steps", "64", "--robots", "2", "--output", str(tmp_path / "demos")]
+        assert main(arguments) == 0
+        assert "Nothing to collect" not in capsys.readouterr().out
+        assert main(arguments) == 0
+        assert "already holds 128 steps" in capsys.readouterr().out
+
     def test_the_policy_sees_what_it_saw_in_training(self, teacher, tmp_path):
         import torch
 

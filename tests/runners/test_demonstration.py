@@ -244,6 +244,14 @@ class TestGoingOn:
         record(tmp_path, env, obs_disassemble_mapping=kinds, min_timesteps=100)
         assert totals(tmp_path) == on_disk(tmp_path)
 
+    def test_a_folder_of_another_environment_is_refused_and_left_as_it_is(self, tmp_path):
+        record(tmp_path, RecordingEnv(num_envs=2))
+        before = (tmp_path / "metadata.json").read_text()
+        other = EchoEnv(num_envs=2, num_obs=7, num_actions=2)
+        with pytest.raises(ValueError, match="those of this environment have 7: collect into another folder"):
+            record(tmp_path, other, min_timesteps=1000)
+        assert (tmp_path / "metadata.json").read_text() == before
+
     def test_totals_of_two_collections_add_up(self, tmp_path):
         for seed in range(2):
             record(tmp_path, RecordingEnv(num_envs=3, seed=seed, termination_prob=0.1), min_timesteps=60 * (seed + 1))
