@@ -2,6 +2,8 @@
 
 import copy
 import logging
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +308,20 @@ class TestSurface:
         assert float(row["Perf/dataset_waiting_share"]) < 1
         assert alive == [1, 1]
         assert heartbeats(tmp_path / "run", TRAINER) == []
+
+    def test_a_wait_for_files_ends_when_the_training_shall_stop(self, tmp_path, caplog):
+        caplog.set_level("INFO")
+        dataset = {"wait_seconds": 20, "poll_seconds": 0.05}
+        runner = make(tmp_path / "nothing", dataset=dataset, log_dir=tmp_path / "run")
+        timer = threading.Timer(0.3, runner.request_stop)
+        timer.start()
+        begin = time.monotonic()
+        with pytest.raises(InterruptedError, match=r"stopped while waiting for trajectories in .*nothing"):
+            runner.learn(1)
+        assert time.monotonic() - begin < 10
+        assert "0 collectors at work (0 of 20 s); start one: st-rl dagger TEACHER STUDENT" in caplog.text
+        assert heartbeats(tmp_path / "run", TRAINER) == []
+        # Asked to learn again, it waits again.
+        demonstrations(tmp_path / "nothing")
+        runner.learn(1)
+        assert runner.current_learning_iteration == 1

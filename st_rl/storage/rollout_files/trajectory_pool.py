@@ -54,6 +54,8 @@ class TrajectoryPool(RolloutFileBase):
         self._last_look = 0.0
         self._refused: set[str] = set()
         self._warned_of_metadata = False
+        self.may_wait = True
+        """Whether to wait for trajectories that are missing; False ends a wait that is under way."""
         # Whether trajectories are given to all environments at once, and whether that took some of them twice.
         self._assigning = False
         self._recycled = False
@@ -114,7 +116,10 @@ class TrajectoryPool(RolloutFileBase):
         return bool(layout.frame_files(folder))
 
     def _wait_for_data(self) -> None:
-        """Read the folders, again and again until they hold enough; FileNotFoundError when they never do."""
+        """Read the folders, again and again until they hold enough.
+
+        FileNotFoundError when they never do, InterruptedError when somebody forbids to wait meanwhile.
+        """
         begin, said = time.monotonic(), 0.0
         while not self.read_dataset_directory():
             waited = time.monotonic() - begin
@@ -124,12 +129,18 @@ class TrajectoryPool(RolloutFileBase):
                     f"{', '.join(self.data_dirs)}: {there} of {wanted} trajectories are there after {waited:.0f} s; "
                     "collect some (st-rl collect), name another data_dir, or wait longer with wait_seconds"
                 )
+            if not self.may_wait:
+                raise InterruptedError(
+                    f"stopped while waiting for trajectories in {', '.join(self.data_dirs)}; checkpoints that were "
+                    "saved before are complete"
+                )
             self.look_after_collectors()
             if said == 0.0 or waited - said >= _SAY_EVERY_S:
+                start = "" if said or self.collectors.num_alive else "; start one: st-rl dagger TEACHER STUDENT"
                 said = max(waited, 1e-9)
                 logger.info(
                     f"waiting for trajectories in {', '.join(self.data_dirs)}: {there} of {wanted} are there, "
-                    f"{self.collectors.num_alive} collectors at work ({waited:.0f} of {self.wait_seconds:.0f} s)"
+                    f"{self.collectors.num_alive} collectors at work ({waited:.0f} of {self.wait_seconds:.0f} s){start}"
                 )
             time.sleep(max(0.0, min(self.poll_seconds, self.wait_seconds - waited)))
         self.waiting_seconds += time.monotonic() - begin
