@@ -212,6 +212,15 @@ class TestDataset:
         assert main(["dataset", "repair", str(tmp_path)]) == 0
         assert (tmp_path / "trajectory_1" / "notes.txt").read_text() == "mine"
 
+    def test_info_cuts_no_word_on_a_narrow_terminal(self, recorded, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        assert main(["dataset", "info", str(recorded)]) == 0
+        printed = capsys.readouterr().out
+        assert "…" not in printed
+        assert "trajectories" in printed
+        assert "writer" in printed
+        assert max(map(len, printed.splitlines())) <= 80
+
     def test_repair_leaves_folders_alone_that_are_being_written(self, recorded, capsys):
         heart = Heartbeat(recorded, "collector", "busy")
         assert main(["dataset", "repair", str(recorded)]) == 1

@@ -22,15 +22,22 @@ class InfoOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(InfoOptions, arguments, "dataset info", __doc__ or "")
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from st_rl.storage.rollout_files import layout, upkeep
 
     found = inspect(options.folder, "reading")
-    table = Table()
+    # On a narrow terminal long folders take several lines, and no word is cut.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     for column in ("folder", "trajectories", "finished", "steps", "mean length", "mean return", "size", "writer"):
-        table.add_column(column, justify="left" if column in ("folder", "writer") else "right")
+        table.add_column(
+            column,
+            justify="left" if column in ("folder", "writer") else "right",
+            overflow="fold",
+            min_width=max(map(len, column.split())),
+        )
     for folder, states in found.items():
         kept = [state for state in states if state.num_frames]
         steps, finished = upkeep.totals(kept)
