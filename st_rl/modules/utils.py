@@ -18,6 +18,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "lrelu": nn.LeakyReLU,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "gelu": nn.GELU,
+    "swish": nn.SiLU,
+    "mish": nn.Mish,
 }
 _KNOWN_NAMES = f"{', '.join(ACTIVATIONS)}, or a class name of torch.nn"
 
