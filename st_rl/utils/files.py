@@ -216,7 +216,7 @@ def _why_not_loaded(error: Exception) -> str:
         first_line = "it does not start like a file of torch.save"
     return (
         f"the file is damaged, incomplete or not a checkpoint ({type(error).__name__}: {first_line}); use another "
-        "model_*.pt of the same folder"
+        "model_*.pt of the same folder (--checkpoint ITERATION of st-rl)"
     )
 
 
