@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from st_rl.cli.command_line import CommandError, UsageError
 from st_rl.cli.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
 from st_rl.cli.task_source import TaskSource, find_source
 from st_rl.cli.train_config import TrainingConfig
@@ -21,13 +22,24 @@ class LoadedPolicy(NamedTuple):
     """The file it comes from."""
 
 
+def _find_source_of(run: RunFolder, task: str) -> TaskSource:
+    """The task of a run; CommandError for one that only a file of the user's own adds."""
+    try:
+        return find_source(task)
+    except UsageError as error:
+        raise CommandError(
+            f"{run.path} is a run of the task '{task}', which st-rl does not know by itself: call the file that adds "
+            "it, python FILE.py, in the place of st-rl"
+        ) from error
+
+
 class SavedRun:
     """A run as its folder describes it."""
 
     def __init__(self, run: RunFolder):
         self.run = run
         self.settings = run.settings
-        self.source: TaskSource = find_source(str(self.settings["task"]))
+        self.source: TaskSource = _find_source_of(run, str(self.settings["task"]))
         self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         self.training = TrainingConfig.from_dict(run.read_json(CONFIG_FILE))
 

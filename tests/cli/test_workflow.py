@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,15 @@ def test_eval_writes_a_table_and_json(run, capsys):
         assert 0 < column["length_mean"] <= 250
     assert main(["eval", str(run), "--robots", "8"]) == 0
     assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
+
+
+def test_a_run_of_a_task_from_a_file_of_ones_own_says_what_to_call(run, tmp_path, capsys):
+    copied = shutil.copytree(run, tmp_path / "run")
+    settings = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**settings, "task": "my-walk"}))
+    assert main(["eval", str(copied)]) == 1
+    error = capsys.readouterr().err
+    assert "a run of the task 'my-walk', which st-rl does not know by itself: call the file that adds it" in error
 
 
 def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():

@@ -325,9 +325,11 @@ class LeggedWalk(Task):
         offsets, feet = gait.offsets, self.robot.feet
         if len(offsets) != len(feet):
             names = ", ".join(foot.name for foot in feet)
+            trot = " ".join(("0", "0.5")[(foot // 2 + foot) % 2] for foot in range(len(feet)))
             raise ValueError(
                 f"gait.offsets has {len(offsets)} phases, but {self.robot.path} has {len(feet)} feet ({names}): "
-                "give one phase for each"
+                "give one phase for each, from front to rear and in each row the right one first, such as "
+                f"--env.gait.offsets {trot}"
             )
 
 
