@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from st_rl.cli.command_line import CommandError, UsageError
 from st_rl.cli.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
-from st_rl.cli.task_source import TaskSource, find_source
+from st_rl.cli.task_source import TaskSource, find_source, is_foreign
 from st_rl.cli.train_config import TrainingConfig
 
 
@@ -27,6 +27,8 @@ def _find_source_of(run: RunFolder, task: str) -> TaskSource:
     try:
         return find_source(task)
     except UsageError as error:
+        if is_foreign(task):
+            raise
         raise CommandError(
             f"{run.path} is a run of the task '{task}', which st-rl does not know by itself: call the file that adds "
             "it, python FILE.py, in the place of st-rl"

@@ -181,9 +181,17 @@ def _mjlab_training(settings: Any) -> dict[str, Any]:
     }
 
 
+_FOREIGN = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a name is that of a task of another library."""
+    return name.startswith(tuple(_FOREIGN))
+
+
 def find_source(name: str) -> TaskSource:
     """The task of a name; UsageError for an unknown one."""
-    for prefix, source in ((GYM_PREFIX, GymTask), (MJLAB_PREFIX, MjlabTask)):
+    for prefix, source in _FOREIGN.items():
         if name.startswith(prefix):
             return source(name)
     return BuiltInTask(name)

@@ -68,11 +68,11 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
 
 
 def _later_form(config: Mapping[str, Any]) -> str:
-    """What to write instead of the parts `actor` and `critic` of rsl_rl 4 and later."""
+    """What to write instead of the parts `actor` and `critic` of newer versions of rsl_rl."""
     if not isinstance(config.get("actor"), Mapping):
         return ""
     return (
-        ". 'actor' and 'critic' are how rsl_rl 4 and later write it; here: 'policy': {'class_name': 'ActorCritic', "
+        ". 'actor' and 'critic' are how rsl_rl 5 writes it; here: 'policy': {'class_name': 'ActorCritic', "
         "'actor_hidden_dims': [...], 'critic_hidden_dims': [...], 'activation': ..., 'init_noise_std': ...}, and "
         "'empirical_normalization': True for obs_normalization"
     )

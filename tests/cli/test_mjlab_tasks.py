@@ -100,7 +100,11 @@ def test_an_unknown_task_names_those_there_are(mjlab, capsys):
     assert "unknown task of mjlab 'Mjlab-Wlak'; did you mean 'Mjlab-Walk'?" in capsys.readouterr().err
 
 
-def test_without_mjlab_the_message_names_the_extra(monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_without_mjlab_the_message_names_the_extra(command, mjlab, monkeypatch, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["train", "mjlab:Mjlab-Walk", "--num-envs", "2", "--iterations", "1", "--log-dir", run]) == 0
     monkeypatch.setitem(sys.modules, "mjlab", None)
-    assert main(["train", "mjlab:Mjlab-Walk"]) == 2
+    capsys.readouterr()
+    assert main([command, {"train": "mjlab:Mjlab-Walk", "eval": run}[command]]) == 2
     assert 'pip install "st_rl[mjlab]"' in capsys.readouterr().err
