@@ -16,7 +16,8 @@ from st_rl.algorithms.discriminator_learning import (
     scheduled_value,
 )
 from st_rl.algorithms.ppo import PPO
-from st_rl.algorithms.tppo import GET_PROB_FUNC, TPPO, Schedule
+from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
+from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from st_rl.algorithms.tppo import GET_PROB_FUNC
+from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
