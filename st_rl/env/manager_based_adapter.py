@@ -45,7 +45,7 @@ class ManagerBasedVecEnv(VecEnv):
         self.num_actions = _num_actions(inner)
         observation, _ = env.reset()
         self._actor_group = _find_actor_group(observation, actor_group)
-        self._critic_group = critic_group if critic_group in observation else None
+        self._critic_group = critic_group if critic_group in list(observation.keys()) else None
         self._groups = self._read(observation)
         self.num_obs = self._groups["policy"].shape[1]
         self.num_privileged_obs = self._groups["critic"].shape[1] if self._critic_group else None
@@ -179,11 +179,13 @@ def _find_actor_group(observation: Any, asked: str | None) -> str:
             f"reset() returned a {type(observation).__name__} instead of observation groups by name; wrap it in "
             "GymnasiumVecEnv, or derive it from VecEnv"
         )
-    for name in ACTOR_GROUPS if asked is None else (asked,):
-        if name in observation:
+    # Of `keys()`: a TensorDict iterates over its rows, robot by robot.
+    known, wanted = list(observation.keys()), ACTOR_GROUPS if asked is None else (asked,)
+    for name in wanted:
+        if name in known:
             return name
-    known = ", ".join(map(str, observation))
-    wanted = " or ".join(f"'{name}'" for name in (ACTOR_GROUPS if asked is None else (asked,)))
+    known = ", ".join(map(str, known))
+    wanted = " or ".join(f"'{name}'" for name in wanted)
     raise ValueError(f"the environment has no observation group {wanted}; say actor_group=..., one of: {known}")
 
 

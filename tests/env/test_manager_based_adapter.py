@@ -26,6 +26,18 @@ def test_it_keeps_the_contract(actor, joined):
     assert torch.equal(obs[:, 4:], env.unwrapped.command)
 
 
+def test_groups_may_come_as_a_tensordict():
+    tensordict = pytest.importorskip("tensordict")
+    managed = Managed("actor")
+    observe = managed.observe
+    managed.observe = lambda: tensordict.TensorDict(observe(), batch_size=[NUM_ENVS])
+    env = ManagerBasedVecEnv(managed)
+    assert check_env(env) == []
+    assert (env.num_obs, env.num_privileged_obs) == (6, 12)
+    with pytest.raises(ValueError, match=r"no observation group 'legs'; say actor_group=.*: actor, critic"):
+        ManagerBasedVecEnv(managed, actor_group="legs")
+
+
 def test_time_outs_are_those_that_did_not_fall_and_none_if_the_horizon_is_finite():
     env = ManagerBasedVecEnv(Managed())
     for _ in range(LIMIT):
