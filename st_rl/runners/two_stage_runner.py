@@ -156,7 +156,8 @@ class TwoStageRunner(OnPolicyRunner):
         self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Train as `OnPolicyRunner` does, and say goodbye to the collectors at the end."""
-        self.rollout_dataset.may_wait = True
+        if self._recorded is not None:
+            self._recorded.may_wait = True
         try:
             return super().learn(num_learning_iterations, init_at_random_ep_len, trial)
         finally:
@@ -167,7 +168,8 @@ class TwoStageRunner(OnPolicyRunner):
     def request_stop(self) -> None:
         """Let `learn` finish its iteration, save and return; a wait for files, which may be long, ends at once."""
         super().request_stop()
-        self.rollout_dataset.may_wait = False
+        if self._recorded is not None:
+            self._recorded.may_wait = False
 
     def load(
         self, path: str | Path, load_optimizer: bool = True, map_location: Any = None, trust_pickle: bool = False

@@ -56,7 +56,9 @@ def collected(runner: TwoStageRunner) -> list[Any]:
 
 
 class Stream:
-    """A data set of a user's own: transitions, infos, and at every fourth step nothing."""
+    """A data set of a user's own: transitions, infos, and at every fourth step nothing; takes nothing else."""
+
+    __slots__ = ("num_asked", "source")
 
     def __init__(self, source: RolloutDataset):
         self.source = source
