@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # All that the guides show of a GPU, in the order that suits a machine that is lent by the minute:
 #
-#   bash benchmarks/gpu_lease.sh OUT [PART ...]      # PARTS: warm measure rough amp tests; all of them by default
+#   bash benchmarks/gpu_lease.sh OUT [PART ...]      # PARTS below; all of them by default
 #
 # The packages must be there, those of pyproject's extra `warp` and rsl-rl-lib included. Each part leaves its files in OUT
 # as it goes, so that a machine that is taken away leaves what was done; OUT/progress.log says when. What several
 # processes may do at once, they do; what is measured has the card to itself. Seen on an H200 with 16 cores: trainings of
 # two robots and the tests at once are five times slower each, so parts follow each other. `rough` and `amp` leave
-# policies that `benchmarks/rough.py judge` and `benchmarks/humanoid.py judge` need nothing but a CPU for.
+# policies that `benchmarks/rough.py judge` and `benchmarks/humanoid.py judge` need nothing but a CPU for, and `walk` those
+# of `benchmarks/walk.py everywhere_gpu --stages judge`.
 set -u
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
-parts=${*:-warm measure rough amp tests}
+parts=${*:-warm walk update rough amp tests rollouts}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=1 MUJOCO_GL=disable PYTHONUNBUFFERED=1
 began=$(date +%s)
@@ -34,26 +35,31 @@ unshare_card() {
 }
 
 warm() { # the compilers' caches, for what is measured
-  run warm_walk python3 -m st_rl train quadruped-walk --device cuda:0 --num-envs 4096 --iterations 3 \
-    --log-dir "$out/warm" --runner.engine compile \
-    --policy.actor-hidden-dims 256 128 128 --policy.critic-hidden-dims 256 128 128 &
-  run warm_many python3 benchmarks/walk_gpu.py --robots 16384 --no-parts --iterations 2 --output "$out/warm_many.json" &
-  run warm_update python3 benchmarks/ppo_gpu.py --no-peer --seconds 0.1 --output "$out/warm_update.json" &
+  {
+    run warm_walk python3 benchmarks/walk.py everywhere_gpu --stages train --seeds 0 --folder "$out/warm"
+    run warm_rough python3 benchmarks/rough.py train --device cuda --seeds 0 --policies rough --iterations 2 --runs "$out/warm"
+  } &
+  run warm_mlp python3 benchmarks/ppo_gpu.py --no-peer --mlp-only --seconds 0.1 --output "$out/warm_mlp.json" &
+  run warm_lstm python3 benchmarks/ppo_gpu.py --no-peer --only LSTM --seconds 0.1 --output "$out/warm_lstm.json" &
   wait
 }
-measure() { # alone on the card, the figures that are asked for most first
-  run walk python3 benchmarks/walk.py everywhere_gpu --folder "$out/walk" --results "$out"
+walk() { # alone on the card, as all that is measured; policies are judged elsewhere
+  run walk python3 benchmarks/walk.py everywhere_gpu --stages train --folder "$out/walk"
+}
+update() {
   run update python3 benchmarks/ppo_gpu.py --seconds 2 --output "$out/ppo_gpu.json"
-  run many python3 benchmarks/walk_gpu.py --robots 16384 --no-parts --iterations 92 --output "$out/many_gpu.json"
   run algorithms python3 benchmarks/algorithm_updates.py --device cuda --output "$out/algorithm_updates_cuda.json"
+}
+rollouts() {
   run four_substeps python3 benchmarks/walk_gpu.py --limits --timestep 0.005 --substeps 4 --output "$out/four_gpu.json"
   run two_substeps python3 benchmarks/walk_gpu.py --limits --output "$out/two_gpu.json"
+  run many python3 benchmarks/walk_gpu.py --robots 16384 --no-parts --iterations 92 --output "$out/many_gpu.json"
 }
 rough() { # three teachers at once, each followed by its blind student
   share_card
   for seed in 1 2 3; do
     run "rough_$seed" python3 benchmarks/rough.py train --device cuda --seeds $seed --policies rough student flat \
-      --iterations 320 --flat-iterations 150 --runs "$out/rough" &
+      --iterations 400 --student-iterations 240 --flat-iterations 150 --minutes 3.5 --runs "$out/rough" &
   done
   wait
   unshare_card

@@ -5,6 +5,7 @@
     python benchmarks/walk.py everywhere_gpu  # all directions on a GPU, at most 20 seconds of training
     python benchmarks/walk.py everywhere_bf16 # the same in mixed precision
 
+Trainings leave their folders under --folder, so that `--stages train` and `--stages judge` may run on two machines.
 Writes benchmarks/results/walk_{name}.json and a plot of the learning curves beside it.
 """
 
@@ -18,11 +19,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from machine import describe_machine
+from machine import describe_machine, write_results
 from plots import can_plot, start_plot
 
 RESULTS = Path(__file__).parent / "results"
+TRAINED = "trained.json"
 FORWARD = [
     *("--env.commands.forward", "0.3", "1.0", "--env.commands.sideways", "0", "0"),
     *("--env.commands.turning", "0", "0", "--env.commands.standing-share", "0"),
@@ -69,13 +72,13 @@ def learning_curve(rows: list[dict[str, str]]) -> dict[str, list[float]]:
     }
 
 
-def train(name: str, seed: int, run: Path) -> dict:
-    """One training with one seed."""
+def train(name: str, seed: int, run: Path) -> None:
+    """One training with one seed; what it took is left in its folder."""
     seconds = st_rl("train", "quadruped-walk", "--seed", str(seed), "--log-dir", str(run), *PLANS[name])
     rows = progress(run)
     curve = learning_curve(rows)
     first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
-    return {
+    trained = {
         "seed": seed,
         # From the command to the end of its process, and of that the iterations alone.
         "command_seconds": round(seconds, 1),
@@ -83,14 +86,20 @@ def train(name: str, seed: int, run: Path) -> dict:
         "iterations": len(curve["iteration"]),
         "median_steps_per_second": statistics.median(curve["steps_per_second"]),
         "curve": curve,
+        **describe_machine(),
     }
+    write_results(run / TRAINED, trained)
+    times = f"{trained['training_seconds']} s of training, {trained['command_seconds']} s in all"
+    print(f"{name} seed {seed}: {times}", flush=True)
 
 
-def judge(name: str, run: Path) -> dict:
-    """What the policy of a run does without noise."""
+def judge(name: str, run: Path) -> dict[str, Any]:
+    """How the training of a run went, and what its policy does without noise."""
     st_rl("eval", str(run), *JUDGED[name])
     evaluation = json.loads((run / "eval.json").read_text())
-    return {key: evaluation[key] for key in ("checkpoint", "iteration", "description", "columns")}
+    judged = {key: evaluation[key] for key in ("checkpoint", "iteration", "description", "columns")}
+    print(f"{run.name}:", json.dumps(judged)[:400], flush=True)
+    return {**json.loads((run / TRAINED).read_text()), "evaluation": judged}
 
 
 def plot(results: list[dict], path: Path) -> None:
@@ -112,27 +121,26 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/walk"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
     parser.add_argument("--at-once", action="store_true", help="all seeds together: their times mean nothing then")
+    parser.add_argument("--stages", nargs="+", choices=("train", "judge"), default=["train", "judge"])
     options = parser.parse_args()
     runs = {seed: options.folder / f"{options.name}_{seed}" for seed in options.seeds}
-    with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
-        results = list(pool.map(lambda run: train(options.name, *run), runs.items()))
+    if "train" in options.stages:
+        with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
+            list(pool.map(lambda run: train(options.name, *run), runs.items()))
     # Judged in the end, so that nothing else runs beside a training.
+    if "judge" not in options.stages:
+        return
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:
-        evaluations = list(pool.map(lambda run: judge(options.name, run), runs.values()))
-    for result, evaluation in zip(results, evaluations):
-        result["evaluation"] = evaluation
-        times = f"{result['training_seconds']} s of training, {result['command_seconds']} s in all"
-        print(f"{options.name} seed {result['seed']}: {times}", json.dumps(evaluation)[:400], flush=True)
-    options.results.mkdir(exist_ok=True)
+        results = list(pool.map(lambda run: judge(options.name, run), runs.values()))
     summary = {
         "benchmark": f"walk {options.name}",
         "arguments": PLANS[options.name],
         "judged": JUDGED[options.name],
         "trained_at_once": options.at_once,
-        **describe_machine(),
+        "judged_on": describe_machine(),
         "results": results,
     }
-    (options.results / f"walk_{options.name}.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_results(options.results / f"walk_{options.name}.json", summary)
     plot(results, options.results / f"walk_{options.name}.png")
 
 
