@@ -35,10 +35,7 @@ unshare_card() {
 }
 
 warm() { # the compilers' caches, for what is measured
-  {
-    run warm_walk python3 benchmarks/walk.py everywhere_gpu --stages train --seeds 0 --folder "$out/warm"
-    run warm_rough python3 benchmarks/rough.py train --device cuda --seeds 0 --policies rough --iterations 2 --runs "$out/warm"
-  } &
+  run warm_walk python3 benchmarks/walk.py everywhere_gpu --stages train --seeds 0 --folder "$out/warm" &
   run warm_mlp python3 benchmarks/ppo_gpu.py --no-peer --mlp-only --seconds 0.1 --output "$out/warm_mlp.json" &
   run warm_lstm python3 benchmarks/ppo_gpu.py --no-peer --only LSTM --seconds 0.1 --output "$out/warm_lstm.json" &
   wait
@@ -59,7 +56,7 @@ rough() { # three teachers at once, each followed by its blind student
   share_card
   for seed in 1 2 3; do
     run "rough_$seed" python3 benchmarks/rough.py train --device cuda --seeds $seed --policies rough student flat \
-      --iterations 400 --student-iterations 240 --flat-iterations 150 --minutes 3.5 --runs "$out/rough" &
+      --iterations 360 --student-iterations 200 --flat-iterations 150 --minutes 3.5 --runs "$out/rough" &
   done
   wait
   unshare_card
