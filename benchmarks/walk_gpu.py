@@ -193,9 +193,10 @@ def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
         "mixed_precision": options.mixed_precision,
         **steady_training(runner, options.iterations),
         "engine": runner.alg.engine.describe(),
-        # With what Warp, CUDA and the judge need.
-        "memory_gib": (free_before - torch.cuda.mem_get_info()[0]) / 2**30,
     }
+    # With what Warp, CUDA and the judge need; not known if another process left the card in the meantime.
+    taken = (free_before - torch.cuda.mem_get_info()[0]) / 2**30
+    row["memory_gib"] = taken if taken > 0 else None
     if not options.no_parts:
         row["parts_ms"] = timed_parts(runner)
         row["physics_share"] = row["parts_ms"]["physics"] / row["median_iteration_ms"]
@@ -220,7 +221,8 @@ def main() -> None:
         write_results(options.output, results)
         rates = f"{row['steps_per_second']:>10,.0f} {row['steps_per_second_median']:>10,.0f}"
         share = f"{row['physics_share']:.0%}" if "physics_share" in row else ""
-        times = f"{row['median_iteration_ms']:>7.1f} ms {share:>8} {row['memory_gib']:>5.1f} GiB"
+        memory = f"{row['memory_gib']:>5.1f} GiB" if row["memory_gib"] else ""
+        times = f"{row['median_iteration_ms']:>7.1f} ms {share:>8} {memory}"
         print(f"{robots:>7} {rates} {times}", flush=True)
     print(f"written to {options.output}")
 
