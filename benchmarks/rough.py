@@ -233,11 +233,12 @@ def plot(results: dict[str, Any], path: Path) -> None:
     bars.set_xticks(range(len(COURSES)), [name.replace(", ", "\n").replace(" of ", "\n") for name in COURSES])
     bars.set(ylabel="share that crosses", ylim=(0, 1.05))
     bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(names))
-    for seed, row in results["seeds"].items():
+    for row in seeds:
         learned = row.get("rough", {}).get("training", {}).get("curve")
         if learned:
-            curve.plot(learned["seconds"][: len(learned["level"])], learned["level"], label=f"seed {seed}")
-    curve.set(xlabel="seconds of training", ylabel="mean level")
+            # In the colour of the teachers' bars.
+            curve.plot(learned["seconds"][: len(learned["level"])], learned["level"], color="C0", linewidth=1)
+    curve.set(xlabel="seconds of training", ylabel="mean level of each teacher")
     figure.savefig(path, dpi=110)
 
 

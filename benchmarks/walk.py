@@ -109,7 +109,7 @@ def plot(results: list[dict], path: Path) -> None:
     figure, axes = start_plot(1, (6, 3.2))
     for result in results:
         axes.plot(result["curve"]["iteration"], result["curve"]["velocity_error"], label=f"seed {result['seed']}")
-    axes.set(xlabel="iteration", ylabel="forward velocity error while training, m/s", ylim=(0, None))
+    axes.set(xlabel="iteration", ylabel="forward velocity error, m/s", ylim=(0, None))
     axes.legend()
     figure.savefig(path, dpi=110)
 
