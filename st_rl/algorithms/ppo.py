@@ -83,6 +83,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         if mixed_precision is not None and mixed_precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
             raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
+        if max_grad_norm <= 0:
+            raise ValueError(f"max_grad_norm must be above 0, got {max_grad_norm}; use float('inf') for no limit")
         self.device = device
         # What follows the iteration: `follow(iteration)` is called whenever it is set, always on the host.
         self._schedules: list[Any] = []

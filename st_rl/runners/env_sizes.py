@@ -1,4 +1,4 @@
-"""The widths of what an environment delivers."""
+"""The widths and kinds of what an environment delivers."""
 
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ class EnvSizes(NamedTuple):
 
 def read_sizes(env: Any, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
     """The sizes of an environment that delivers `obs (N, O)` and maybe `critic_obs (N, Oc)`; ValueError if they lie."""
+    checked_tensor("observations", obs)
     num_obs = getattr(env, "num_obs", None) or obs.shape[-1]
     if obs.dim() != 2 or tuple(obs.shape) != (env.num_envs, num_obs):
         raise ValueError(
@@ -26,6 +27,17 @@ def read_sizes(env: Any, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
     # Enough to play a policy, whose critic is not asked; learning then fails in `checked_critic_obs`.
     num_critic_obs = getattr(env, "num_privileged_obs", None) or num_obs
     return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs)
+
+
+def checked_tensor(name: str, value: Any) -> Tensor:
+    """What the environment delivers; TypeError when it is no tensor."""
+    if not isinstance(value, Tensor):
+        kind = type(value)
+        raise TypeError(
+            f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
+            "st_rl.env.check_env(env) lists all that is not as it should be"
+        )
+    return value
 
 
 def checked_critic_obs(critic_obs: Tensor | None, sizes: EnvSizes) -> Tensor | None:

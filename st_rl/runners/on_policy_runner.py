@@ -19,7 +19,7 @@ from st_rl.runners.bad_numbers import report_bad_numbers
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import make_run_folder, write_run_config
 from st_rl.runners.console import Console
-from st_rl.runners.env_sizes import checked_critic_obs, read_sizes
+from st_rl.runners.env_sizes import checked_critic_obs, checked_tensor, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
 from st_rl.runners.saved_training import SavedTraining
@@ -284,8 +284,9 @@ class OnPolicyRunner(SavedTraining):
         # A copy: the stored actions stay what the policy drew even if the environment clips them in place.
         outcome = self.env.step(actions.to(getattr(self.env, "device", self.device), copy=True))
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
-        rewards = self._guard.clean("rewards", rewards.to(self.device).reshape(-1), self._rollout_position)
-        dones = dones.to(self.device).reshape(-1)
+        rewards = checked_tensor("rewards", rewards).to(self.device).reshape(-1)
+        rewards = self._guard.clean("rewards", rewards, self._rollout_position)
+        dones = checked_tensor("dones", dones).to(self.device).reshape(-1)
         obs, critic_obs = self.alg.engine.compiled(self._normalized)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
@@ -294,10 +295,11 @@ class OnPolicyRunner(SavedTraining):
     def _clean(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Observations on the algorithm's device, free of NaN and Inf, which would poison the normalisers for good."""
         step = self._rollout_position
-        obs = self._guard.clean("observations", obs.to(self.device), step)
+        obs = self._guard.clean("observations", checked_tensor("observations", obs).to(self.device), step)
         critic_obs = checked_critic_obs(critic_obs, self._sizes)
         if critic_obs is not None:
-            critic_obs = self._guard.clean("critic observations", critic_obs.to(self.device), step)
+            critic_obs = checked_tensor("critic observations", critic_obs).to(self.device)
+            critic_obs = self._guard.clean("critic observations", critic_obs, step)
         return obs, critic_obs
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -307,7 +309,7 @@ class OnPolicyRunner(SavedTraining):
             value = groups.get(name, infos.get(name))
             if value is None:
                 continue  # the algorithm says what is missing
-            clean = self._guard.clean(name, value.to(self.device), self._rollout_position)
+            clean = self._guard.clean(name, checked_tensor(name, value).to(self.device), self._rollout_position)
             if clean is not value:
                 infos = {**infos, **({"observations": {**groups, name: clean}} if name in groups else {name: clean})}
         return infos

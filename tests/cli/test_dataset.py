@@ -243,6 +243,12 @@ class TestDataset:
         assert main(["dataset", "merge", str(recorded), "--output", recorded.name]) == 1
         assert "with itself" in error_line(capsys)
 
+    def test_no_folder_is_merged_twice(self, recorded, tmp_path, capsys):
+        again = recorded / ".." / recorded.name
+        assert main(["dataset", "merge", str(recorded), str(again), "--output", str(tmp_path / "all")]) == 1
+        assert f"{recorded} is given twice" in error_line(capsys)
+        assert not (tmp_path / "all").exists()
+
     def test_what_does_not_fit_is_not_merged(self, tmp_path, capsys):
         record(tmp_path / "a", RecordingEnv(num_envs=2))
         record(tmp_path / "b", RecordingEnv(num_envs=2), obs_disassemble_mapping={})

@@ -98,3 +98,28 @@ def test_rewards_and_dones_may_have_a_trailing_axis():
         runners.append(make_runner(env))
         runners[-1].learn(2)
     assert torch.equal(runners[0].alg.storage.returns, runners[1].alg.storage.returns)
+
+
+class InNumpy(EchoEnv):
+    """Delivers one part of a step as an array of numpy."""
+
+    def __init__(self, part: str):
+        self.part = part
+        super().__init__()
+
+    def get_observations(self):
+        obs, extras = super().get_observations()
+        return obs.numpy() if self.part == "observations" else obs, extras
+
+    def step(self, actions):
+        parts = dict(zip(("later observations", "rewards", "dones", "infos"), super().step(actions)))
+        if self.part in parts:
+            parts[self.part] = parts[self.part].numpy()
+        return tuple(parts.values())
+
+
+@pytest.mark.parametrize("part", ["observations", "later observations", "rewards", "dones"])
+def test_arrays_are_refused_with_a_word_on_what_to_do(part):
+    message = rf"delivers {part.removeprefix('later ')} as numpy.ndarray, not as a torch.Tensor; .*check_env\(env\)"
+    with pytest.raises(TypeError, match=message):
+        make_runner(InNumpy(part)).learn(1)

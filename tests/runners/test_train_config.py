@@ -200,6 +200,7 @@ def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
         (small_config(algorithm={"class_name": "SAC"}), "unknown algorithm class 'SAC'; known: APPO, ATPPO, "),
         (small_config({"activation": "eluu"}), "activation='eluu' is not a layer"),
         (small_config(algorithm={"schedule": "adaptiv"}), "unknown schedule 'adaptiv'"),
+        (small_config(algorithm={"max_grad_norm": 0}), "max_grad_norm must be above 0, got 0"),
         (small_config({"num_actor_obs": 9}), "num_actor_obs=9 but the environment delivers 4; leave"),
         (small_config({"num_critic_obs": 9}), "num_critic_obs=9 but the environment delivers 4"),
         (small_config(algorithm={"rnd_cfg": {"num_outputs": 2}}), "delivers no extras['observations']['rnd_state']"),

@@ -454,6 +454,8 @@ def test_every_foot_needs_a_phase():
         ("gait.stance_share", 1.0, r"gait.stance_share 1.0: .*less than 1"),
         ("gait.period_s", 0.0, r"gait.period_s is 0.0 .*positive time"),
         ("push.interval_s", 0.0, r"push.interval_s is 0.0: .*or set push.max_speed to 0"),
+        ("commands.forward", (1.0, 0.3), r"commands.forward is \(1.0, 0.3\): give the smallest number first"),
+        ("randomization.friction", (1.2, 0.4), r"randomization.friction is \(1.2, 0.4\)"),
         ("control.latency_s", (0.03, 0.0), r"latency_s is \(0.03, 0.0\): give the shortest and the longest"),
         ("control.latency_s", (-0.01, 0.0), r"latency_s is \(-0.01, 0.0\)"),
         ("control.action_scale", (0.3, 0.2), r"action_scale has 2 numbers for 12 joints: .* order FR_hip_joint"),

@@ -36,7 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     if target is None:
         raise UsageError("where to? st-rl dataset merge FOLDER... --output NEW")
     savers = [saver for folder in options.folders for saver in savers_in(folder)]
-    if target.resolve() in [Path(saver).resolve() for saver in savers]:
+    places = [Path(saver).resolve() for saver in savers]
+    for saver, place in zip(savers, places):
+        if places.count(place) > 1:
+            raise CommandError(f"{saver} is given twice: name each data set once")
+    if target.resolve() in places:
         raise CommandError(f"{target} cannot be joined with itself: choose another --output")
     together = [*([str(target)] if target.is_dir() else []), *savers]
     metadata = _shared_metadata(together)

@@ -313,8 +313,12 @@ class LeggedWalk(Task):
         self._turned_orientation = _constant([-z, -y, x, w], device)
 
     def _check_settings(self) -> None:
-        """ValueError unless every foot has a phase, and for a clock that stands still or a foot that never swings."""
+        """ValueError for settings that make no sense, such as a foot without a phase or a clock that stands still."""
         gait, push = self.cfg.gait, self.cfg.push
+        for part in ("commands", "randomization"):
+            for name, value in vars(getattr(self.cfg, part)).items():
+                if isinstance(value, Sequence) and value[0] > value[1]:
+                    raise ValueError(f"{part}.{name} is {tuple(value)}: give the smallest number first")
         if gait.period_s <= 0 or not 0 <= gait.stance_share < 1:
             raise ValueError(
                 f"gait.period_s is {gait.period_s} and gait.stance_share {gait.stance_share}: give a positive time and "
