@@ -54,12 +54,17 @@ def algorithms(hidden: list[int]) -> dict[str, tuple[dict[str, Any], dict[str, A
         "estimator_target_components": ["velocity"],
         "estimator_kwargs": {"hidden_sizes": [256, 128]},
     }
-    teacher = {"actor_hidden_dims": hidden, "critic_hidden_dims": hidden}
+    taught = {
+        "teacher_policy": {"actor_hidden_dims": hidden, "critic_hidden_dims": hidden},
+        "distill_target": "mse_sum",
+    }
     return {
         "PPO": ({"class_name": "ActorCritic"}, {}),
         "APPO": (amp, {}),
-        "TPPO": ({"class_name": "ActorCritic"}, {"teacher_policy": teacher, "distill_target": "mse_sum"}),
+        "ATPPO": (amp, taught),
+        "TPPO": ({"class_name": "ActorCritic"}, taught),
         "EstimatorPPO": (estimator, {}),
+        "EstimatorTPPO": (estimator, taught),
     }
 
 

@@ -223,5 +223,5 @@ class DiscriminatorLearning:
             self._num_mini_batches.copy_(own["num_mini_batches"])
         if self.replay is not None and "discriminator_replay_state_dict" in state_dict:
             self.replay.load_state_dict(state_dict["discriminator_replay_state_dict"])
-        elif self.replay is not None:
+        elif self.replay is not None and "optimizer_state_dict" in state_dict:
             logger.warning("the checkpoint has no past transitions for the discriminator: the replay starts empty")

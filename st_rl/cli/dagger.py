@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,6 @@ from typing import Any
 
 from st_rl.cli.command_line import CommandError, parse_options
 from st_rl.cli.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_run
-
-FOREVER = 10**12
 
 
 @dataclass
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         policy,
         output / f"collector_{identity}",
         rollout_storage_length=options.rollout_length,
-        min_timesteps=FOREVER if options.steps is None else options.steps,
+        min_timesteps=math.inf if options.steps is None else options.steps,
         min_episodes=0,
         use_critic_obs=sees_critic_obs,
         # Whichever stream the teacher sees; the student brings its own.

@@ -149,7 +149,7 @@ def distill(
     if (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")
     checkpoint = teacher.run.checkpoint(options.checkpoint)
-    make_writable(folder)
+    make_writable(folder, "choose another with --log-dir")
     options.log_dir = folder
     _copy_teacher(checkpoint, folder)
     algorithm = {

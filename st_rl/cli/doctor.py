@@ -20,6 +20,7 @@ EXTRAS = {
     "gym": (("gymnasium",), "tasks of gymnasium (gym:ENV_ID)"),
     "video": (("imageio-ffmpeg",), "videos (st-rl play)"),
     "export": (("onnx", "onnxscript", "onnxruntime"), "policy files (st-rl export)"),
+    "warp": (("mujoco-warp", "warp-lang"), "the built-in tasks on a GPU (--device cuda:0)"),
 }
 CORE = ("torch", "numpy", "tyro", "rich", "tensorboard", "PyYAML")
 # The processor of this picture says more than a library's version: it was drawn in a fresh process.
@@ -86,6 +87,8 @@ def check_extras() -> list[Finding]:
     """The optional packages, by extra."""
     findings = []
     for extra, (packages, purpose) in EXTRAS.items():
+        if extra == "warp" and not _has_gpu():
+            continue
         found = {package: package_version(package) for package in packages}
         absent = [package for package, version in found.items() if version is None]
         if absent:
@@ -111,6 +114,14 @@ def check_extras() -> list[Finding]:
                 Finding(extra, "ok", ", ".join(f"{package} {version}" for package, version in found.items()))
             )
     return findings
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
 
 
 def _has_batch() -> bool:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     if options.output is None:
-        make_writable(run.path)
+        make_writable(run.path, "choose another place with --output")
     from st_rl.cli.loading import SavedRun
     from st_rl.utils.files import write_json
 

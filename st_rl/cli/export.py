@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     target = options.output or run.file(POLICY_FILE)
-    make_writable(target.parent)
+    make_writable(target.parent, "choose another place with --output")
     from st_rl.cli.loading import SavedRun
     from st_rl.export import export_onnx
     from st_rl.utils.files import write_json

@@ -56,11 +56,11 @@ def main(arguments: Sequence[str]) -> int:
 
     saved = SavedRun(run)
     if not isinstance(saved.source, BuiltInTask):
-        make_writable(run.path)
+        make_writable(run.path, "copy the run to a folder of yours")
         return _play_rendered(saved, checkpoint, options)
     if options.viewer:
         return _open_viewer(saved, checkpoint, options)
-    make_writable(run.path)
+    make_writable(run.path, "copy the run to a folder of yours")
     return _write_video(saved, checkpoint, options, f"st-rl play {shlex.join(arguments)}")
 
 

@@ -45,15 +45,16 @@ class ProgressBar:
         if self._progress is not None:
             self._progress.stop()
 
-    def update(self, share: float, note: str = "") -> None:
-        """Show the share that is done, from 0 to 1, and a few words."""
+    def update(self, share: float | None, note: str = "") -> None:
+        """Show the share that is done, from 0 to 1 or None where nobody knows the end, and a few words."""
         if self._progress is not None:
-            self._progress.update(self._task, completed=share, note=note)
+            self._progress.update(self._task, total=None if share is None else 1.0, completed=share or 0.0, note=note)
             return
         now = time.monotonic()
         if now - self._said >= _LINE_EVERY_S:
             self._said = now
-            print(f"{self.words}: {share:.0%}{self._time_left(now, share)}{', ' + note if note else ''}", flush=True)
+            done = "" if share is None else f"{share:.0%}{self._time_left(now, share)}"
+            print(f"{self.words}: {', '.join(part for part in (done, note) if part)}", flush=True)
 
     def _time_left(self, now: float, share: float) -> str:
         if not (self.says_time_left and 0.0 < share < 1.0):

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     settings = run.settings
     target = options.output or run.file(REPORT_FILE)
-    make_writable(target.parent)
+    make_writable(target.parent, "choose another place with --output")
     from st_rl.cli.report_page import ReportData, build_page
     from st_rl.cli.report_page.curves import read_curves
     from st_rl.utils.files import atomic_write

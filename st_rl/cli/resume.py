@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(ResumeOptions, arguments, "resume", __doc__ or "")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    make_writable(run.path)
+    make_writable(run.path, "copy the run to a folder of yours")
     from st_rl.cli.loading import SavedRun
     from st_rl.cli.training import (
         check_device,

@@ -141,13 +141,11 @@ def _safe_name(task: str) -> str:
     return re.sub(r"[^\w.-]+", "-", task).strip("-")
 
 
-def make_writable(folder: Path) -> None:
-    """Create a folder, or say in one line why that cannot be."""
+def make_writable(folder: Path, remedy: str) -> None:
+    """Create a folder, or say in one line why that cannot be and what to do."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(
-            f"cannot create the run folder {folder}: {error.strerror or error}; choose another with --log-dir"
-        ) from error
+        raise CommandError(f"cannot create the folder {folder}: {error.strerror or error}; {remedy}") from error
     if not os.access(folder, os.W_OK):
-        raise CommandError(f"no permission to write to the run folder {folder}; choose another with --log-dir")
+        raise CommandError(f"no permission to write to the folder {folder}; {remedy}")

@@ -128,7 +128,7 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
     env = source.make(options.env, options.num_envs, options.device, options.seed)
     config["update_threads"] = choose_update_threads(options.threads, config, env, options.device)
     folder = options.log_dir or new_run_folder(source.name, time.strftime("%Y-%m-%d_%H-%M-%S"), RUNS)
-    make_writable(folder)
+    make_writable(folder, "choose another with --log-dir")
     run = RunFolder(folder)
     if run.file("run.json").is_file():
         raise UsageError(f"{folder} already holds a run: go on with st-rl resume {folder}, or choose another --log-dir")

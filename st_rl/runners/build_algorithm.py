@@ -37,8 +37,9 @@ def build_algorithm(
     rnd_cfg = settings.get("rnd_cfg") or inner.get("rnd_cfg")
     if rnd_cfg:
         settings["rnd_cfg"] = _completed_rnd(rnd_cfg, extras)
-    if settings.get("symmetry_cfg"):
-        settings["symmetry_cfg"] = completed_symmetry(settings["symmetry_cfg"], env)
+    symmetry_cfg = settings.get("symmetry_cfg") or inner.get("symmetry_cfg")
+    if symmetry_cfg:
+        settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
     return classes[name](policy, device=device, **settings)
 
 

@@ -1,5 +1,6 @@
 """`DemonstrationSaver`: lets a policy act and saves what happens, trajectory by trajectory."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ class DemonstrationSaver(TrajectorySaver):
         policy: has `act(obs)`, `act_inference(obs)` and `reset(dones)`.
         save_dir: the folder; one that holds trajectories already is added to.
         rollout_storage_length: steps between two visits to the disk.
-        min_timesteps: steps to collect at least.
+        min_timesteps: steps to collect at least; `math.inf` for as many as come until `request_stop`.
         min_episodes: finished episodes to collect at least.
         success_traj_only: delete trajectories that failed.
         use_critic_obs: the policy sees the critic's observation instead of the actor's.
@@ -81,8 +82,8 @@ class DemonstrationSaver(TrajectorySaver):
         self.demo_by_sample = demo_by_sample
         self.obs_normalizer = obs_normalizer
         self.critic_obs_normalizer = critic_obs_normalizer
-        # What is told the share that is done, and a line for a person.
-        self.on_progress: Callable[[float, str], None] = lambda share, line: logger.info(line)
+        # What is told the share that is done, None where there is no end, and a line for a person.
+        self.on_progress: Callable[[float | None, str], None] = lambda share, line: logger.info(line)
         # Made on first use, like the buffer.
         self.transition: Any = None
         self.obs: Tensor | None = None
@@ -275,7 +276,7 @@ class DemonstrationSaver(TrajectorySaver):
         self._interval_begin, self._interval_timesteps = now, self.total_timesteps
         left = self.seconds_left()
         self.on_progress(
-            self.progress(),
+            None if math.isinf(self.min_timesteps) else self.progress(),
             f"{_out_of(self.total_timesteps, self.min_timesteps)} steps, "
             f"{_out_of(self.total_traj_completed, self.min_episodes)} trajectories, {rate:,.0f} steps/s"
             + (f", {clock(left)} left" if left is not None else ""),
@@ -295,7 +296,7 @@ class DemonstrationSaver(TrajectorySaver):
 
 def _out_of(done: float, wanted: float) -> str:
     """How much of what is wanted is there; the number alone when nothing in particular is."""
-    return f"{done:,} of {wanted:,.0f}" if wanted > 0 else f"{done:,}"
+    return f"{done:,} of {wanted:,.0f}" if 0 < wanted < math.inf else f"{done:,}"
 
 
 def _normalized(obs: Any, normalizer: Any) -> Tensor:

@@ -22,7 +22,11 @@ from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, sav
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 
-OPTIMIZER_KEYS = ("optimizer_state_dict", "lr_scheduler_state_dict", "discriminator_optimizer_state_dict")
+# What a training has learned with, beside the networks and normalisers that it has learned.
+OPTIMIZER_KEYS = (
+    *("optimizer_state_dict", "lr_scheduler_state_dict", "rnd_optimizer_state_dict"),
+    *("discriminator_optimizer_state_dict", "discriminator_replay_state_dict"),
+)
 
 
 class SavedTraining:
@@ -135,10 +139,10 @@ class SavedTraining:
         if self._writes_beside:
             # The file is written while the training goes on and changes its tensors.
             payload = buffer_func(plain_value(payload, "checkpoint"), _host_copy)
-        if self._writes_beside and not self._is_save_overridden:
-            self._beside(self._write, payload, keeper.path(iteration))
-        else:
+        if self._is_save_overridden:
             self.save(str(keeper.path(iteration)))
+        else:
+            self._beside(self._write, payload, keeper.path(iteration))
         self._saved_iteration = iteration
         score = self._score()
 
@@ -177,7 +181,7 @@ class SavedTraining:
         """Load a checkpoint and return its `infos`.
 
         With the optimiser this is a resume: random numbers, counters, memories and, where it offers its state, the
-        environment continue exactly. Without it only policy and normalisers are taken.
+        environment continue exactly. Without it only networks and normalisers are taken.
         """
         location = self.device if map_location is None else map_location
         loaded = load_checkpoint(Path(path), map_location=location, trust_pickle=trust_pickle)

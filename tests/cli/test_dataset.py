@@ -293,6 +293,19 @@ class TestDataset:
         assert main(arguments) == 1
         assert "pip install h5py" in error_line(capsys)
 
+    def test_a_minari_export_that_fails_leaves_nothing_behind(self, recorded, tmp_path, monkeypatch):
+        stand_in = types.ModuleType("h5py")
+
+        def full_disk(path, mode, **kwargs):
+            raise OSError(28, "No space left on device")
+
+        stand_in.File = full_disk  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "h5py", stand_in)
+        target = tmp_path / "walk-v0"
+        arguments = ["dataset", "export", str(recorded), "--format", "minari", "--output", str(target)]
+        assert main(arguments) == 1
+        assert list(target.iterdir()) == []
+
     def test_minari(self, recorded, tmp_path, monkeypatch):
         """Against a stand-in for h5py that keeps what it is given; Minari's layout by its documentation."""
         files: dict[str, FakeGroup] = {}

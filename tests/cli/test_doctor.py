@@ -31,6 +31,16 @@ def test_a_missing_extra_is_named_with_its_command(monkeypatch, capsys, package,
     assert package in text
 
 
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_where_there_is_a_gpu_its_physics_is_looked_for(monkeypatch, capsys, has_gpu):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a card")
+    real = doctor.package_version
+    monkeypatch.setattr(doctor, "package_version", lambda name: None if name == "mujoco-warp" else real(name))
+    assert main(["doctor", "--no-rendering"]) == 0
+    assert ('pip install "st_rl[warp]"' in capsys.readouterr().out) == has_gpu
+
+
 def test_without_the_simulation_the_exit_code_says_so(monkeypatch, capsys):
     real = doctor.package_version
     monkeypatch.setattr(doctor, "package_version", lambda name: None if name == "mujoco" else real(name))

@@ -112,8 +112,8 @@ def test_new_folders_never_collide_and_hold_no_strange_characters(tmp_path):
 def test_a_folder_that_cannot_be_made_or_written(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(CommandError, match=r"cannot create the run folder .*--log-dir"):
-        make_writable(file / "run")
+    with pytest.raises(CommandError, match=r"cannot create the folder .*; choose another with --log-dir"):
+        make_writable(file / "run", "choose another with --log-dir")
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(CommandError, match=r"no permission to write .*--log-dir"):
-        make_writable(tmp_path)
+    with pytest.raises(CommandError, match=r"no permission to write to the folder .*; go elsewhere"):
+        make_writable(tmp_path, "go elsewhere")

@@ -154,6 +154,7 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
         facts["clock"],
         torch.tensor(facts["default_joint_pos"], dtype=torch.float32),
     )
+    assert list(facts["stiffness"]) == env.robot.model.actuator_gainprm[:, 0].tolist() == [35.0] * 12
     phase, action = env.phase.clone(), torch.full((8, 12), 0.1)  # the runs of a real controller may start anywhere
     for _ in range(5):
         obs, *_ = env.step(action)
@@ -284,7 +285,7 @@ class TestNewcomersErrors:
         file = tmp_path / "file"
         file.write_text("")
         line = self.error(["train", "balance", "--iterations", "1", *SMALL, "--log-dir", str(file / "run")])
-        assert "cannot create the run folder" in line
+        assert "cannot create the folder" in line
         assert "--log-dir" in line
 
     def test_a_read_only_run(self, run, monkeypatch):

@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import logging
+import math
 import os
 import pickle
 from collections import OrderedDict
@@ -488,6 +489,16 @@ class TestByHand:
         assert lines[0].startswith("20 of 40 steps, 0 trajectories, ")
         assert lines[1].startswith("40 of 40 steps, 4 trajectories, ")
         assert saver.progress() == 1.0
+
+    def test_a_collection_without_an_end_says_how_much_there_is_and_no_share(self, tmp_path):
+        saver = DemonstrationSaver(EchoEnv(num_envs=4), EchoPolicy(), tmp_path, 5, min_timesteps=math.inf)
+        said = []
+        saver.on_progress = lambda share, line: (said.append((share, line)), saver.request_stop())
+        saver.collect_and_save()
+        ((share, line),) = said
+        assert share is None
+        assert line.startswith("20 steps, 0 of ")
+        assert "left" not in line
 
     def test_reflection_point(self, tmp_path):
         saver = build_runner("DemonstrationSaver", EchoEnv(), EchoPolicy(), tmp_path)

@@ -11,6 +11,7 @@ from st_rl.utils.files import load_checkpoint
 from tests.fakes import EchoEnv
 from tests.runners.resumed_trainings import POLICIES, make_training
 from tests.runners.training import (
+    RND,
     NoveltyEnv,
     StatelessEnv,
     differences,
@@ -180,8 +181,8 @@ def test_an_environment_that_cannot_take_its_state_starts_new_episodes_and_says_
     second.learn(1)
 
 
-def test_without_the_optimiser_only_policy_and_normalisers_are_taken(tmp_path):
-    config = small_config(algorithm={"schedule": "adaptive"}, empirical_normalization=True)
+def test_without_the_optimiser_only_networks_and_normalisers_are_taken(tmp_path):
+    config = small_config(algorithm={"schedule": "adaptive", "rnd_cfg": RND}, empirical_normalization=True)
     first = make_runner(NoveltyEnv(), config)
     first.learn(3)
     first.save(tmp_path / "model_3.pt", infos={"note": "walks"})
@@ -190,9 +191,10 @@ def test_without_the_optimiser_only_policy_and_normalisers_are_taken(tmp_path):
     before, generator = env.obs.clone(), torch.get_rng_state()
     assert second.load(tmp_path / "model_3.pt", load_optimizer=False) == {"note": "walks"}
     ours, theirs = second.alg.state_dict(), first.alg.state_dict()
-    for key in ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict"):
+    for key in ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "rnd_state_dict"):
         assert differences(ours[key], theirs[key]) == []
-    assert ours["optimizer_state_dict"]["state"] == {}
+    assert ours["optimizer_state_dict"]["state"] == ours["rnd_optimizer_state_dict"]["state"] == {}
+    assert theirs["rnd_optimizer_state_dict"]["state"] != {}
     assert second.alg.learning_rate == 1e-3 != first.alg.learning_rate
     assert second.current_learning_iteration == second.alg.current_learning_iteration == 3
     assert second.tot_timesteps == 0

@@ -240,6 +240,18 @@ def test_a_training_that_went_back_to_an_older_snapshot_writes_its_own_end(tmp_p
     assert torch.equal(saved["actor.0.weight"], runner.alg.actor_critic.actor[0].weight)
 
 
+def test_a_snapshot_asks_the_environment_for_its_state_once(tmp_path):
+    asked = []
+
+    class Counting(EchoEnv):
+        def state_dict(self):
+            asked.append(1)
+            return super().state_dict()
+
+    make_runner(Counting(), small_config(save_interval=1), log_dir=tmp_path).learn(2)
+    assert len(asked) == len(list(tmp_path.glob("model_*.pt")))
+
+
 def test_keys_of_a_checkpoint(tmp_path):
     runner = make_runner(NoveltyEnv(), small_config(algorithm={"rnd_cfg": RND}, empirical_normalization=True))
     runner.learn(1)

@@ -106,6 +106,15 @@ def test_a_runner_asks_the_task_how_it_looks_in_a_mirror():
         torch.testing.assert_close(mirrored, image)
 
 
+def test_the_inner_settings_of_a_variant_are_completed_as_well():
+    task = make_task("quadruped-walk", 2, seed=1, **QUIET)
+    config = TASKS["quadruped-walk"].training_config()
+    teacher = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
+    config["algorithm"] = {"class_name": "TPPO", "teacher_policy": teacher, "ppo": {"symmetry_cfg": {"obs": None}}}
+    runner = build_runner("OnPolicyRunner", task, config, device="cpu")
+    assert len(runner.alg.symmetry.symmetry.critic_obs) == task.num_privileged_obs
+
+
 def test_a_task_is_not_asked_for_what_the_configuration_says():
     """A task may know no mirror image of its own; that is no reason to refuse one that somebody wrote."""
     task = make_task("quadruped-walk", 2, seed=1, **QUIET)

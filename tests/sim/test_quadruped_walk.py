@@ -458,6 +458,7 @@ def test_every_foot_needs_a_phase():
         ("randomization.friction", (1.2, 0.4), r"randomization.friction is \(1.2, 0.4\)"),
         ("control.latency_s", (0.03, 0.0), r"latency_s is \(0.03, 0.0\): give the shortest and the longest"),
         ("control.latency_s", (-0.01, 0.0), r"latency_s is \(-0.01, 0.0\)"),
+        ("control.stiffness", 300.0, r"servos of .* have gains of their own.*leave these out"),
         ("control.action_scale", (0.3, 0.2), r"action_scale has 2 numbers for 12 joints: .* order FR_hip_joint"),
     ],
 )

@@ -35,6 +35,11 @@ class JointControl:
                 f"{robot.path} has torque actuators, which need the gains of a PD law: "
                 "set control.stiffness and control.damping (for example 35 and 0.5)"
             )
+        if not is_torque and (cfg.stiffness is not None or cfg.damping is not None):
+            raise ValueError(
+                f"the servos of {robot.path} have gains of their own, which control.stiffness and control.damping do "
+                "not change: leave these out, and set the gains in the MJCF or in `actuators` of its description"
+            )
         self._gains = (cfg.stiffness or 0.0, cfg.damping or 0.0) if is_torque else None
         limits = torch.tensor(robot.joint_range if is_torque else robot.control_range, dtype=torch.float32)
         self._lower, self._upper = limits.to(backend.device).unbind(1)

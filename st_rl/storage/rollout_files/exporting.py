@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,18 @@ def export_minari(recorded: Iterable[Episode], folder: Path, description: str = 
     data = folder / "data"
     if data.exists():
         raise FileExistsError(f"{data} exists already: name a folder that does not, or delete it")
-    data.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Readers never see half a data set.
+    with tempfile.TemporaryDirectory(prefix=".data-", dir=folder, ignore_cleanup_errors=True) as beside:
+        complete = Path(beside) / "data"
+        complete.mkdir()
+        num_episodes = _write_minari(h5py, recorded, complete, folder.name, description)
+        complete.rename(data)
+    return num_episodes
+
+
+def _write_minari(h5py: Any, recorded: Iterable[Episode], data: Path, title: str, description: str) -> int:
+    """Write the files of a data set with a title into the folder `data`; returns the number of episodes."""
     num_episodes = num_steps = 0
     sizes = (0, 0)
     with h5py.File(data / "main_data.hdf5", "w", track_order=True) as file:
@@ -85,7 +97,7 @@ def export_minari(recorded: Iterable[Episode], folder: Path, description: str = 
         "data_format": "hdf5",
         "observation_space": _box(sizes[0]),
         "action_space": _box(sizes[1]),
-        "dataset_id": folder.name if re.search(r"-v\d+$", folder.name) else f"{folder.name}-v0",
+        "dataset_id": title if re.search(r"-v\d+$", title) else f"{title}-v0",
         "minari_version": MINARI_VERSION,
         "dataset_size": round((data / "main_data.hdf5").stat().st_size / 1e6, 1),
         "description": description,
