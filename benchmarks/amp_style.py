@@ -2,7 +2,7 @@
 
     python benchmarks/amp_style.py --device cuda --iterations 300 --jobs 3            # MuJoCo Warp, 4,096 robots
     python benchmarks/amp_style.py --device cpu --minutes 9.5                         # MuJoCo, at most 10 minutes a run
-    python benchmarks/amp_style.py --device cuda --iterations 900 --seeds 1 --gaits trot --only appo --name no_collapse
+    python benchmarks/amp_style.py --device cuda --iterations 1200 --seeds 1 --gaits trot --only appo --name no_collapse
     python benchmarks/amp_style.py --task humanoid-amp --device cuda --iterations 800 --jobs 2
 
 Plain PPO has the same task and the same reward and never sees a reference. Judged without noise, with fine physics,

@@ -2,7 +2,7 @@
 
     python benchmarks/walk.py forward         # the demo: forward speeds, at most 2 minutes of training
     python benchmarks/walk.py everywhere      # all directions, at most 5 minutes of training
-    python benchmarks/walk.py everywhere_gpu  # all directions on a GPU, at most 20 seconds of training
+    python benchmarks/walk.py everywhere_gpu  # all directions on a GPU, 15 to 20 seconds of training on an H200
     python benchmarks/walk.py everywhere_bf16 # the same in mixed precision
 
 Trainings leave their folders under --folder, so that `--stages train` and `--stages judge` may run on two machines.
@@ -64,7 +64,7 @@ def progress(run: Path) -> list[dict[str, str]]:
 
 
 def learning_curve(rows: list[dict[str, str]]) -> dict[str, list[float]]:
-    """Environment steps and forward velocity error of every iteration."""
+    """Forward velocity error and speed of every iteration."""
     return {
         "iteration": [int(float(row["step"])) for row in rows],
         "velocity_error": [round(float(row["Metrics/velrmsd"]), 4) for row in rows],

@@ -17,6 +17,7 @@ from st_rl.algorithms import APPO, PPO
 from st_rl.algorithms.discriminator_learning import DiscriminatorOptions
 from st_rl.modules import ActorCritic, ActorCriticRecurrent
 from st_rl.runners import OnPolicyRunner, build_runner
+from st_rl.runners.train_config import RUNNER_KEYS
 from tests.fakes import ClientEnv, EchoEnv
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -163,6 +164,14 @@ def test_defaults_shown_are_those_of_the_code(heading: str, classes: list[type],
     for name, value in shown.items():
         default = defaults[name]
         assert (list(default) if isinstance(default, tuple) else default) == value, name
+
+
+def test_every_key_of_a_runner_is_documented():
+    text = (REPOSITORY / "docs/configuration.md").read_text()
+    section = text.split("## Runner")[1].split("## Policy")[0]
+    # The class names may also stand beside the parts that they name.
+    documented = set(re.findall(r"`(\w+)`", section)) | {"policy_class_name", "algorithm_class_name"}
+    assert sorted(RUNNER_KEYS - documented) == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

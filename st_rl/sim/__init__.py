@@ -1,1 +1,1 @@
-"""The built-in simulation: robots (MJCF), backends (MuJoCo on the CPU), tasks."""
+"""The built-in simulation: robots (MJCF), backends (MuJoCo on the CPU, MuJoCo Warp on a GPU), tasks."""

@@ -15,6 +15,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
+# Of blocks that hold commands.
+LANGUAGES = ("sh", "console", "")
+
+
 class Understood(BaseException):
     """The options of a command have been read; nothing else happens."""
 
@@ -22,7 +26,9 @@ class Understood(BaseException):
 def shown_commands(page: Path) -> set[str]:
     """What a page says after `st-rl`, in blocks and within lines, without mere names of commands."""
     text = page.read_text().replace("\\\n", " ")
-    blocks = "\n".join(re.findall(r"^```(?:sh|console|)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert not [language for language, block in fenced if language not in LANGUAGES and "st-rl " in block]
+    blocks = "\n".join(block for language, block in fenced if language in LANGUAGES)
     parts = [part for line in blocks.splitlines() for part in re.split("&&|  #", line)]
     parts += re.findall(r"`(st-rl [^`]*)`", text)
     commands = (re.fullmatch(r"\s*(?:\$ )?st-rl (\S+ .*)", part) for part in parts)
