@@ -25,9 +25,9 @@ class TurnedGradients(CustomGraphPass):
             if not _pays(left.meta["val"], right.meta["val"]):
                 continue
             with graph.inserting_before(product), left.meta["val"].fake_mode:
-                turned = _call(graph, torch.ops.aten.mm.default, _transposed(graph, right), _transposed(graph, left))
+                turned = add_call(graph, torch.ops.aten.mm.default, _transposed(graph, right), _transposed(graph, left))
                 # Rows as long as those of the weight, which its optimiser reads beside it.
-                result = _call(
+                result = add_call(
                     graph,
                     torch.ops.aten.clone.default,
                     _transposed(graph, turned),
@@ -48,10 +48,11 @@ def _pays(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _transposed(graph: Graph, matrix: Node) -> Node:
-    return _call(graph, torch.ops.aten.permute.default, matrix, [1, 0])
+    return add_call(graph, torch.ops.aten.permute.default, matrix, [1, 0])
 
 
-def _call(graph: Graph, operation: Any, *args: Any, **kwargs: Any) -> Node:
+def add_call(graph: Graph, operation: Any, *args: Any, **kwargs: Any) -> Node:
+    """Put an operation into a graph, with the example value that later passes ask for."""
     node = graph.call_function(operation, args, kwargs)
     values = [argument.meta["val"] if isinstance(argument, Node) else argument for argument in args]
     node.meta["val"] = operation(*values, **kwargs)

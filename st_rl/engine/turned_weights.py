@@ -1,10 +1,10 @@
 """A change to compiled code: small matrices turned round, so that products of many rows with them take the fast way."""
 
-from typing import Any
-
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
+
+from st_rl.engine.turned_gradients import add_call
 
 LEAST_ROWS, LEAST_WIDTH, LARGEST_WEIGHT = 1024, 32, 2**20
 
@@ -37,12 +37,6 @@ def _pays(rows: torch.Tensor, weight: torch.Tensor) -> bool:
 def _read_by_columns(graph: Graph, weight: Node) -> Node:
     """The same matrix, copied so that a column lies in one piece."""
     aten = torch.ops.aten
-    turned = _call(graph, aten.permute.default, weight, [1, 0])
-    copy = _call(graph, aten.clone.default, turned, memory_format=torch.contiguous_format)
-    return _call(graph, aten.permute.default, copy, [1, 0])
-
-
-def _call(graph: Graph, operation: Any, source: Node, *args: Any, **kwargs: Any) -> Node:
-    node = graph.call_function(operation, (source, *args), kwargs)
-    node.meta["val"] = operation(source.meta["val"], *args, **kwargs)
-    return node
+    turned = add_call(graph, aten.permute.default, weight, [1, 0])
+    copy = add_call(graph, aten.clone.default, turned, memory_format=torch.contiguous_format)
+    return add_call(graph, aten.permute.default, copy, [1, 0])

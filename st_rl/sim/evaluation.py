@@ -14,11 +14,11 @@ from torch import Tensor
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation_plan import AXES, EvaluationPlan, commands_for
 from st_rl.sim.gait_metrics import (
-    cost_of_transport,
     diagonal_alternation,
     diagonal_pairs,
     find_swings,
-    masked_mean,
+    mean_cost_of_transport,
+    mean_over_time,
     nan_mean,
     side_pairs,
     step_asymmetry,
@@ -71,7 +71,7 @@ def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
     """How well the robots of a walk followed their commands."""
     counted = _counted(result, settle_s)
     error = result.velocity - result.told
-    mean, now = masked_mean(error, counted).abs(), masked_mean(error.abs(), counted)
+    mean, now = mean_over_time(error, counted).abs(), mean_over_time(error.abs(), counted)
     figures: dict[str, Any] = {"robots": result.commands.shape[0], "falls": int(result.fell.sum())}
     for axis, name in enumerate(AXES):
         figures[f"{name}_error"] = nan_mean(mean[:, axis])
@@ -97,10 +97,10 @@ def judge(
     figures = judge_tracking(result, settle_s)
     figures["foot_clearance"] = nan_mean(swings.clearance)
     figures["swing_rate"] = nan_mean(swings.rate)
-    figures["stance_share"] = masked_mean(result.contact.float(), walking).nanmean(0).tolist()
+    figures["stance_share"] = mean_over_time(result.contact.float(), walking).nanmean(0).tolist()
     figures["alternation"] = nan_mean(diagonal_alternation(result.contact, walking, pairs))
     figures["step_asymmetry"] = nan_mean(step_asymmetry(result.contact, walking, sides))
-    figures["cost_of_transport"] = nan_mean(cost_of_transport(result.power, speed, mass, walking))
+    figures["cost_of_transport"] = nan_mean(mean_cost_of_transport(result.power, speed, mass, walking))
     figures["diverged"] = result.diverged
     return figures
 
@@ -132,10 +132,10 @@ def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict
         pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
         figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
     counted = _counted(plain, plan.settle_s)
-    told = masked_mean(plain.told, counted)
+    told = mean_over_time(plain.told, counted)
     robots = {
         "command": torch.where(told.isnan(), commands, told).tolist(),
-        "velocity": masked_mean(plain.velocity, counted).tolist(),
+        "velocity": mean_over_time(plain.velocity, counted).tolist(),
         "fell": plain.fell.tolist(),
     }
     return figures, robots

@@ -21,7 +21,7 @@ class Swings(NamedTuple):
     """`(N,)` swings of each foot a second."""
 
 
-def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
+def mean_over_time(values: Tensor, valid: Tensor) -> Tensor:
     """Mean over time of values `(T, N, ...)` where `valid` `(T, N)`: `(N, ...)`, NaN where nothing is valid."""
     weights = valid.reshape(valid.shape + (1,) * (values.dim() - 2)).to(values.dtype)
     return (torch.nan_to_num(values) * weights).sum(0) / weights.sum(0)
@@ -77,7 +77,7 @@ def diagonal_alternation(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[i
         return torch.full((contact.shape[1],), float("nan"))
     (a, b), (c, d) = pairs
     together = (contact[..., a] == contact[..., b]) & (contact[..., c] == contact[..., d])
-    return masked_mean((together & (contact[..., a] != contact[..., c])).float(), valid)
+    return mean_over_time((together & (contact[..., a] != contact[..., c])).float(), valid)
 
 
 def side_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
@@ -129,8 +129,10 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
     return (mean[:, 0] - mean[:, 1]).abs() / mean.mean(dim=1)
 
 
-def cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
+def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
     """Mean mechanical power over weight times mean speed, `(N,)`; NaN for robots slower than `min_speed`.
+
+    Of a whole walk: `st_rl.utils.metrics.cost_of_transport`, which a training logs, is that of an instant, and larger.
 
     Args:
         power: `(T, N)` sum of |torque| |joint velocity|, W.
@@ -139,6 +141,6 @@ def cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, 
         valid: `(T, N)` bool.
         min_speed: Below it the ratio says nothing about walking.
     """
-    mean_speed = masked_mean(speed, valid)
-    cost = masked_mean(power, valid) / (mass * GRAVITY * mean_speed)
+    mean_speed = mean_over_time(speed, valid)
+    cost = mean_over_time(power, valid) / (mass * GRAVITY * mean_speed)
     return torch.where(mean_speed > min_speed, cost, float("nan"))

@@ -81,7 +81,6 @@ class Recorder:
         self._script = script if script and is_commanded(task) else None
         self._rows: list[dict[str, Tensor]] = []
         self._resets: list[float] = []
-        self._observations: list[Tensor] = []
         self._data: Any = None
         reset = getattr(policy, "reset", None)
         self._forget: Callable[..., Any] = reset if callable(reset) else lambda dones=None: None
@@ -100,7 +99,6 @@ class Recorder:
                     scene = now
                     task.hold_commands(torch.tensor([self._script[scene].command], device=task.device))
             obs = split_observations(task.get_observations())[0]
-            self._observations.append(obs[0].clone())
             _, _, _, dones, _ = split_step(task.step(self._policy(obs)))
             self._forget(dones)
             if bool(dones[0]):
@@ -143,11 +141,6 @@ class Recorder:
         """Forget all that was recorded."""
         self._rows.clear()
         self._resets.clear()
-        self._observations.clear()
-
-    def observations(self) -> Tensor:
-        """`(T, O)` what the policy saw."""
-        return torch.stack(self._observations)
 
     def picture(self) -> tuple[Any, list[Arrow]]:
         """The robot as `mujoco.MjData`, and arrows of its command and its velocity."""

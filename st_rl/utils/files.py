@@ -224,14 +224,14 @@ def _folder_listing(folder: Path) -> str:
     """What the folder holds, in words."""
     if not folder.is_dir():
         return f"the folder {folder} does not exist"
-    names = sorted((entry.name for entry in folder.iterdir() if not entry.name.startswith(".")), key=_natural_order)
+    names = sorted((entry.name for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural_order)
     if not names:
         return f"the folder {folder} is empty"
     more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
     return f"the folder {folder} holds {', '.join(names[-_LISTED_NAMES:])}{more}"
 
 
-def _natural_order(name: str) -> list[tuple[int, int, str]]:
+def natural_order(name: str) -> list[tuple[int, int, str]]:
     """A sort key under which model_9 comes before model_10."""
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from st_rl.sim.gait_metrics import (
-    cost_of_transport,
     diagonal_alternation,
     diagonal_pairs,
     find_swings,
-    masked_mean,
+    mean_cost_of_transport,
+    mean_over_time,
     side_pairs,
     step_asymmetry,
 )
@@ -109,16 +109,16 @@ def test_cost_of_transport_is_power_over_weight_times_speed():
     valid = torch.tensor([[True, True], [True, True], [False, True]])
     power = torch.tensor([[10.0, 5.0], [30.0, 5.0], [1e9, 5.0]])
     speed = torch.tensor([[0.4, 0.01], [0.6, 0.01], [9.0, 0.01]])
-    cost = cost_of_transport(power, speed, 12.0, valid)
+    cost = mean_cost_of_transport(power, speed, 12.0, valid)
     assert float(cost[0]) == pytest.approx(20.0 / (12.0 * 9.81 * 0.5))
     assert math.isnan(float(cost[1]))
 
 
-def test_masked_mean_leaves_out_invalid_steps_even_if_they_are_no_numbers():
+def test_mean_over_time_leaves_out_invalid_steps_even_if_they_are_no_numbers():
     values = torch.tensor([[1.0, 2.0], [3.0, float("nan")], [5.0, 4.0]])
     valid = torch.tensor([[True, True], [True, False], [False, True]])
-    assert masked_mean(values, valid).tolist() == [2.0, 3.0]
-    assert masked_mean(values, torch.zeros_like(valid)).isnan().all()
+    assert mean_over_time(values, valid).tolist() == [2.0, 3.0]
+    assert mean_over_time(values, torch.zeros_like(valid)).isnan().all()
 
 
 def walking_feet(steps, stride, landings, stance):

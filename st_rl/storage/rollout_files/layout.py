@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from st_rl.utils.files import natural_order
+
 StrPath = str | os.PathLike[str]
 
 METADATA_FILE = "metadata.json"
@@ -72,7 +74,7 @@ def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
     """
     try:
         with os.scandir(root) as scan:
-            entries = sorted(scan, key=lambda entry: _natural_order(entry.name))
+            entries = sorted(scan, key=lambda entry: natural_order(entry.name))
     except OSError:  # deleted while we looked
         return
     deeper = []
@@ -103,8 +105,3 @@ def read_metadata(folder: StrPath) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _natural_order(name: str) -> list[tuple[int, int, str]]:
-    """A sort key under which trajectory_9 comes before trajectory_10."""
-    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
