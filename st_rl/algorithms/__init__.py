@@ -1,5 +1,7 @@
 """Losses, returns and the update; algorithms never see an environment."""
 
+from typing import Any
+
 from st_rl.algorithms.appo import APPO, ATPPO
 from st_rl.algorithms.estimator import EstimatorPPO, EstimatorTPPO
 from st_rl.algorithms.ppo import PPO
@@ -8,6 +10,7 @@ from st_rl.algorithms.tppo import TPPO
 __all__ = ["APPO", "ATPPO", "PPO", "TPPO", "EstimatorPPO", "EstimatorTPPO", "algorithm_classes"]
 
 
-def algorithm_classes() -> dict[str, type[PPO]]:
-    """The algorithms a configuration can name, by class name."""
-    return {name: cls for name, cls in globals().items() if isinstance(cls, type) and issubclass(cls, PPO)}
+def algorithm_classes() -> dict[str, Any]:
+    """The algorithms a configuration can name, by class name: those here, and what a user has put beside them."""
+    classes = {name: cls for name, cls in globals().items() if isinstance(cls, type)}
+    return {name: cls for name, cls in classes.items() if callable(getattr(cls, "update", None))}

@@ -333,14 +333,18 @@ class APPOAlgoMixin(_Algorithm):
         mask = minibatch.ref_mask if self._masks_resets else None
         judged = [minibatch.ref_motion, minibatch.ref_obs, *([minibatch.past_ref_obs] if self._has_replay else [])]
         # In one pass, which takes fewer and larger steps than one for each.
-        scores, slopes = discriminator.score_with_slopes(torch.cat(judged), len(minibatch.ref_motion))
+        if discriminator.has_slopes:
+            scores, slopes = discriminator.score_with_slopes(torch.cat(judged), len(minibatch.ref_motion))
+            penalty = discriminator.compute_grad_pen(minibatch.ref_motion, slopes)
+        else:
+            scores = discriminator(torch.cat(judged))
+            penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
         expert, policy, *past = scores.split([len(transitions) for transitions in judged])
         policy_error = masked_mean((policy + 1.0).square(), mask)
         if past:
             policy_error = 0.5 * (policy_error + (past[0] + 1.0).square().mean())
         losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
         losses["discriminator_policy_loss"] = 0.5 * policy_error
-        penalty = discriminator.compute_grad_pen(minibatch.ref_motion, slopes)
         losses["discriminator_grad_len_loss"] = penalty
         if self.discriminator_logit_loss_coef != 0:
             losses["discriminator_logit_loss"] = discriminator.amp_linear.weight.square().sum()

@@ -31,6 +31,8 @@ from st_rl.utils.log import logger
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
+# Of a policy that has them: a training may change them on its way.
+REPLACED_SHARES = ("replace_state_prob", "privilege_replace_state_prob")
 
 
 class PPO(ActingAlgorithm, SavedAlgorithm):
@@ -97,6 +99,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         self.lam = lam
         self.value_loss_coef = value_loss_coef
         self.entropy_coef = entropy_coef
+        self.surrogate_loss_coef = 1.0
         self.max_grad_norm = max_grad_norm
         self.use_clipped_value_loss = use_clipped_value_loss
         self.clip_min_std = (
@@ -273,7 +276,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         """Every plain number and word that the losses may read; the engine starts anew when one changes."""
         plain = (bool, int, float, str)
         names = sorted(set(vars(self)) - {"current_learning_iteration"})
-        return tuple((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain))
+        shares = [(name, getattr(self.actor_critic, name, None)) for name in REPLACED_SHARES]
+        return (*((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain)), *shares)
 
     def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
         """Every plain number and word that acting and storing may read."""

@@ -77,7 +77,7 @@ class TPPO(PPO):
         self.update_times_scale = update_times_scale
         self.using_ppo = using_ppo
         self.distill_target = distill_target
-        self.distill_latent_coef = distill_latent_coef
+        self._distill_latent_coef = distill_latent_coef
         self.distill_latent_target = distill_latent_target
         self.distill_latent_obs_component_mapping = dict(distill_latent_obs_component_mapping or {})
         self.buffer_dilation_ratio = buffer_dilation_ratio
@@ -136,7 +136,18 @@ class TPPO(PPO):
                     f"the latent of '{component}' has {width} numbers, that of the teacher's '{teacher_component}' "
                     f"{teacher_width}; give both the same encoder_output_size"
                 )
-            setattr(self, f"distill_latent_{component}_coef", self.distill_latent_coef)
+        self.distill_latent_coef = self._distill_latent_coef
+
+    @property
+    def distill_latent_coef(self) -> float:
+        """Weight of the latent losses; one of them has it as `distill_latent_{component}_coef`."""
+        return self._distill_latent_coef
+
+    @distill_latent_coef.setter
+    def distill_latent_coef(self, weight: float) -> None:
+        self._distill_latent_coef = weight
+        for component in self.distill_latent_obs_component_mapping:
+            setattr(self, f"distill_latent_{component}_coef", weight)
 
     # ---- what it is made of --------------------------------------------------------------------------------------
 

@@ -49,8 +49,10 @@ def split_observations(ret: Any) -> Observations:
 
 def observe(env: Any) -> Observations:
     """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
-    obs, critic_obs, extras = split_observations(env.get_observations())
-    if critic_obs is None and hasattr(env, "get_privileged_observations"):
+    delivered = env.get_observations()
+    obs, critic_obs, extras = split_observations(delivered)
+    # The method is of the older form; the present one has groups.
+    if isinstance(delivered, torch.Tensor) and hasattr(env, "get_privileged_observations"):
         critic_obs = env.get_privileged_observations()
     return Observations(obs, critic_obs, extras)
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from st_rl.modules.actor_critic import Actor, ActorCritic, Critic, get_activation
 from st_rl.modules.actor_critic_field_mutex import ActorCriticClimbMutex, ActorCriticFieldMutex
 from st_rl.modules.actor_critic_mutex import ActorCriticMutex
@@ -88,9 +90,10 @@ __all__ = [
 ]
 
 
-def policy_classes() -> dict[str, type[ActorCritic]]:
-    """The policies a configuration can name, by class name."""
-    return {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, ActorCritic)}
+def policy_classes() -> dict[str, Any]:
+    """The policies a configuration can name, by class name: those here, and what a user has put beside them."""
+    modules = {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, nn.Module)}
+    return {name: module for name, module in modules.items() if callable(getattr(module, "act", None))}
 
 
 def policy_class(name: str, mixins: str | Sequence[str] = (), kind: str = "policy class") -> Any:

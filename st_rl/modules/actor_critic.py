@@ -83,6 +83,8 @@ class ActorCritic(nn.Module):
     """
 
     is_recurrent = False
+    infers_through_act = False
+    """Whether `act_inference` calls `act(inference=True)`, or `act(inference=True)` calls `act_inference`."""
     action_bound: Tensor | None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -144,6 +146,10 @@ class ActorCritic(nn.Module):
         """The historical name of `critic_obs_segments`."""
         return self.critic_obs_segments
 
+    @privileged_obs_segments.setter
+    def privileged_obs_segments(self, segments: Mapping[str, Any] | None) -> None:
+        self.critic_obs_segments = segments
+
     # ---- the two hooks -------------------------------------------------------------------------------------------
 
     def actor_input(
@@ -180,7 +186,7 @@ class ActorCritic(nn.Module):
         if inference:
             if masks is not None or hidden_states is not None:
                 raise AssertionError("act(inference=True) is for single steps: it takes no masks and no hidden_states")
-            return self.act_inference(observations)
+            return self._act_by_mean(observations) if self.infers_through_act else self.act_inference(observations)
         noise = self._cast_lots(observations)
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         self._lots = None
@@ -207,14 +213,14 @@ class ActorCritic(nn.Module):
         self._lots = numbers[..., num_actions:]
         return numbers[..., :num_actions]
 
-    def reserve_lot(self, probability: float) -> int:
-        """Ask for one more number a sample, if anything depends on it; the place of the number."""
-        self._num_lots += int(probability > 0)
+    def reserve_lot(self) -> int:
+        """Ask for one more number a sample; the place of the number."""
+        self._num_lots += 1
         return self._num_lots - 1
 
-    def lots_of(self, place: int) -> Tensor | None:
+    def lots_of(self, place: int | None) -> Tensor | None:
         """The numbers `(...)` of a reserved place, while `act` is at work; nobody has drawn any otherwise."""
-        return None if self._lots is None else self._lots[..., place]
+        return None if self._lots is None or place is None else self._lots[..., place]
 
     @contextmanager
     def without_drawing(self) -> Iterator[None]:
@@ -227,6 +233,9 @@ class ActorCritic(nn.Module):
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """The mean action `(..., A)`; the distribution stays as it was."""
+        return self.act(observations, inference=True) if self.infers_through_act else self._act_by_mean(observations)
+
+    def _act_by_mean(self, observations: Tensor) -> Tensor:
         return self.bounded(self.actor(self.actor_input(observations, inference=True)))
 
     def bounded(self, actions: Tensor) -> Tensor:

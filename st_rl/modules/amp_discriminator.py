@@ -64,6 +64,13 @@ class AMPDiscriminator(nn.Module):
         """Scores `(..., 1)` of transitions `(..., Da)`."""
         return self.amp_linear(self.trunk(x))
 
+    @property
+    def has_slopes(self) -> bool:
+        """Whether scores and penalty are those of the layers built here; who changes them may do so as they like."""
+        methods = ("forward", "compute_grad_pen", "score_with_slopes", "input_gradient")
+        is_own = all(getattr(type(self), name) is getattr(AMPDiscriminator, name) for name in methods)
+        return is_own and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.trunk)
+
     def score_with_slopes(self, x: Tensor, count: int | None = None) -> tuple[Tensor, list[Tensor]]:
         """Scores `(n, ..., 1)` of transitions `(n, ..., Da)`, and where each hidden layer is active, `(n, ..., H)`.
 
@@ -93,11 +100,16 @@ class AMPDiscriminator(nn.Module):
 
         Who has scored them already hands over the `slopes`.
         """
-        if slopes is None:
-            with torch.no_grad():
-                _, slopes = self.score_with_slopes(amp_obs)
         with torch.enable_grad():
-            return self.discriminator_grad_pen * self.input_gradient(slopes).square().sum(dim=-1).mean()
+            if slopes is None and not self.has_slopes:
+                amp_obs = amp_obs.detach().clone().requires_grad_()
+                (gradient,) = torch.autograd.grad(self(amp_obs).sum(), amp_obs, create_graph=True)
+            else:
+                if slopes is None:
+                    with torch.no_grad():
+                        _, slopes = self.score_with_slopes(amp_obs)
+                gradient = self.input_gradient(slopes)
+            return self.discriminator_grad_pen * gradient.square().sum(dim=-1).mean()
 
     @torch.no_grad()
     def predict_style_reward(self, state: Tensor, task_reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:

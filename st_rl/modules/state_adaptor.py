@@ -28,6 +28,8 @@ class PrivilegeEstimatorMixin(_Policy):
     It works as `EstimatorMixin` does, with a memory and a head of its own.
     """
 
+    infers_through_act = True
+
     def __init__(
         self,
         *args: Any,
@@ -55,16 +57,27 @@ class PrivilegeEstimatorMixin(_Policy):
         )
         self.adaptor_obs_components = self.adaptation.obs_components
         self.adaptor_target_components = self.adaptation.target_components
-        self.privilege_replace_state_prob = float(privilege_replace_state_prob)
-        self._adaptor_lot = self.reserve_lot(self.privilege_replace_state_prob)
+        self._adaptor_lot: int | None = None
+        self.privilege_replace_state_prob = privilege_replace_state_prob
         # The adaptor's output of the last act; there is none before the first one.
         self.adapted_state_: Tensor | None = None
+        self.memory_p: Memory | None = None
         self.build_adaptor(**kwargs)
+
+    @property
+    def privilege_replace_state_prob(self) -> float:
+        """Share of the samples that act on the adaptor's output; may be changed in a training."""
+        return self.adaptation.replace_prob
+
+    @privilege_replace_state_prob.setter
+    def privilege_replace_state_prob(self, share: float) -> None:
+        self.adaptation.replace_prob = share
+        if share > 0 and self._adaptor_lot is None:
+            self._adaptor_lot = self.reserve_lot()
 
     def build_adaptor(self, **kwargs: Any) -> None:
         """Make the adaptor's head, and its memory where the policy has memories; `kwargs` are the policy's."""
         input_size = self.adaptation.input_size
-        self.memory_p: Memory | None = None
         if self.is_recurrent:
             self.memory_p = own_memory(input_size, kwargs)
             input_size = self.memory_p.rnn.hidden_size

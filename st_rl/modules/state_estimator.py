@@ -30,6 +30,8 @@ class EstimatorMixin(_Policy):
     does, if any.
     """
 
+    infers_through_act = True
+
     def __init__(
         self,
         *args: Any,
@@ -63,16 +65,27 @@ class EstimatorMixin(_Policy):
             logger.warning(f"use_actor_rnn has no effect: {type(self).__name__} has no memory")
         elif use_actor_rnn and estimator_obs_components is not None:
             logger.warning("estimator_obs_components has no effect with use_actor_rnn: the actor's memory sees all")
-        self.replace_state_prob = float(replace_state_prob)
-        self._estimator_lot = self.reserve_lot(self.replace_state_prob)
+        self._estimator_lot: int | None = None
+        self.replace_state_prob = replace_state_prob
         # The estimate of the last act; there is none before the first one.
         self.estimated_state_: Tensor | None = None
+        self.memory_s: Memory | None = None
         self.build_estimator(**kwargs)
+
+    @property
+    def replace_state_prob(self) -> float:
+        """Share of the samples that act on the estimate; may be changed in a training."""
+        return self.estimation.replace_prob
+
+    @replace_state_prob.setter
+    def replace_state_prob(self, share: float) -> None:
+        self.estimation.replace_prob = share
+        if share > 0 and self._estimator_lot is None:
+            self._estimator_lot = self.reserve_lot()
 
     def build_estimator(self, **kwargs: Any) -> None:
         """Make the estimator's head, and its memory where the policy has memories; `kwargs` are the policy's."""
         input_size = self.estimation.input_size
-        self.memory_s: Memory | None = None
         if self.use_actor_rnn:
             actor_memory: Any = self.memory_a
             input_size = actor_memory.rnn.hidden_size

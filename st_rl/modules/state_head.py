@@ -54,18 +54,26 @@ class EstimatedComponents:
         self.segments: Segments = obs_segments or {}
         self.critic_segments: Segments = critic_obs_segments or {}
         self.obs_components, self.target_components = names, targets
-        if replace_prob > 1:
-            raise ValueError(
-                f"the {role} replaces the truth in a share of the samples, from 0 to 1; got {replace_prob}"
-            )
         check_settings(f"{role}_kwargs", kwargs, MlpModel, decided=["input_size", "output_size"])
-        self.replace_prob = float(replace_prob)
-        # What a share `replace_prob` of normally distributed numbers is below.
-        self._threshold = NormalDist().inv_cdf(self.replace_prob) if 0.0 < self.replace_prob < 1.0 else math.inf
         self.input_size = get_subobs_size(self.segments, names)
         self.output_size = get_subobs_size(self.critic_segments, targets)
-        if self.replace_prob > 0:
-            self._check_substitution(role)
+        self._role = role
+        self.replace_prob = replace_prob
+
+    @property
+    def replace_prob(self) -> float:
+        """Share of the samples in which the estimate takes the place of the truth."""
+        return self._replace_prob
+
+    @replace_prob.setter
+    def replace_prob(self, share: float) -> None:
+        if share > 1:
+            raise ValueError(f"the {self._role} replaces the truth in a share of the samples, from 0 to 1; got {share}")
+        if share > 0:
+            self._check_substitution(self._role)
+        self._replace_prob = float(share)
+        # What a share `share` of normally distributed numbers is below.
+        self._threshold = NormalDist().inv_cdf(self._replace_prob) if 0.0 < share < 1.0 else math.inf
 
     def _check_substitution(self, role: str) -> None:
         """ValueError unless the actor observes every target in the critic's shape."""

@@ -16,7 +16,7 @@ import st_rl
 from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import observe, split_step
 from st_rl.runners.bad_numbers import report_bad_numbers
-from st_rl.runners.build_algorithm import build_algorithm
+from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
 from st_rl.runners.checkpoints import make_run_folder, write_run_config
 from st_rl.runners.console import Console
 from st_rl.runners.env_sizes import checked_critic_obs, checked_tensor, read_sizes
@@ -27,6 +27,7 @@ from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
 from st_rl.utils import store_code_state
 from st_rl.utils.devices import move_to
+from st_rl.utils.log import logger
 from st_rl.utils.number_guard import NumberGuard
 from st_rl.utils.writers import make_writer
 
@@ -231,6 +232,14 @@ class OnPolicyRunner(SavedTraining):
     def _start_engine(self, num_iterations: int) -> None:
         """Choose how rollout and update run, and say so."""
         setting = self.cfg.get("engine") or "auto"
+        if setting != "eager" and follows_iteration(self.alg):
+            if self._rollout is None:
+                logger.warning(
+                    f"{type(self.alg).__name__} reads current_learning_iteration, which neither compiled nor captured "
+                    "code can follow: its losses run as written. Keep what depends on it in a tensor, such as a "
+                    "st_rl.algorithms.schedules.Schedule, to train faster"
+                )
+            setting = "eager"
         is_captured = getattr(self.env, "is_graph_safe", False)
         if self._rollout is None or not self.alg.engine.suits(setting, num_iterations):
             engine = Engine(setting, self.device, num_iterations)

@@ -116,12 +116,14 @@ def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: fr
         report_unused_keys(beside, "the training configuration beside 'runner'", CLIENT_KEYS, strict)
 
 
-def _check_values(runner: Mapping[str, Any]) -> None:
-    """Refuse values with which a training would fail later."""
+def _check_values(runner: dict[str, Any]) -> None:
+    """Refuse values with which a training would fail later; whole numbers may come as 500.0."""
     if not runner.get("num_steps_per_env"):
         raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
     for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last", "update_threads"):
         value = runner.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = runner[key] = int(value)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
             raise ValueError(f"'{key}' is {value!r}; give a whole number of at least 1")
     logger_name, engine = str(runner.get("logger") or LOGGERS[0]), runner.get("engine") or ENGINES[0]

@@ -5,19 +5,25 @@ from torch import Tensor
 
 
 class RunningAverages:
-    """Means over many calls of a fixed set of named 0-d tensors; values that are not finite are counted, not added."""
+    """Means over many calls of named 0-d tensors; values that are not finite are counted, not added."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._rows: list[Tensor] = []
 
     def add(self, values: dict[str, Tensor]) -> None:
-        """Add one value for each name; the names must be the same on every call."""
-        if not self._rows:
-            self._names = list(values)
-        elif list(values) != self._names:
-            raise ValueError(f"the names changed between mini-batches: {self._names} became {list(values)}")
+        """Add one value for each name; a name that is missing in some calls is 0 there."""
+        if list(values) != self._names:
+            values = self._completed(values)
         self._rows.append(torch.stack([value.detach().float() for value in values.values()]))
+
+    def _completed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Values of all names met so far, those of this call too, in one order."""
+        new = [name for name in values if name not in self._names]
+        self._names += new
+        self._rows = [torch.nn.functional.pad(row, (0, len(new))) for row in self._rows]
+        zero = torch.zeros_like(next(iter(values.values())), dtype=torch.float32)
+        return {name: values.get(name, zero) for name in self._names}
 
     def means(self) -> dict[str, Tensor]:
         """Name -> 0-d mean of its finite values (NaN where it had none)."""

@@ -8,7 +8,7 @@ import torch
 
 from st_rl.algorithms import APPO, ATPPO, PPO, TPPO
 from st_rl.algorithms.appo import GET_PROB_FUNC, APPOAlgoMixin
-from st_rl.modules import ActorCritic, EmpiricalNormalization
+from st_rl.modules import ActorCritic, AMPDiscriminator, EmpiricalNormalization
 from st_rl.storage import AmpRolloutStorage
 from tests.algorithms.motions import DISCRIMINATOR, WIDTH, make_amp_policy, make_appo, motion_infos, rollout
 from tests.algorithms.rollouts import NUM_ACTIONS, collect, make_ppo, parameters_of, random_steps
@@ -446,3 +446,23 @@ class TestCheckpoint:
         keys = {"model_state_dict", "optimizer_state_dict", "ref_obs_norm_state_dict"}
         assert set(make_appo().state_dict()) == keys
         assert DISCRIMINATOR["input_dim"] == WIDTH
+
+
+def test_losses_ask_a_discriminator_of_ones_own_for_its_scores_and_its_penalty():
+    class Own(AMPDiscriminator):
+        def forward(self, x):
+            return 0.1 * torch.tanh(super().forward(x))
+
+        def compute_grad_pen(self, amp_obs):
+            return self(amp_obs).square().mean()
+
+    alg = make_appo()
+    alg.actor_critic.discriminator = discriminator = Own(**DISCRIMINATOR)
+    minibatch = first_minibatch(alg)
+    losses, _, _ = alg.compute_losses(minibatch)
+    expected = 0.5 * (discriminator(minibatch.ref_motion) - 1.0).square().mean()
+    torch.testing.assert_close(losses["discriminator_expert_loss"], expected)
+    expected = 0.5 * (discriminator(minibatch.ref_obs) + 1.0).square().mean()
+    torch.testing.assert_close(losses["discriminator_policy_loss"], expected)
+    expected = discriminator(minibatch.ref_motion).square().mean()
+    torch.testing.assert_close(losses["discriminator_grad_len_loss"], expected)

@@ -331,7 +331,9 @@ def test_latents_of_the_student_approach_those_of_the_teacher(target, kind, sees
         distill_latent_target=target,
         distill_latent_coef=0.3,
     )
-    assert alg.distill_latent_seen_coef == 0.3
+    assert alg.distill_latent_seen_coef == alg.distill_latent_coef == 0.3
+    alg.distill_latent_coef = 0.6
+    assert alg.distill_latent_seen_coef == alg.distill_latent_coef == 0.6
     collect(alg, random_steps(6, 5))
     storage, teacher = alg.storage, alg.teacher_actor_critic
     latent = student.encoders[0](storage.observations[..., 1:4])

@@ -3,7 +3,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from st_rl.env.utils import split_final_observations, split_observations, split_step
+from st_rl.env.utils import observe, split_final_observations, split_observations, split_step
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
 
 OBS = torch.arange(6.0).reshape(2, 3)
@@ -162,3 +162,17 @@ def test_client_extras_are_one_object():
     assert infos["ref_motion"].shape == (8, 42)
     with pytest.raises(AttributeError):
         env.num_obs = 3
+
+
+class Present(EchoEnv):
+    """An environment of the present form that has kept the method of the older one."""
+
+    def get_privileged_observations(self):
+        raise NotImplementedError("use the groups")
+
+
+def test_the_older_method_is_not_asked_where_there_are_groups():
+    obs, critic_obs, _ = observe(Present())
+    assert (obs.shape, critic_obs) == ((8, 4), None)
+    obs, critic_obs, _ = observe(LegacyEnv(num_privileged_obs=6))
+    assert critic_obs.shape == (8, 6)

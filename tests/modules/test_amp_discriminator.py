@@ -119,6 +119,35 @@ class TestGradientPenalty:
             discriminator.compute_grad_pen(x).backward()
 
 
+class Bounded(AMPDiscriminator):
+    """Somebody's discriminator with other scores."""
+
+    def forward(self, x):
+        return 0.1 * torch.tanh(super().forward(x))
+
+
+def smooth() -> AMPDiscriminator:
+    """Somebody's discriminator with another trunk."""
+    discriminator = make()
+    discriminator.trunk = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4), torch.nn.LayerNorm(4), torch.nn.Tanh())
+    discriminator.amp_linear = torch.nn.Linear(4, 1)
+    return discriminator.double()
+
+
+@pytest.mark.parametrize("build", [lambda: Bounded(**CONFIG).double(), smooth], ids=["scores", "layers"])
+def test_the_penalty_of_a_discriminator_of_ones_own_is_that_of_its_scores(build):
+    discriminator, x = build(), inputs(7)
+    assert not discriminator.has_slopes
+    step = 1e-6 * torch.eye(WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        up, down = (discriminator(x[:, None] + sign * step).squeeze(-1) for sign in (1, -1))
+    slope = (up - down) / 2e-6
+    penalty = discriminator.compute_grad_pen(x)
+    assert penalty.item() == pytest.approx(3.0 * slope.square().sum(-1).mean().item(), rel=1e-5)
+    penalty.backward()
+    assert discriminator.trunk[0].weight.grad.abs().sum() > 0
+
+
 class TestStyleReward:
     @pytest.mark.parametrize("lerp", [0.0, 0.3, 1.0])
     def test_is_the_formula(self, lerp):

@@ -90,11 +90,52 @@ def test_replacing_draws_for_every_sample():
     policy = make(replace_state_prob=0.25)
     obs = torch.randn(1, NUM_OBS).expand(20, 1000, NUM_OBS)
     policy.act(obs)
-    policy.replace_state_prob, policy.estimation.replace_prob = 0.0, 0.0
+    policy.replace_state_prob = 0.0
     is_replaced = (policy.action_mean - policy.act_inference(obs)).abs().sum(-1) > 1e-6
     assert float(is_replaced.float().mean()) == pytest.approx(0.25, abs=0.01)
     assert float(is_replaced.float().mean(dim=1).min()) > 0.15, "independent of the time step"
     assert len(is_replaced[:, :10].unique(dim=1).T) == 10, "and of the robot"
+
+
+@pytest.mark.parametrize("first", [0.0, 0.25])
+def test_the_share_may_change_on_the_way(first):
+    policy = make(PrivilegeStateAc, replace_state_prob=first, adaptor_target_components=["contact"])
+    obs = torch.randn(1, NUM_OBS).expand(20_000, NUM_OBS)
+
+    def replaced(component):
+        """The share of rows whose component does not reach the actor as it came."""
+        seen = []
+        hook = policy.actor.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        policy.act(obs)
+        hook.remove()
+        return float(((seen[0] - obs)[:, component].abs().sum(-1) > 1e-6).float().mean())
+
+    assert replaced(slice(0, 2)) == pytest.approx(first, abs=0.02)
+    policy.replace_state_prob, policy.privilege_replace_state_prob = 0.75, 0.5
+    assert replaced(slice(0, 2)) == pytest.approx(0.75, abs=0.02)
+    assert replaced(slice(5, 6)) == pytest.approx(0.5, abs=0.02)
+    policy.replace_state_prob = policy.privilege_replace_state_prob = 0.0
+    assert replaced(slice(0, 6)) == 0.0
+    with pytest.raises(ValueError, match="a share of the samples, from 0 to 1; got 2"):
+        policy.replace_state_prob = 2
+
+
+def test_a_subclass_may_build_its_own_networks_and_act_in_its_own_way():
+    class Own(PrivilegeStateAc):
+        def build_estimator(self, **kwargs):
+            self.state_estimator = torch.nn.Linear(self.estimation.input_size, self.estimation.output_size)
+
+        def build_adaptor(self, **kwargs):
+            self.state_adaptor = torch.nn.Linear(self.adaptation.input_size, self.adaptation.output_size)
+
+        def act(self, observations, **kwargs):
+            return super().act(observations.clamp(-1.0, 1.0), **kwargs)
+
+    policy = make(Own, adaptor_target_components=["friction"])
+    obs = 5.0 * torch.randn(4, NUM_OBS)
+    policy.act(obs)
+    policy.reset(torch.ones(4))
+    assert torch.equal(policy.act_inference(obs), policy.act_inference(obs.clamp(-1.0, 1.0)))
 
 
 def test_what_an_act_that_raised_had_drawn_is_nobodys(monkeypatch):

@@ -7,8 +7,11 @@ from typing import ClassVar
 import pytest
 import torch
 
+import st_rl.algorithms
+from st_rl.algorithms import PPO
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner, on_policy_runner
+from st_rl.runners.build_algorithm import follows_iteration
 from tests.fakes import ClientEnv, EchoEnv
 from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
 
@@ -294,3 +297,24 @@ def test_how_things_run_is_said_once(caplog):
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("engine:")] == [
         "engine: no graphs, losses as written (asked for)"
     ]
+
+
+def test_losses_that_follow_the_iteration_run_as_written(monkeypatch, caplog):
+    class Fading(PPO):
+        def compute_losses(self, minibatch):
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+            losses["fading"] = 0.5**self.current_learning_iteration * minibatch.obs.square().mean()
+            return losses, inter_vars, stats
+
+    class Counting(PPO):
+        def update(self, current_learning_iteration):
+            return super().update(self.current_learning_iteration + 1)
+
+    monkeypatch.setattr(st_rl.algorithms, "Fading", Fading, raising=False)
+    monkeypatch.setattr(st_rl.algorithms, "Counting", Counting, raising=False)
+    runner = make_runner(config=small_config(algorithm={"class_name": "Fading"}, engine="compile"))
+    runner.learn(1)
+    assert not runner.alg.engine.plan.compiles
+    assert "Fading reads current_learning_iteration" in caplog.text
+    assert not follows_iteration(Counting(runner.alg.actor_critic))
+    assert not follows_iteration(PPO(runner.alg.actor_critic))

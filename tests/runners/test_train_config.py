@@ -4,7 +4,12 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
+import st_rl.algorithms
+import st_rl.modules
+from st_rl.algorithms import PPO
+from st_rl.modules import ActorCritic
 from st_rl.runners import OnPolicyRunner, build_runner
 from st_rl.runners.train_config import read_train_config
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
@@ -192,6 +197,7 @@ def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
         (small_config(num_steps_per_env=-3), "'num_steps_per_env' is -3; give a whole number of at least 1"),
         (small_config(num_steps_per_env=2.5), "'num_steps_per_env' is 2.5"),
         (small_config(save_interval=0), "'save_interval' is 0; give a whole number of at least 1"),
+        (small_config(log_interval=1.5), "'log_interval' is 1.5"),
         (small_config(log_interval="often"), "'log_interval' is 'often'"),
         (small_config(keep_last=-1), "'keep_last' is -1"),
         (small_config(logger="tensorbord"), "unknown logger 'tensorbord'; did you mean 'tensorboard'? known: nep"),
@@ -260,3 +266,37 @@ def test_settings_beside_the_runners_part_are_not_ignored_in_silence(caplog):
     make_runner(config={**NESTED, "save_interval": 3})
     assert "beside 'runner' ignores keys of other parts: save_interval" in caplog.text
     assert "seed" not in caplog.text
+
+
+def test_whole_numbers_may_come_as_decimals():
+    runner = make_runner(config=small_config(save_interval=500.0, keep_last=2.0))
+    assert runner.save_interval == 500
+    assert isinstance(runner.cfg["keep_last"], int)
+
+
+def test_a_configuration_finds_whatever_lies_beside_the_built_in_classes(monkeypatch):
+    """The modules are the places where names are looked up, whoever put a class there."""
+
+    class Foreign(torch.nn.Module):
+        """A policy that is no ActorCritic and does all that one does."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__()
+            self.inner = ActorCritic(*args, **kwargs)
+
+        def __getattr__(self, name):
+            return super().__getattr__(name) if name == "inner" else getattr(self.inner, name)
+
+        def act(self, *args, **kwargs):
+            return self.inner.act(*args, **kwargs)
+
+    class Mine(PPO):
+        pass
+
+    monkeypatch.setattr(st_rl.modules, "Foreign", Foreign, raising=False)
+    monkeypatch.setattr(st_rl.algorithms, "Mine", Mine, raising=False)
+    runner = make_runner(config=small_config({"class_name": "Foreign"}, {"class_name": "Mine"}))
+    assert (type(runner.alg), type(runner.alg.actor_critic)) == (Mine, Foreign)
+    runner.learn(1)
+    with pytest.raises(ValueError, match="unknown policy class 'MlpModel'"):
+        make_runner(config=small_config({"class_name": "MlpModel"}))

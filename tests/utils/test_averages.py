@@ -40,11 +40,14 @@ def test_nothing_added_nothing_averaged():
     assert RunningAverages().bad_counts() == {}
 
 
-def test_names_may_not_change_on_the_way():
+def test_what_is_missing_in_some_calls_counts_as_nothing_there():
     averages = RunningAverages()
-    averages.add({"a": torch.tensor(1.0)})
-    with pytest.raises(ValueError, match=r"\['a'\] became \['b'\]"):
-        averages.add({"b": torch.tensor(1.0)})
+    for values in ({"a": 1.0, "b": 4.0}, {"a": 2.0}, {"c": 6.0, "a": 3.0}):
+        averages.add({name: torch.tensor(value) for name, value in values.items()})
+    assert {name: value.item() for name, value in averages.means().items()} == pytest.approx(
+        {"a": 2.0, "b": 4.0 / 3, "c": 2.0}
+    )
+    assert averages.bad_counts() == {}
 
 
 def test_given_tensors_stay_as_they_are():
