@@ -15,6 +15,7 @@ from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_n
 COMMANDS = (
     "train",
     "distill",
+    "sweep",
     "resume",
     "eval",
     "play",

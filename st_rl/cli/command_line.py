@@ -5,7 +5,7 @@ import difflib
 import importlib
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
@@ -119,19 +119,34 @@ def parse_options(
 
 def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
     """An error text for arguments that no option takes."""
-    helps = f"st-rl {command} --help lists the options"
     option = next((argument for argument in unknown if argument.startswith("-")), None)
     if option is None:
-        return f"unexpected argument '{unknown[0]}'; {helps}"
-    name = option.split("=")[0]
+        return f"unexpected argument '{unknown[0]}'; st-rl {command} --help lists the options"
+    return unknown_option(option.split("=")[0], parsed, command)
+
+
+def unknown_option(name: str, parsed: Any, command: str) -> str:
+    """An error text for an option that a command does not have: what it is called here, or the nearest name."""
+    helps = f"st-rl {command} --help lists the options"
     dashed = name.replace("_", "-")
     other = _OTHER_WORDS.get(dashed, "")
     if other in option_names(parsed):
         return f"unknown option {name}; it is called {other} here; {helps}"
-    if command.startswith("train") and dashed in _OTHER_WAYS:
+    if command.startswith(("train", "sweep")) and dashed in _OTHER_WAYS:
         return f"unknown option {name}; {_OTHER_WAYS[dashed]}; {helps}"
     close = difflib.get_close_matches(dashed, list(option_names(parsed)), n=1, cutoff=0.5)
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
+
+
+def without(arguments: Sequence[str], options: Collection[str]) -> list[str]:
+    """The arguments without some options and their values."""
+    kept, is_left_out = [], False
+    for argument in arguments:
+        if argument.startswith("--"):
+            is_left_out = argument.split("=")[0].replace("_", "-") in options
+        if not is_left_out:
+            kept.append(argument)
+    return kept
 
 
 def option_names(options: Any, prefix: str = "--") -> Iterator[str]:

@@ -67,7 +67,7 @@ class TrainOptions(Generic[EnvConfig]):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    name, rest = _split_task(arguments)
+    name, rest = split_task(arguments)
     if name is None:
         from st_rl.cli.task_source import FOREIGN_TASKS
         from st_rl.sim.tasks import TASKS
@@ -80,23 +80,28 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.task_source import find_source
 
     source = find_source(name)
+    options, training = read_training(source, rest)
+    return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
+
+
+def read_training(source: Any, arguments: Sequence[str]) -> tuple[TrainOptions[Any], TrainingConfig]:
+    """What the options of `st-rl train` say about the training of a task."""
     defaults = TrainingConfig.from_dict(source.training)
     options: TrainOptions[Any] = parse_options(
         TrainOptions[type(source.default_config)],
-        rest,
-        f"train {name}",
-        f"Train a policy for {name}.",
+        arguments,
+        f"train {source.name}",
+        f"Train a policy for {source.name}.",
         TrainOptions(source.default_config, defaults.runner, defaults.policy, defaults.algorithm),
     )
     if options.iterations is not None:
         options.runner.max_iterations = options.iterations
     if options.logger is not None:
         options.runner.logger = options.logger
-    training = TrainingConfig(options.runner, options.policy, options.algorithm, defaults.others)
-    return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
+    return options, TrainingConfig(options.runner, options.policy, options.algorithm, defaults.others)
 
 
-def _split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """The task, which comes first, and the other arguments."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], list(arguments[1:])
@@ -105,11 +110,21 @@ def _split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, command_line: str) -> int:
     """Build the task and the runner, keep what a repetition needs, and learn."""
+    from st_rl.cli.training import learn
+
+    runner, run = prepare(source, options, training, command_line)
+    print(f"Training {source.name} with {runner.env.num_envs} robots; the run is in {run.path}")
+    return learn(runner, training.runner.max_iterations, options.minutes, run, spread_episodes=True)
+
+
+def prepare(
+    source: Any, options: TrainOptions[Any], training: TrainingConfig, command_line: str
+) -> tuple[Any, RunFolder]:
+    """A runner that can begin to learn, and its run folder with what a repetition needs."""
     from st_rl.cli.environment_facts import git_state, machine, versions
     from st_rl.cli.training import (
         check_device,
         choose_update_threads,
-        learn,
         make_judge,
         seed_everything,
         set_threads,
@@ -154,5 +169,4 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
         "git": git_state(),
     }
     write_settings(run, settings)
-    print(f"Training {source.name} with {env.num_envs} robots; the run is in {folder}")
-    return learn(runner, training.runner.max_iterations, options.minutes, run, spread_episodes=True)
+    return runner, run
