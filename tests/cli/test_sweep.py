@@ -8,10 +8,11 @@ import sys
 import pytest
 import torch
 
-from st_rl.cli import main, sweep_trials
+from st_rl.cli import main
 from st_rl.cli.command_line import UsageError
-from st_rl.cli.judged_trial import JudgedTrial
-from st_rl.cli.searched_setting import read_search
+from st_rl.cli.sweep import trials
+from st_rl.cli.sweep.judged_trial import JudgedTrial
+from st_rl.cli.sweep.searched_setting import read_search
 from st_rl.cli.task_source import find_source
 from st_rl.cli.train import TrainOptions, read_training
 
@@ -54,8 +55,8 @@ def judged_by(monkeypatch):
             runner.evaluator = lambda policy: score(number)
             return runner, run
 
-        original = sweep_trials.prepare
-        monkeypatch.setattr(sweep_trials, "prepare", prepare)
+        original = trials.prepare
+        monkeypatch.setattr(trials, "prepare", prepare)
 
     return replace
 

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             print(_HELP)
             return 0 if rest else 2
         raise UsageError("which task? st-rl sweep TASK --search NAME LOW HIGH ...; st-rl tasks lists them")
-    from st_rl.cli.sweep_options import SweepOptions
+    from st_rl.cli.sweep.options import SweepOptions
     from st_rl.cli.task_source import find_source
 
     source = find_source(name)
@@ -58,9 +58,9 @@ def main(arguments: Sequence[str]) -> int:
 def sweep(source: Any, options: Any, arguments: Sequence[str]) -> int:
     """Refuse what cannot work, open the study, run its trials."""
     _require_optuna()
-    from st_rl.cli.searched_setting import read_search
-    from st_rl.cli.sweep_results import Sweep
-    from st_rl.cli.sweep_trials import run_trials
+    from st_rl.cli.sweep.results import Sweep
+    from st_rl.cli.sweep.searched_setting import read_search
+    from st_rl.cli.sweep.trials import run_trials
     from st_rl.cli.training import check_device
 
     if not source.is_judged:

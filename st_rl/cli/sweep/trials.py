@@ -13,8 +13,8 @@ from typing import Any
 
 from st_rl.cli.command_line import CommandError, one_line
 from st_rl.cli.interruption import GentleInterruption
-from st_rl.cli.judged_trial import JudgedTrial
-from st_rl.cli.sweep_results import Sweep, show_results, trial_line, write_results
+from st_rl.cli.sweep.judged_trial import JudgedTrial
+from st_rl.cli.sweep.results import Sweep, show_results, trial_line, write_results
 from st_rl.cli.train import prepare, read_training
 from st_rl.cli.training import time_limit
 

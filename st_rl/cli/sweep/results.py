@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from st_rl.cli.command_line import CommandError, without
-from st_rl.cli.searched_setting import SearchedSetting, as_text
+from st_rl.cli.sweep.searched_setting import SearchedSetting, as_text
 from st_rl.cli.train_config import TrainingConfig
 
 RESULTS_FILE = "sweep.json"
