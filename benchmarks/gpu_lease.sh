@@ -56,7 +56,7 @@ rough() { # three teachers at once, each followed by its blind student
   share_card
   for seed in 1 2 3; do
     run "rough_$seed" python3 benchmarks/rough.py train --device cuda --seeds $seed --policies rough student flat \
-      --iterations 360 --student-iterations 200 --flat-iterations 150 --minutes 3.5 --runs "$out/rough" &
+      --minutes 3.5 --runs "$out/rough" &
   done
   wait
   unshare_card

@@ -252,9 +252,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=1000, help="of the policy for rough ground")
-    parser.add_argument("--flat-iterations", type=int, default=300)
-    parser.add_argument("--student-iterations", type=int, default=120)
+    parser.add_argument("--iterations", type=int, default=360, help="of the policy for rough ground")
+    parser.add_argument("--flat-iterations", type=int, default=150)
+    parser.add_argument("--student-iterations", type=int, default=200)
     parser.add_argument("--minutes", type=float, help="of each training, at most")
     parser.add_argument(
         "--student-options", type=shlex.split, default=[], help='such as --student-options="--policy.rnn-type lstm"'
