@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from st_rl.cli.command_line import parse_options
-from st_rl.cli.run_folder import find_run, make_writable
+from st_rl.cli.command_line import UsageError, parse_options
+from st_rl.cli.run_folder import find_run, writable_file
 
 if TYPE_CHECKING:
     from st_rl.cli.loading import SavedRun
@@ -52,14 +52,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(EvalOptions, arguments, "eval", __doc__ or "")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    if options.output is None:
-        make_writable(run.path, "choose another place with --output")
+    target = writable_file(options.output or run.file(EVAL_FILE))
+    for name in ("forward", "sideways", "turning"):
+        limits = getattr(options, name)
+        if limits is not None and limits[0] > limits[1]:
+            raise UsageError(f"--{name} {limits[0]:g} {limits[1]:g}: give the smallest number first")
     from st_rl.cli.loading import SavedRun
     from st_rl.utils.files import write_json
 
     result = evaluate_run(SavedRun(run), checkpoint, options)
     result["command_line"] = f"st-rl eval {shlex.join(arguments)}"
-    target = options.output or run.file(EVAL_FILE)
     write_json(target, without_nan(result))
     show_table(result)
     print(f"written to {target}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.command_line import parse_options
-from st_rl.cli.run_folder import find_run, make_writable
+from st_rl.cli.run_folder import find_run, writable_file
 
 if TYPE_CHECKING:
     from st_rl.cli.loading import LoadedPolicy, SavedRun
@@ -37,8 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(ExportOptions, arguments, "export", __doc__ or "")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    target = options.output or run.file(POLICY_FILE)
-    make_writable(target.parent, "choose another place with --output")
+    target = writable_file(options.output or run.file(POLICY_FILE))
     from st_rl.cli.loading import SavedRun
     from st_rl.export import export_onnx
     from st_rl.utils.files import write_json

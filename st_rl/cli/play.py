@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from st_rl.cli.command_line import CommandError, parse_options
+from st_rl.cli.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.run_folder import RunFolder, find_run, make_writable
 from st_rl.sim.screen import has_screen
 
@@ -49,6 +49,8 @@ class PlayOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(PlayOptions, arguments, "play", __doc__ or "")
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds must be above 0, got {options.seconds:g}")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     from st_rl.cli.loading import SavedRun

@@ -10,7 +10,7 @@ from st_rl.cli.command_line import parse_options
 from st_rl.cli.eval import EVAL_FILE
 from st_rl.cli.export import EXPORT_FILE
 from st_rl.cli.play import TRACES_FILE, VIDEO_FILE
-from st_rl.cli.run_folder import CONFIG_FILE, find_run, make_writable
+from st_rl.cli.run_folder import CONFIG_FILE, find_run, writable_file
 
 REPORT_FILE = "report.html"
 PROGRESS_FILE = "progress.csv"
@@ -31,8 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(ReportOptions, arguments, "report", __doc__ or "")
     run = find_run(options.run)
     settings = run.settings
-    target = options.output or run.file(REPORT_FILE)
-    make_writable(target.parent, "choose another place with --output")
+    target = writable_file(options.output or run.file(REPORT_FILE))
     from st_rl.cli.report_page import ReportData, build_page
     from st_rl.cli.report_page.curves import read_curves
     from st_rl.utils.files import atomic_write

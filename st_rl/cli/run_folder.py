@@ -13,6 +13,7 @@ RUN_FILE = "run.json"
 CONFIG_FILE = "config.json"
 BEST_FILE = "best.pt"
 TEACHER_FILE = "teacher.pt"
+SWEEP_FILE = "sweep.json"
 _SHOWN_RUNS = 8
 
 
@@ -82,10 +83,16 @@ def _not_none(path: Path | None) -> Path:
 
 
 def find_run(name: str, root: Path = RUNS) -> RunFolder:
-    """The run that a user means: a folder, `latest`, a task (its newest run), or the beginning of a run's name."""
+    """The run that a user means: a folder, `latest`, a task (its newest run), or the beginning of a run's name.
+
+    The folder of a sweep means its best trial.
+    """
     folder = Path(name).expanduser()
     if folder.is_file() and folder.suffix == ".pt":
         raise UsageError(f"{name} is a checkpoint: name its folder {folder.parent}, and --checkpoint {folder.name}")
+    best_trial = _best_trial(folder)
+    if best_trial is not None:
+        return RunFolder(best_trial)
     if folder.is_dir() and (folder.resolve() == root.resolve() or not _is_run(folder)) and list_runs(folder):
         return list_runs(folder)[-1]
     if folder.is_dir():
@@ -105,6 +112,15 @@ def find_run(name: str, root: Path = RUNS) -> RunFolder:
     if not matches:
         raise UsageError(f"no run '{name}'; the newest runs: {shown}")
     raise UsageError(f"'{name}' is the beginning of {len(matches)} runs, name one of them: {shown}")
+
+
+def _best_trial(folder: Path) -> Path | None:
+    """The folder of a sweep's best trial; None for any other folder."""
+    try:
+        number = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["best_trial"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return None if number is None else folder / f"trial_{number}"
 
 
 def _starts(run: RunFolder, root: Path, name: str) -> bool:
@@ -139,6 +155,14 @@ def new_run_folder(task: str, timestamp: str, root: Path = RUNS) -> Path:
 def _safe_name(task: str) -> str:
     """A task's name without characters that file systems dislike."""
     return re.sub(r"[^\w.-]+", "-", task).strip("-")
+
+
+def writable_file(path: Path) -> Path:
+    """A file that a command may write, or one line on why it may not."""
+    if path.is_dir():
+        raise CommandError(f"{path} is a folder: name a file in it with --output")
+    make_writable(path.parent, "choose another place with --output")
+    return path
 
 
 def make_writable(folder: Path, remedy: str) -> None:

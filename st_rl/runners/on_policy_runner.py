@@ -313,6 +313,8 @@ class OnPolicyRunner(SavedTraining):
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
         """The infos with clean numbers where something is learned from them; the environment's own object if so."""
+        if infos.get("time_outs") is not None:
+            checked_tensor("time_outs", infos["time_outs"])
         for name in self.alg.learned_infos:
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))

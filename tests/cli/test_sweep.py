@@ -10,6 +10,7 @@ import torch
 
 from st_rl.cli import main
 from st_rl.cli.command_line import UsageError
+from st_rl.cli.run_folder import find_run
 from st_rl.cli.sweep import trials
 from st_rl.cli.sweep.judged_trial import JudgedTrial
 from st_rl.cli.sweep.searched_setting import read_search
@@ -272,3 +273,21 @@ def test_a_value_is_set_as_one_would_type_it():
     assert read("algorithm.gamma", "0.5", "0.6").default_choice is None
     with pytest.raises(UsageError, match=r"unknown option --algorithm\.gama;"):
         read("algorithm.gama", "0.5", "0.6")
+
+
+def test_the_folder_of_a_sweep_means_its_best_trial(finished):
+    assert find_run(str(finished)).path == finished / f"trial_{results(finished)['best_trial']}"
+
+
+def test_the_number_of_robots_is_the_tasks_unless_the_command_says_another():
+    source = find_source("balance")
+    for arguments, number in (([], source.default_config.num_envs), (["--num-envs", "40"], 40)):
+        options, _ = read_training(source, arguments)
+        assert read_search(["num-envs", "16", "128"], options, "sweep balance").default_choice == number
+
+
+def test_settings_of_one_name_are_told_apart(tmp_path, capsys):
+    searched = [*("--search", "num-envs", "8", "80"), *("--search", "env.num-envs", "8", "80")]
+    assert sweep(tmp_path / "alike", 1, *searched) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("trial 0"))
+    assert line.startswith("trial 0: num-envs 8, env.num-envs 64: score")

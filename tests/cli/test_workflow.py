@@ -288,6 +288,23 @@ class TestNewcomersErrors:
         assert "cannot create the folder" in line
         assert "--log-dir" in line
 
+    @pytest.mark.parametrize("command", ["eval", "export", "report"])
+    def test_an_output_that_cannot_be_written_is_refused_at_once(self, run, tmp_path, command):
+        file = tmp_path / "file"
+        file.write_text("")
+        line = self.error([command, str(run), "--output", str(file / "out")])
+        assert "cannot create the folder" in line
+        assert "--output" in line
+        assert "is a folder: name a file in it with --output" in self.error(
+            [command, str(run), "--output", str(tmp_path)]
+        )
+
+    def test_numbers_without_sense(self, run):
+        assert "--forward 1 0.3: give the smallest number first" in self.error(
+            ["eval", str(run), "--forward", "1.0", "0.3"], code=2
+        )
+        assert "--seconds must be above 0, got 0" in self.error(["play", str(run), "--seconds", "0"], code=2)
+
     def test_a_read_only_run(self, run, monkeypatch):
         real = os.access
         monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK and real(path, mode))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from st_rl.cli.command_line import CommandError, without
+from st_rl.cli.run_folder import SWEEP_FILE
 from st_rl.cli.sweep.searched_setting import SearchedSetting, as_text
 from st_rl.cli.train_config import TrainingConfig
 
-RESULTS_FILE = "sweep.json"
 _SHOWN_TRIALS = 10
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
@@ -59,7 +59,9 @@ class Sweep:
 def trial_line(sweep: Sweep, number: int) -> str:
     """A line about a trial that has just ended."""
     trial = sweep.study.get_trials(deepcopy=False)[number]
-    settings = ", ".join(f"{name.rpartition('.')[2]} {as_text(value)}" for name, value in trial.params.items())
+    short = [name.rpartition(".")[2] for name in trial.params]
+    names = short if len(set(short)) == len(short) else list(trial.params)
+    settings = ", ".join(f"{name} {as_text(value)}" for name, value in zip(names, trial.params.values()))
     if trial.state.name == "FAIL":
         return f"trial {number}: {settings}: failed: {trial.user_attrs['error']}"
     is_best = len(sweep.best_first()) > 1 and sweep.best_first()[0].number == number
@@ -92,7 +94,7 @@ def write_results(sweep: Sweep) -> None:
         "train_longer": sweep.command_to_train_longer(best[0]) if best else None,
         "trials": trials,
     }
-    write_json(sweep.folder / RESULTS_FILE, content)
+    write_json(sweep.folder / SWEEP_FILE, content)
 
 
 def _as_trained(value: Any) -> Any:
@@ -109,7 +111,7 @@ def show_results(sweep: Sweep) -> None:
     counts = Counter(_STATES[trial.state.name] for trial in sweep.finished())
     found = f"{sum(counts.values())} trials ({', '.join(f'{count} {state}' for state, count in counts.items())})"
     if not shown:
-        raise CommandError(f"{found}, and none to choose from; {sweep.folder / RESULTS_FILE} says why each ended")
+        raise CommandError(f"{found}, and none to choose from; {sweep.folder / SWEEP_FILE} says why each ended")
     table = Table()
     for column in ("trial", "score", *(setting.name for setting in sweep.searched)):
         table.add_column(column.replace(".", ".\n"), justify="right", vertical="bottom")
@@ -118,6 +120,6 @@ def show_results(sweep: Sweep) -> None:
         table.add_row(str(trial.number), f"{trial.value:.4g}", *values)
     print("The best trials, by their scores without exploration noise; higher is better:", flush=True)
     Console().print(table)
-    print(f"{found}; all of them are in {sweep.folder / RESULTS_FILE}\nNext:")
+    print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
     print(f"  st-rl eval {sweep.folder / f'trial_{shown[0].number}'}   # judge the best one")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")

@@ -69,7 +69,8 @@ def read_search(words: Sequence[str], options: Any, command: str) -> SearchedSet
         raise UsageError(f"--search: {unknown_option(f'--{name}', options, command)}")
     if name == "runner.max-iterations" or not ("." in name or name == "num-envs"):
         raise UsageError(f"--search {name}: this must be the same in all trials, or they could not be compared")
-    default = values[name]
+    # The number of robots is the task's unless the command says another.
+    default = values.get("env.num-envs") if name == "num-envs" and values[name] is None else values[name]
     if len(words) == 3:
         return SearchedSetting(name, _range(name, words[1], words[2], default), default)
     choices = [" ".join(choice.split()) for choice in words[1].split(",")]
