@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from st_rl.cli.command_line import UsageError
+from st_rl.cli.command_line import UsageError, wrapped
 
 # Name -> script in the repository's folder benchmarks/, and what it measures.
 SCRIPTS = {
@@ -28,7 +28,7 @@ st-rl bench NAME --help lists its options. Results go to benchmarks/results/."""
 def main(arguments: Sequence[str]) -> int:
     """Run one of the repository's benchmarks with the remaining arguments."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        rows = "\n".join(f"  {name:<11} {text}" for name, (_, text) in SCRIPTS.items())
+        rows = "\n".join(wrapped(f"  {name:<11} {text}", 14) for name, (_, text) in SCRIPTS.items())
         print(_HELP.format(rows=rows))
         return 0 if arguments else 2
     name, *options = arguments

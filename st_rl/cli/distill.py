@@ -20,17 +20,22 @@ _PRIVILEGED = "privileged_actor"
 
 _HELP = """usage: st-rl distill TEACHER TASK [OPTIONS]
 
-Teach a student what a trained policy can do. TEACHER is a run, by its folder or the beginning of its name; TASK is the
-student's, and begins with the settings of the teacher's run if both have the same. A teacher that sees everything:
-  st-rl train quadruped-walk --env.privileged-actor --env.no-observe-linear-velocity --log-dir runs/teacher
+Teach a student what a trained policy can do. TEACHER is a run, by its folder or
+the beginning of its name; TASK is the student's, and begins with the settings
+of the teacher's run if both have the same. A teacher that sees everything:
+  st-rl train quadruped-walk --env.privileged-actor \\
+    --env.no-observe-linear-velocity --log-dir runs/teacher
   st-rl distill runs/teacher quadruped-walk --log-dir runs/student
 
 st-rl distill TEACHER TASK --help lists all options. The most useful:
   --distillation.using-ppo          learn from rewards, too
-  --distillation.distill-target kl  how the student's actions are compared with the teacher's
-  --policy.class-name ActorCritic   the student's policy; one with a memory by default
+  --distillation.distill-target kl  how its actions are compared with the
+                                    teacher's
+  --policy.class-name ActorCritic   the student's policy; one with a memory by
+                                    default
   --checkpoint 500                  which snapshot of the teacher
-  --dataset FOLDER                  learn from files, such as those of st-rl collect and st-rl dagger
+  --dataset FOLDER                  learn from files, such as those of
+                                    st-rl collect and st-rl dagger
   and all options of st-rl train"""
 
 

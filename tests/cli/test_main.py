@@ -121,7 +121,11 @@ def test_options_of_other_libraries_are_told_what_to_type_here(capsys, option, a
     assert f"unknown option {option}; {advice}" in only_error_line(capsys)
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["motion", "--help"], ["dataset", "--help"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["train"], *([name, "--help"] for name in ("motion", "dataset", "distill", "sweep", "bench"))],
+    ids=lambda words: " ".join(words) or "alone",
+)
 def test_help_breaks_between_words_on_a_narrow_terminal(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     main(command)

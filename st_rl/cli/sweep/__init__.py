@@ -17,18 +17,23 @@ STUDY_FILE = "study.log"
 
 _HELP = """usage: st-rl sweep TASK --search NAME LOW HIGH [OPTIONS]
 
-Search for settings that train better: many short trainings, each with other settings, proposed by Optuna from what the
-earlier ones were worth. A training that falls behind ends early. All are judged without exploration noise.
-  st-rl sweep quadruped-walk --trials 20 --iterations 200 --search algorithm.learning-rate 1e-4 1e-2 \\
+Search for settings that train better: many short trainings, each with other
+settings, proposed by Optuna from what the earlier ones were worth. A training
+that falls behind ends early. All are judged without exploration noise.
+  st-rl sweep quadruped-walk --trials 20 --iterations 200 \\
+    --search algorithm.learning-rate 1e-4 1e-2 \\
     --search policy.init-noise-std 0.5 1.5 --search policy.activation elu,tanh
 
 st-rl sweep TASK --help lists all options. The most useful:
-  --search NAME LOW HIGH         a setting to search, by its name in st-rl train TASK --help; may be repeated. Whole
-                                 numbers stay whole; others are searched on a logarithmic scale when LOW is above 0
-                                 and HIGH at least 10 times LOW
-  --search NAME A,B,C            or the values themselves
-  --trials 20                    trainings in the whole sweep
-  --log-dir FOLDER               where the sweep is kept; the same command with the folder of a sweep goes on with it
+  --search NAME LOW HIGH   a setting to search, by its name in
+                           st-rl train TASK --help; may be repeated. Whole
+                           numbers stay whole; others are searched on a
+                           logarithmic scale when LOW is above 0 and HIGH at
+                           least 10 times LOW
+  --search NAME A,B,C      or the values themselves
+  --trials 20              trainings in the whole sweep
+  --log-dir FOLDER         where the sweep is kept; the same command with the
+                           folder of a sweep goes on with it
   and all options of st-rl train, the same for every trial"""
 
 
