@@ -1,6 +1,7 @@
 """A sweep finds better settings, ends bad trials early, survives failures and Ctrl-C, and leaves ordinary runs."""
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -291,3 +292,13 @@ def test_settings_of_one_name_are_told_apart(tmp_path, capsys):
     assert sweep(tmp_path / "alike", 1, *searched) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("trial 0"))
     assert line.startswith("trial 0: num-envs 8, env.num-envs 64: score")
+
+
+def test_the_same_settings_are_not_trained_twice(tmp_path, capsys):
+    assert sweep(tmp_path, 5, "--search", "policy.activation", "elu,tanh") == 0
+    trained = sorted(path.name for path in tmp_path.glob("trial_*"))
+    assert len(trained) == 2
+    trials = results(tmp_path)["trials"]
+    assert sorted({trial["folder"] for trial in trials}) == trained
+    assert len({(trial["settings"]["policy.activation"], trial["state"]) for trial in trials}) == 2
+    assert re.search(r"trial 4: activation (elu|tanh): as trial \d$", capsys.readouterr().out, re.MULTILINE)

@@ -39,9 +39,17 @@ class Sweep:
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.is_finished() and "interrupted" not in trial.user_attrs]
 
+    def trained(self) -> list[Any]:
+        """The trials that are worth something; settings that came up again count once."""
+        return [
+            trial
+            for trial in self.finished()
+            if trial.state.name in ("COMPLETE", "PRUNED") and "same_as" not in trial.user_attrs
+        ]
+
     def best_first(self) -> list[Any]:
         """The trials that came to their end."""
-        complete = [trial for trial in self.finished() if trial.state.name == "COMPLETE"]
+        complete = [trial for trial in self.trained() if trial.state.name == "COMPLETE"]
         return sorted(complete, key=lambda trial: -trial.value)
 
     def train_arguments(self, trial: Any) -> list[str]:
@@ -64,6 +72,8 @@ def trial_line(sweep: Sweep, number: int) -> str:
     settings = ", ".join(f"{name} {as_text(value)}" for name, value in zip(names, trial.params.values()))
     if trial.state.name == "FAIL":
         return f"trial {number}: {settings}: failed: {trial.user_attrs['error']}"
+    if "same_as" in trial.user_attrs:
+        return f"trial {number}: {settings}: as trial {trial.user_attrs['same_as']}"
     is_best = len(sweep.best_first()) > 1 and sweep.best_first()[0].number == number
     pruned = f"pruned after {trial.user_attrs['iterations']} iterations, " if trial.state.name == "PRUNED" else ""
     return f"trial {number}: {settings}: {pruned}score {trial.value:.4g}{', the best so far' if is_best else ''}"
@@ -77,7 +87,7 @@ def write_results(sweep: Sweep) -> None:
     trials = [
         {
             "number": trial.number,
-            "folder": f"trial_{trial.number}",
+            "folder": f"trial_{trial.user_attrs.get('same_as', trial.number)}",
             "state": "interrupted" if "interrupted" in trial.user_attrs else _STATES[trial.state.name],
             "score": trial.value,
             "settings": {name: _as_trained(value) for name, value in trial.params.items()},

@@ -62,6 +62,12 @@ def _run_trial(sweep: Sweep) -> int:
     # Seeded for this very trial: a sweep that goes on does not propose again what it began with.
     study.sampler = optuna.samplers.TPESampler(seed=sweep.seed + started)
     trial = study.ask({setting.name: setting.distribution for setting in sweep.searched})
+    same = next((known for known in sweep.trained() if known.params == trial.params), None)
+    if same is not None:
+        # All trials have one seed: it would train the same policy.
+        trial.set_user_attr("same_as", same.number)
+        study.tell(trial, same.value if same.state == TrialState.COMPLETE else None, same.state)
+        return trial.number
     try:
         study.tell(trial, _train(sweep, trial))
     except optuna.TrialPruned:
