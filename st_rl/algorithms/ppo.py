@@ -31,8 +31,6 @@ from st_rl.utils.log import logger
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
-# Of a policy that has them: a training may change them on its way.
-REPLACED_SHARES = ("replace_state_prob", "privilege_replace_state_prob")
 
 
 class PPO(ActingAlgorithm, SavedAlgorithm):
@@ -276,8 +274,9 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         """Every plain number and word that the losses may read; the engine starts anew when one changes."""
         plain = (bool, int, float, str)
         names = sorted(set(vars(self)) - {"current_learning_iteration"})
-        shares = [(name, getattr(self.actor_critic, name, None)) for name in REPLACED_SHARES]
-        return (*((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain)), *shares)
+        own = tuple((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain))
+        # Policies from elsewhere need not say.
+        return own + getattr(self.actor_critic, "acting_settings", ())
 
     def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
         """Every plain number and word that acting and storing may read."""

@@ -50,13 +50,13 @@ class EvalOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(EvalOptions, arguments, "eval", __doc__ or "")
-    run = find_run(options.run)
-    checkpoint = run.checkpoint(options.checkpoint)
-    target = writable_file(options.output or run.file(EVAL_FILE))
     for name in ("forward", "sideways", "turning"):
         limits = getattr(options, name)
         if limits is not None and limits[0] > limits[1]:
             raise UsageError(f"--{name} {limits[0]:g} {limits[1]:g}: give the smallest number first")
+    run = find_run(options.run)
+    checkpoint = run.checkpoint(options.checkpoint)
+    target = writable_file(options.output or run.file(EVAL_FILE))
     from st_rl.cli.loading import SavedRun
     from st_rl.utils.files import write_json
 

@@ -11,10 +11,13 @@ from torch.distributions import Normal
 
 from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
 from st_rl.modules.memory import Memory, memories_kept
+from st_rl.modules.stand_alone import Actor, Critic
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
 from st_rl.utils.log import logger
 from st_rl.utils.trajectories import unpad_trajectories
+
+__all__ = ["Actor", "ActorCritic", "Critic", "get_activation"]
 
 
 def get_activation(act_name: str) -> nn.Module | None:
@@ -149,6 +152,11 @@ class ActorCritic(nn.Module):
     @privileged_obs_segments.setter
     def privileged_obs_segments(self, segments: Mapping[str, Any] | None) -> None:
         self.critic_obs_segments = segments
+
+    @property
+    def acting_settings(self) -> tuple[tuple[str, Any], ...]:
+        """Names and values of the numbers that acting reads and a training may change; the engine watches them."""
+        return ()
 
     # ---- the two hooks -------------------------------------------------------------------------------------------
 
@@ -380,32 +388,6 @@ def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
     if not bool((limits > 0).all()):
         raise ValueError(f"action_bound={bound} must be positive: actions lie between minus and plus the bound")
     return limits
-
-
-class Actor(nn.Module):
-    """A small stand-alone Gaussian actor for reading and for first experiments."""
-
-    def __init__(self, obs_dim: int, act_dim: int):
-        super().__init__()
-        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-        self.mean = nn.Linear(64, act_dim)
-        self.log_std = nn.Parameter(torch.zeros(act_dim))
-
-    def forward(self, obs: Tensor) -> Normal:
-        """The action distribution of observations `(..., obs_dim)`."""
-        return Normal(self.mean(self.fc(obs)), self.log_std.exp())
-
-
-class Critic(nn.Module):
-    """A small stand-alone value network for reading and for first experiments."""
-
-    def __init__(self, obs_dim: int):
-        super().__init__()
-        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """State values `(..., 1)` of observations `(..., obs_dim)`."""
-        return self.fc(obs)
 
 
 remember_keys(accepted_keys(ActorCritic))

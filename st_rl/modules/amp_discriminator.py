@@ -100,14 +100,14 @@ class AMPDiscriminator(nn.Module):
 
         Who has scored them already hands over the `slopes`.
         """
+        if slopes is None and self.has_slopes:
+            with torch.no_grad():
+                _, slopes = self.score_with_slopes(amp_obs)
         with torch.enable_grad():
-            if slopes is None and not self.has_slopes:
+            if slopes is None:
                 amp_obs = amp_obs.detach().clone().requires_grad_()
                 (gradient,) = torch.autograd.grad(self(amp_obs).sum(), amp_obs, create_graph=True)
             else:
-                if slopes is None:
-                    with torch.no_grad():
-                        _, slopes = self.score_with_slopes(amp_obs)
                 gradient = self.input_gradient(slopes)
             return self.discriminator_grad_pen * gradient.square().sum(dim=-1).mean()
 

@@ -75,6 +75,11 @@ class PrivilegeEstimatorMixin(_Policy):
         if share > 0 and self._adaptor_lot is None:
             self._adaptor_lot = self.reserve_lot()
 
+    @property
+    def acting_settings(self) -> tuple[tuple[str, Any], ...]:
+        """The parent's, and the share that acts on the adaptor's output."""
+        return (*super().acting_settings, ("privilege_replace_state_prob", self.privilege_replace_state_prob))
+
     def build_adaptor(self, **kwargs: Any) -> None:
         """Make the adaptor's head, and its memory where the policy has memories; `kwargs` are the policy's."""
         input_size = self.adaptation.input_size

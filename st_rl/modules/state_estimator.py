@@ -83,6 +83,11 @@ class EstimatorMixin(_Policy):
         if share > 0 and self._estimator_lot is None:
             self._estimator_lot = self.reserve_lot()
 
+    @property
+    def acting_settings(self) -> tuple[tuple[str, Any], ...]:
+        """The parent's, and the share that acts on the estimate."""
+        return (*super().acting_settings, ("replace_state_prob", self.replace_state_prob))
+
     def build_estimator(self, **kwargs: Any) -> None:
         """Make the estimator's head, and its memory where the policy has memories; `kwargs` are the policy's."""
         input_size = self.estimation.input_size

@@ -132,7 +132,7 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
 def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
     """Mean mechanical power over weight times mean speed, `(N,)`; NaN for robots slower than `min_speed`.
 
-    Of a whole walk: `st_rl.utils.metrics.cost_of_transport`, which a training logs, is that of an instant, and larger.
+    Of a whole walk: `st_rl.utils.metrics.cost_of_transport`, which a training logs, is that of an instant.
 
     Args:
         power: `(T, N)` sum of |torque| |joint velocity|, W.

@@ -206,3 +206,13 @@ def test_an_estimator_that_nobody_trains_is_reported(algorithm, warns, monkeypat
     algorithm(make_policy("StateAc", "estimates"))
     told = [line for line in lines if "does not train what StateAc estimates" in line and "EstimatorPPO" in line]
     assert bool(told) == warns
+
+
+@pytest.mark.parametrize("share", ["replace_state_prob", "privilege_replace_state_prob"])
+def test_a_share_that_changes_is_noticed_by_captured_steps(share):
+    """What was captured with the old share must not be replayed: it is found by the numbers that acting reads."""
+    learner = EstimatorPPO(make_policy("PrivilegeStateAc", "adapts and replaces; replaces"))
+    before = learner._settings(), learner.rollout_settings()
+    setattr(learner.actor_critic, share, 0.125)
+    assert all((share, 0.125) in settings for settings in (learner._settings(), learner.rollout_settings()))
+    assert (learner._settings(), learner.rollout_settings()) != before

@@ -122,6 +122,8 @@ def test_segments_under_both_names():
         policy = make(obs_segments=segments, **{key: critic})
         assert policy.critic_obs_segments is critic
         assert policy.privileged_obs_segments is critic
+        policy.privileged_obs_segments = other = dict(critic)
+        assert policy.critic_obs_segments is policy.privileged_obs_segments is other
         assert policy.obs_segments is segments
 
 

@@ -115,10 +115,12 @@ class InNumpy(EchoEnv):
         parts = dict(zip(("later observations", "rewards", "dones", "infos"), super().step(actions)))
         if self.part in parts:
             parts[self.part] = parts[self.part].numpy()
+        if self.part == "time_outs":
+            parts["infos"]["time_outs"] = parts["dones"].numpy()
         return tuple(parts.values())
 
 
-@pytest.mark.parametrize("part", ["observations", "later observations", "rewards", "dones"])
+@pytest.mark.parametrize("part", ["observations", "later observations", "rewards", "dones", "time_outs"])
 def test_arrays_are_refused_with_a_word_on_what_to_do(part):
     message = rf"delivers {part.removeprefix('later ')} as numpy.ndarray, not as a torch.Tensor; .*check_env\(env\)"
     with pytest.raises(TypeError, match=message):
