@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import describe_machine, write_results
 from benchmarks.plots import start_plot
-from st_rl.cli.environment_facts import num_cores
-from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.system_info import num_cores
+from st_rl.cli.support.training import seed_everything, use_tensor_cores
 from st_rl.datasets.biped_gaits import BIPED_GAITS
 from st_rl.datasets.gaits import GAITS
 from st_rl.runners import build_runner
-from st_rl.sim.evaluation import make_judged_task
-from st_rl.sim.gait_distance import (
+from st_rl.sim.evaluation.evaluator import make_eval_task
+from st_rl.sim.evaluation.gait_distance import (
     POINTS,
     contact_offsets,
     gait_cycles,
@@ -162,7 +162,7 @@ def judge_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
     """The figures of a policy beside the gait of its task's clips, on the CPU with fine physics."""
     reference = REFERENCES[task]
     robots = len(reference.speeds) * ROBOTS_EACH
-    env = make_judged_task(task, config, robots, SETTLE_S + WALK_S, 20_001, fine=True)
+    env = make_eval_task(task, config, robots, SETTLE_S + WALK_S, 20_001, fine=True)
     return judge(env, policy, reference, config.motions[0])
 
 

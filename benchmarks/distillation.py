@@ -27,10 +27,10 @@ import torch
 from machine import describe_machine, write_results
 from plots import start_plot
 
-from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.training import seed_everything, use_tensor_cores
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner
-from st_rl.sim.evaluation import random_numbers_kept
+from st_rl.sim.evaluation.evaluator import random_numbers_kept
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 
 TASK = "quadruped-walk"
@@ -109,7 +109,7 @@ class ReturnMeter:
     def _step(self) -> None:
         obs, rewards, dones, _ = self._env.step(self._network.act_inference(self._normalizer(self._obs)))
         self._network.reset(dones)
-        self._network.settle_memory()
+        self._network.pin_hidden_states()
         self._total.add_(torch.where(self._upright, rewards, 0.0))
         self._upright.logical_and_(~dones)
         self._obs.copy_(obs)
@@ -122,8 +122,8 @@ class ReturnMeter:
         with random_numbers_kept(self._env.device):
             torch.manual_seed(HELD_OUT_SEED)
             self._env.load_state_dict(self._start)
-            self._network.forget()
-            self._network.settle_memory()
+            self._network.clear_hidden_states()
+            self._network.pin_hidden_states()
             self._obs.copy_(self._env.get_observations()[0])
             self._total.zero_()
             self._upright.fill_(True)

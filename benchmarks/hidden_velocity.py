@@ -27,13 +27,13 @@ from parkour_trials import learn_in_time
 from seeds import with_spread
 from torch import Tensor
 
-from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.training import seed_everything, use_tensor_cores
 from st_rl.env import VecEnv
 from st_rl.modules import policy_classes
 from st_rl.modules.misaligned import load_misaligned_normalizer
 from st_rl.runners import OnPolicyRunner
-from st_rl.sim.evaluation import evaluate_walk, make_judged_task
-from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, plan_ranges
+from st_rl.sim.evaluation.evaluator import evaluate_walk, make_eval_task
+from st_rl.sim.evaluation.plan import EvaluationPlan, command_grid, plan_ranges
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.segments import get_obs_slice, get_subobs_size, segment_slices
 
@@ -133,7 +133,7 @@ class JudgedPolicy:
     def __init__(self, runner: OnPolicyRunner, env: Any, blank: str | None = None, explores: bool = False):
         self.explores = explores
         self.network = copy.deepcopy(runner.alg.actor_critic).eval()
-        self.network.forget()
+        self.network.clear_hidden_states()
         self.normalizer = copy.deepcopy(runner.alg.obs_normalizer).eval()
         self.critic_normalizer = copy.deepcopy(runner.alg.critic_obs_normalizer).eval()
         self.visible = torch.ones(env.num_obs, device=env.device)
@@ -256,7 +256,7 @@ def correlation(first: Tensor, second: Tensor) -> Tensor:
 def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
     """How well an undisturbed robot follows commands, with fine physics."""
     plan = EvaluationPlan(robots=settings.judged, seconds=settings.seconds, push_speed=0.0)
-    env = make_judged_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
+    env = make_eval_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
     figures, _ = evaluate_walk(env, JudgedPolicy(runner, env, blank), plan)
     return {name: figures[name] for name in TRACKING}
 

@@ -31,9 +31,9 @@ from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
-from st_rl.cli.loading import SavedRun
-from st_rl.cli.run_folder import RunFolder
-from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
+from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.run_folder import RunFolder
+from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
 from st_rl.sim.tasks import make_task
 
 RESULTS = Path(__file__).parent / "results"
@@ -132,7 +132,7 @@ def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[st
     trained |= read_progress(run)
     policy, config = load(task, run, "cpu", checkpoint)
     plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TASKS[task][1], push_speed=0.0)
-    env = make_judged_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
+    env = make_eval_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
         walk, robots = evaluate_walk(env, policy, plan)
     kept = {name: walk[name] for name in PROMISES}

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from humanoid import keep_the_policies, read_progress
 from machine import describe_machine, write_results
 
-from st_rl.cli.loading import SavedRun
-from st_rl.cli.run_folder import RunFolder
-from st_rl.sim.evaluation import EvaluationPlan, evaluate_walk, make_judged_task
+from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.run_folder import RunFolder
+from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -78,7 +78,7 @@ def judge(run: Path, setup: Setup) -> dict[str, Any]:
     """Figures of the best policy of a run on the CPU with fine physics."""
     saved = SavedRun(RunFolder(run))
     plan = setup.plan
-    task = make_judged_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
+    task = make_eval_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
     policy = saved.load_policy(task, saved.run.checkpoint(), "cpu").policy
     walk, _ = evaluate_walk(task, policy, plan)
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}

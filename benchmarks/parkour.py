@@ -26,7 +26,7 @@ from parkour_trials import (
 from plots import start_plot
 
 from st_rl.sim.tasks import TASKS
-from st_rl.sim.tasks.parkour_tracks import TracksCfg
+from st_rl.sim.terrain.parkour_tracks import TracksCfg
 
 OBSERVED = {"observe": ("proprioception", "forward_depth")}
 TRACKS: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from machine import describe_machine, write_results
 from plots import can_plot
 from seeds import with_spread
 
-from st_rl.cli.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.training import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
@@ -190,7 +190,7 @@ def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float
     cfg = cfg.for_evaluation(fine=True)
     names = list(cfg.tracks.sequences)
     env: Any = make_task(TASK, robots_each * len(names), "cpu", HELD_OUT_SEED, cfg=cfg)
-    policy.actor_critic.forget()
+    policy.actor_critic.clear_hidden_states()
     env.hold_commands(torch.tensor([[speed, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
     success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from st_rl.engine import Engine
-from st_rl.sim.evaluation import random_numbers_kept
-from st_rl.sim.evaluation_plan import command_grid
+from st_rl.sim.evaluation.evaluator import random_numbers_kept
+from st_rl.sim.evaluation.plan import command_grid
 from st_rl.sim.tasks import make_task, with_overrides
-from st_rl.sim.tasks.rewards import TRACKING_SCALE
+from st_rl.sim.terms.rewards import TRACKING_SCALE
 
 Range = tuple[float, float]
 HELD_OUT_SEED = 20_001
@@ -129,7 +129,7 @@ class _Meter:
 
     def measure(self, push_speed: float) -> dict[str, float]:
         env, plan = self._env, self._plan
-        self._policy.actor_critic.forget()
+        self._policy.actor_critic.clear_hidden_states()
         commands = env.cfg.commands
         ranges = plan.commands or (commands.forward, commands.sideways, commands.turning)
         env.hold_commands(command_grid(ranges, env.num_envs).to(env.device))

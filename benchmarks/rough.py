@@ -33,8 +33,8 @@ from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
-from st_rl.cli.loading import SavedRun
-from st_rl.cli.run_folder import TEACHER_FILE, RunFolder
+from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder
 from st_rl.sim.tasks import make_task, with_overrides
 from st_rl.utils.files import load_checkpoint, save_checkpoint
 
@@ -166,7 +166,7 @@ def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, 
     """Let robots cross every course once, on the CPU with fine physics; shares that succeed, fall and are too slow."""
     judged = with_overrides(course(cfg).for_evaluation(fine=True), {"episode_length_s": seconds + 1.0})
     env: Any = make_task(TASK, robots_each * len(COURSES), "cpu", HELD_OUT_SEED, cfg=judged)
-    policy.actor_critic.forget()
+    policy.actor_critic.clear_hidden_states()
     env.hold_commands(torch.tensor([[SPEED, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
     success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)

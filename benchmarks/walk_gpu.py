@@ -20,8 +20,8 @@ import torch
 from device_limits import device_limits
 from machine import describe_machine, write_results
 
-from st_rl.cli.task_source import find_source
-from st_rl.cli.training import make_judge, seed_everything
+from st_rl.cli.support.task_source import find_source
+from st_rl.cli.support.training import make_judge, seed_everything
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import make_task, with_overrides
 

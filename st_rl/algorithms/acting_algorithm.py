@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
-from st_rl.modules.memory import memories_kept
-from st_rl.modules.normalizer import scaled
+from st_rl.modules.memory import preserve_hidden_states
+from st_rl.modules.normalizer import normalize_without_update
 from st_rl.modules.rnd import RandomNetworkDistillation
 
 
@@ -30,9 +30,9 @@ class ActingAlgorithm:
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
         """Draw actions `(N, A)` for normalised observations and remember what the update needs."""
-        return self._remember(self._decide, obs, critic_obs)
+        return self._record_transition(self._policy_step, obs, critic_obs)
 
-    def _remember(
+    def _record_transition(
         self, decide: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *more: Any
     ) -> Tensor:
         """Keep what `decide` says of normalised observations for the storage; returns the actions `(N, A)`."""
@@ -57,7 +57,7 @@ class ActingAlgorithm:
         """Whether acting draws random numbers only once, so that the compiler cannot change the order of draws."""
         return True
 
-    def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
+    def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the policy does and thinks of normalised observations, by the names of a transition."""
         policy = self.actor_critic
         actions = policy.act(obs).detach()
@@ -115,7 +115,7 @@ class ActingAlgorithm:
         time_outs = time_outs.reshape(-1) > 0
         final, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
-        with memories_kept(policy):
+        with preserve_hidden_states(policy):
             return bootstrap(time_outs, self.transition.values, final)
 
     def _bootstrap(self, time_outs: Tensor, values: Tensor, final: Tensor | None) -> Tensor:
@@ -140,7 +140,7 @@ class ActingAlgorithm:
         ):
             # The actor's last observation says nothing to a critic that sees another one, even of the same width.
             return None
-        return scaled(self._critic_stream_normalizer, final.to(self.device))
+        return normalize_without_update(self._critic_stream_normalizer, final.to(self.device))
 
     @property
     def _critic_stream_normalizer(self) -> nn.Module:
@@ -150,7 +150,7 @@ class ActingAlgorithm:
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
-        with memories_kept(self.actor_critic):
+        with preserve_hidden_states(self.actor_critic):
             last_values = self.actor_critic.evaluate(last_critic_obs).detach()
         self.storage.compute_returns(last_values, self.gamma, self.lam)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.algorithms.discriminator_learning import (
-    DiscriminatorLearning,
     DiscriminatorOptions,
+    DiscriminatorTrainer,
     masked_mean,
     scheduled_value,
 )
@@ -82,7 +82,7 @@ class APPOAlgoMixin(_Algorithm):
         self.ref_obs_normalizer = self._new_normalizer()
         self.ref_motion_normalizer = self.ref_obs_normalizer if share_amp_normalizer else self._new_normalizer()
         self._masks_resets, self._has_replay = options.mask_resets, options.replay_size > 0
-        self._discriminator_learning = DiscriminatorLearning(
+        self._discriminator_learning = DiscriminatorTrainer(
             options, self._discriminator, self.optimizer_class_name, float(self.learning_rate), self.device
         )
         self._start_schedules(options)
@@ -138,9 +138,9 @@ class APPOAlgoMixin(_Algorithm):
         super().init_storage(*args, amp_obs_shape=(self.amp_obs_dim,), **kwargs)
 
     @property
-    def learned_infos(self) -> tuple[str, ...]:
+    def required_info_keys(self) -> tuple[str, ...]:
         """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
-        return (*super().learned_infos, "ref_obs", "ref_motion")
+        return (*super().required_info_keys, "ref_obs", "ref_motion")
 
     def _policy_parameters(self) -> Iterable[nn.Parameter]:
         """What the optimiser of the policy trains: without the discriminator, if that has one of its own."""
@@ -293,15 +293,15 @@ class APPOAlgoMixin(_Algorithm):
         past = storage.past_ref_obs[rows]
         past.copy_(self.ref_obs_normalizer.normalize(learning.recall(len(raw))).view_as(past))
 
-    def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
+    def minibatch_step(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
         learning = self._discriminator_learning
         if learning.stepper is None or self.discriminator_loss_coef == 0:
-            return super().learn_from(minibatch)
-        learning.stepper.forget_gradients()
-        measured = super().learn_from(minibatch)
+            return super().minibatch_step(minibatch)
+        learning.stepper.zero_grad()
+        measured = super().minibatch_step(minibatch)
         # The losses of the policy left it none, those of the discriminator did.
-        norm = learning.follow_gradients(learning.stepper, self.max_grad_norm, self.engine.fused)
+        norm = learning.apply_gradients(learning.stepper, self.max_grad_norm, self.engine.fused)
         measured["discriminator_gradient_norm"] = norm
         return measured
 

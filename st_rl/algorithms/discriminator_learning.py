@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from st_rl.algorithms.optimizer import GuardedOptimizer, as_it_is
+from st_rl.algorithms.optimizer import GuardedOptimizer, identity
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.modules.normalizer import RunningMeanStd
 from st_rl.storage.replay_buffer import ReplayBuffer
-from st_rl.utils.config import report_unused_keys, unknown_name_message, without_nulls
+from st_rl.utils.config import drop_none, report_unused_keys, unknown_name_message
 from st_rl.utils.log import logger
 
 SCHEDULED_WEIGHTS = ("style_reward_coef", "task_reward_lerp", "discriminator_grad_pen", "discriminator_loss_coef")
@@ -48,7 +48,7 @@ class DiscriminatorOptions:
     def read(config: Mapping[str, Any] | None, strict: bool = False) -> "DiscriminatorOptions":
         """The options of a configuration; ValueError for what cannot be and, when `strict`, for what nothing knows."""
         known = [option.name for option in fields(DiscriminatorOptions)]
-        given = without_nulls(config or {})
+        given = drop_none(config or {})
         strict = bool(given.pop("strict", strict))
         unused = {key: given.pop(key) for key in list(given) if key not in known}
         report_unused_keys(unused, "discriminator_cfg", known, strict)
@@ -101,7 +101,7 @@ def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tup
     return [(int(column), texts[0][column], texts[1][column]) for column in columns]
 
 
-class DiscriminatorLearning:
+class DiscriminatorTrainer:
     """The state that a discriminator's training needs beyond its weights; empty with the default options."""
 
     def __init__(
@@ -131,15 +131,15 @@ class DiscriminatorLearning:
 
     # ---- learning ------------------------------------------------------------------------------------------------
 
-    def follow_gradients(
-        self, stepper: GuardedOptimizer, max_grad_norm: float, fused: Callable[..., Any] = as_it_is
+    def apply_gradients(
+        self, stepper: GuardedOptimizer, max_grad_norm: float, fused: Callable[..., Any] = identity
     ) -> Tensor:
         """A step of its own optimiser along the gradients that are there, in its turn; returns their norm, 0-d."""
         pause = None
         if self.options.update_interval > 1:
             pause = self._num_mini_batches % self.options.update_interval != 0
             self._num_mini_batches.add_(1)
-        return stepper.follow_gradients(max_grad_norm, pause, fused)
+        return stepper.apply_gradients(max_grad_norm, pause, fused)
 
     @torch.no_grad()
     def remember(self, transitions: Tensor, mask: Tensor | None) -> None:

@@ -10,7 +10,7 @@ from st_rl.algorithms.ppo import PPO
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
-from st_rl.utils.config import own_settings_from, without_nulls
+from st_rl.utils.config import drop_none, own_settings_from
 from st_rl.utils.segments import get_subobs_by_components
 from st_rl.utils.trajectories import unpad_trajectories
 
@@ -51,7 +51,7 @@ class EstimatorAlgoMixin(_Algorithm):
                 "use mse_loss, l1_loss, smooth_l1_loss or huber_loss"
             )
         self.estimator_loss_func = estimator_loss_func
-        self.estimator_loss_kwargs = without_nulls(estimator_loss_kwargs or {})
+        self.estimator_loss_kwargs = drop_none(estimator_loss_kwargs or {})
         self.estimator_loss_coef = estimator_loss_coef
         self.adaptor_loss_coef = adaptor_loss_coef
         has_estimator = isinstance(policy, EstimatorMixin)

@@ -22,7 +22,7 @@ def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) 
     return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
 
 
-def adapted_number(learning_rate: float, kl: float, desired_kl: float) -> float:
+def adapt_learning_rate(learning_rate: float, kl: float, desired_kl: float) -> float:
     """The same rule for numbers on the host, where operations on tensors would take many times as long."""
     if kl > 2.0 * desired_kl:
         return max(learning_rate / RATE_FACTOR, LOWEST_RATE)

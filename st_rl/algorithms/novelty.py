@@ -8,11 +8,11 @@ from torch import Tensor
 
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.modules.rnd import RandomNetworkDistillation
-from st_rl.utils.config import accepted_keys, report_unused_keys, without_nulls
+from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.distributed import broadcast_module
 
 
-class NoveltyLearning:
+class RndTrainer:
     """Random network distillation with the optimiser of its predictor.
 
     Configuration: the arguments of `RandomNetworkDistillation` and `learning_rate` (default 1e-3).
@@ -20,24 +20,24 @@ class NoveltyLearning:
 
     def __init__(self, cfg: Mapping[str, Any], device: torch.device | str, strict: bool = False):
         accepted = accepted_keys(RandomNetworkDistillation) - {"device"}
-        given = without_nulls(cfg)
+        given = drop_none(cfg)
         learning_rate = given.pop("learning_rate", 1e-3)
         strict = bool(given.pop("strict", strict))
         settings = {key: given.pop(key) for key in list(given) if key in accepted}
         report_unused_keys(given, "rnd_cfg", accepted | {"learning_rate"}, strict)
         self.rnd = RandomNetworkDistillation(**settings, device=device)
         broadcast_module(self.rnd)
-        self._stepper = GuardedOptimizer("Adam", self.rnd.predictor.parameters(), learning_rate, device)
+        self._optimizer = GuardedOptimizer("Adam", self.rnd.predictor.parameters(), learning_rate, device)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of the predictor."""
-        return self._stepper.optimizer
+        return self._optimizer.optimizer
 
     def learn(self, rnd_state: Tensor) -> Tensor:
         """One step of the predictor on states `(..., R)`; returns its loss before the step, 0-d."""
         loss = self.rnd.predictor_loss(rnd_state)
-        self._stepper.step(loss, max_grad_norm=float("inf"))
+        self._optimizer.step(loss, max_grad_norm=float("inf"))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,4 +49,4 @@ class NoveltyLearning:
         if "rnd_state_dict" in state_dict:
             self.rnd.load_state_dict(state_dict["rnd_state_dict"])
         if "rnd_optimizer_state_dict" in state_dict:
-            self._stepper.load_state_dict(state_dict["rnd_optimizer_state_dict"])
+            self._optimizer.load_state_dict(state_dict["rnd_optimizer_state_dict"])

@@ -21,7 +21,7 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, base) and value is not base
 
 
-def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+def identity(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself."""
     return function
 
@@ -89,19 +89,19 @@ class GuardedOptimizer:
         items = (item for group in self.optimizer.param_groups for item in group.items())
         return tuple((name, value) for name, value in items if name not in ("params", "lr", "initial_lr"))
 
-    def step(self, loss: Tensor, max_grad_norm: float, fused: Callable[..., Any] = as_it_is) -> Tensor:
+    def step(self, loss: Tensor, max_grad_norm: float, fused: Callable[..., Any] = identity) -> Tensor:
         """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
-        self.forget_gradients()
+        self.zero_grad()
         loss.backward()
-        return self.follow_gradients(max_grad_norm, fused=fused)
+        return self.apply_gradients(max_grad_norm, fused=fused)
 
-    def forget_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """Make room for those of the next loss."""
         for parameter in self.parameters:
             parameter.grad = None
 
-    def follow_gradients(
-        self, max_grad_norm: float, pause: Tensor | None = None, fused: Callable[..., Any] = as_it_is
+    def apply_gradients(
+        self, max_grad_norm: float, pause: Tensor | None = None, fused: Callable[..., Any] = identity
     ) -> Tensor:
         """Descend along the gradients that are there, unless `pause`, 0-d, is true; returns their norm, 0-d.
 

@@ -9,23 +9,23 @@ from torch import Tensor, nn
 
 from st_rl.algorithms.acting_algorithm import ActingAlgorithm
 from st_rl.algorithms.losses import (
+    adapt_learning_rate,
     adapted_learning_rate,
-    adapted_number,
     clipped_surrogate,
     clipped_value,
     gaussian_kl,
 )
-from st_rl.algorithms.novelty import NoveltyLearning
+from st_rl.algorithms.novelty import RndTrainer
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.saved_algorithm import SavedAlgorithm
-from st_rl.algorithms.symmetry import SymmetricLearning
+from st_rl.algorithms.symmetry import SymmetryAugmentation
 from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.averages import RunningAverages
-from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
+from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
 from st_rl.utils.distributed import average
 from st_rl.utils.log import logger
 
@@ -48,7 +48,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        remember_keys(accepted_keys(cls))
+        register_known_keys(accepted_keys(cls))
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
         strict = bool(kwargs.pop("strict", False))
         report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
-        self._novelty = NoveltyLearning(rnd_cfg, device, strict) if rnd_cfg else None
+        self._novelty = RndTrainer(rnd_cfg, device, strict) if rnd_cfg else None
         self.rnd = self._novelty.rnd if self._novelty else None
         self.rnd_optimizer = self._novelty.optimizer if self._novelty else None
         self.intrinsic_rewards: Tensor | None = None
-        self.symmetry = SymmetricLearning(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
+        self.symmetry = SymmetryAugmentation(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
-        self._stepper = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
+        self._optimizer = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
         if isinstance(actor_critic, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
             logger.warning(
                 f"{type(self).__name__} does not train what {type(actor_critic).__name__} estimates, which stays as it "
@@ -140,11 +140,11 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of the policy's parameters; a subclass may put its own in the place of the configured one."""
-        return self._stepper.optimizer
+        return self._optimizer.optimizer
 
     @optimizer.setter
     def optimizer(self, value: torch.optim.Optimizer) -> None:
-        self._stepper.adopt(value)
+        self._optimizer.adopt(value)
 
     @property
     def current_learning_iteration(self) -> int:
@@ -160,11 +160,11 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
     @property
     def learning_rate(self) -> float | Tensor:
         """The learning rate: a number, or a 0-d tensor on a device that must not be waited for."""
-        return self._stepper.learning_rate
+        return self._optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float | Tensor) -> None:
-        self._stepper.learning_rate = value
+        self._optimizer.learning_rate = value
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
         """Make the observation normalisers: running statistics, or nothing."""
@@ -211,7 +211,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         return {"obs_segments": policy.obs_segments, "critic_obs_segments": policy.critic_obs_segments}
 
     @property
-    def learned_infos(self) -> tuple[str, ...]:
+    def required_info_keys(self) -> tuple[str, ...]:
         """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
         return () if self.rnd is None else ("rnd_state",)
 
@@ -243,18 +243,20 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
-        settings = (self._settings(), self._stepper.settings)
+        settings = (self._settings(), self._optimizer.settings)
         learned_from: list[Any] = []
         for number, minibatch in enumerate(self._mini_batches()):
-            if self._stepper.waits:
+            if self._optimizer.waits:
                 # In a later epoch nothing but numbers in tensors has changed since this mini-batch was met.
                 is_known = any(minibatch is known for known in learned_from)
-                with self.engine.unchecked(is_known):
-                    measured = self.learn_from(minibatch)
+                with self.engine.skip_guards(is_known):
+                    measured = self.minibatch_step(minibatch)
                 if not is_known:
                     learned_from.append(minibatch)
             else:
-                measured = self.engine.run_step(self.learn_from, minibatch, settings, number % self.num_mini_batches)
+                measured = self.engine.run_step(
+                    self.minibatch_step, minibatch, settings, number % self.num_mini_batches
+                )
             self._averages.add(measured)
         self.storage.clear()
         means = self._averages.means()
@@ -282,18 +284,18 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         """Every plain number and word that acting and storing may read."""
         return self._settings()
 
-    def learn_from(self, minibatch: Any) -> dict[str, Tensor]:
+    def minibatch_step(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
         # Policies from elsewhere draw actions that nobody looks at.
-        without_drawing = getattr(self.actor_critic, "without_drawing", nullcontext)
+        no_sampling = getattr(self.actor_critic, "no_sampling", nullcontext)
         objective = self.engine.compiled(self._objective, converts=self.mixed_precision is not None)
-        with self._precision(), without_drawing():
+        with self._precision(), no_sampling():
             total, measured, kl = objective(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)
         if self._novelty is not None:
             measured["loss/rnd"] = self._novelty.learn(minibatch.rnd_state)
-        measured["gradient_norm"] = self._stepper.step(total, self.max_grad_norm, self.engine.fused)
+        measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm, self.engine.fused)
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
@@ -324,7 +326,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
 
     def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The named losses of a mini-batch, values worth keeping, and statistics."""
-        policy, hidden = self.actor_critic, self._first_memories(minibatch)
+        policy, hidden = self.actor_critic, self._initial_hidden_states(minibatch)
         size = minibatch.actions.shape[0]
         mirror_loss: Tensor | None = None
         if self.symmetry is not None:
@@ -367,7 +369,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
             losses["mirror_loss"] = mirror_loss
         return losses, inter_vars, {}
 
-    def _first_memories(self, minibatch: Any) -> Any:
+    def _initial_hidden_states(self, minibatch: Any) -> Any:
         """The hidden states that the trajectories of a mini-batch start from, or None."""
         return minibatch.hidden_states
 
@@ -386,7 +388,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         if isinstance(rate, Tensor):
             self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, desired_kl)
         else:
-            self.learning_rate = adapted_number(rate, float(kl), desired_kl)
+            self.learning_rate = adapt_learning_rate(rate, float(kl), desired_kl)
 
 
-remember_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})
+register_known_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})

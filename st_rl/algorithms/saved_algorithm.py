@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from st_rl.algorithms.novelty import NoveltyLearning
+from st_rl.algorithms.novelty import RndTrainer
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
@@ -18,15 +18,15 @@ class SavedAlgorithm:
     actor_critic: Any
     obs_normalizer: nn.Module
     critic_obs_normalizer: nn.Module
-    _stepper: GuardedOptimizer
-    _novelty: NoveltyLearning | None
+    _optimizer: GuardedOptimizer
+    _novelty: RndTrainer | None
     engine: Engine
 
     def state_dict(self) -> dict[str, Any]:
         """Everything of the algorithm that a checkpoint keeps."""
         state: dict[str, Any] = {
             "model_state_dict": self.actor_critic.state_dict(),
-            "optimizer_state_dict": self._stepper.optimizer.state_dict(),
+            "optimizer_state_dict": self._optimizer.optimizer.state_dict(),
         }
         scheduler = getattr(self, "lr_scheduler", None)
         if scheduler is not None:
@@ -49,14 +49,14 @@ class SavedAlgorithm:
         statistics = self._normalizer_states(state_dict)
         self.actor_critic.load_state_dict(state_dict["model_state_dict"])
         if "optimizer_state_dict" in state_dict:
-            self._stepper.load_state_dict(state_dict["optimizer_state_dict"])
+            self._optimizer.load_state_dict(state_dict["optimizer_state_dict"])
         self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
         for key, state in statistics.items():
             self._normalizers()[key].load_state_dict(state)
         if self._novelty is not None:
             self._novelty.load_state_dict(state_dict)
         # Optimisers have new tensors now, and captured steps would go on with the old ones.
-        self.engine.forget()
+        self.engine.discard_graphs()
 
     def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """The statistics in a checkpoint by our key; ValueError when there is no normaliser to take them."""
@@ -85,9 +85,9 @@ class SavedAlgorithm:
 
     # ---- between two rollouts ------------------------------------------------------------------------------------
 
-    def settle_memory(self) -> None:
+    def pin_hidden_states(self) -> None:
         """Keep the present state of all memories where the next rollout will look for it."""
-        self.actor_critic.settle_memory()
+        self.actor_critic.pin_hidden_states()
 
     def rollout_state(self) -> dict[str, Any]:
         """What the next rollout continues from beside the environment: the memories of the running episodes."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
-from st_rl.utils.config import report_unused_keys, without_nulls
+from st_rl.utils.config import drop_none, report_unused_keys
 
 SYMMETRY_KEYS = frozenset(
     "use_data_augmentation mirror_loss_coef joint_names joint_signs unpaired_joints obs critic_obs".split()
@@ -19,10 +19,10 @@ def completed_symmetry(cfg: Mapping[str, Any], env: Any) -> dict[str, Any]:
     """The settings, and where they leave out what is needed, the mirror image that an environment knows of itself."""
     if all(cfg.get(key) for key in NEEDED_KEYS):
         return dict(cfg)
-    return {**(getattr(env, "mirror", None) or {}), **without_nulls(cfg)}
+    return {**(getattr(env, "mirror", None) or {}), **drop_none(cfg)}
 
 
-class SymmetricLearning:
+class SymmetryAugmentation:
     """Adds mirror images to mini-batches, and a loss that pulls the policy towards symmetry.
 
     Configuration: `joint_names` in the order of the actions, `obs` (and `critic_obs`, when it differs) mapping every
@@ -34,7 +34,7 @@ class SymmetricLearning:
         report_unused_keys(
             {key: value for key, value in cfg.items() if key not in SYMMETRY_KEYS}, "symmetry_cfg", SYMMETRY_KEYS, True
         )
-        cfg = without_nulls(cfg)
+        cfg = drop_none(cfg)
         if policy.is_recurrent:
             raise ValueError(
                 "symmetry_cfg needs a feed-forward policy: the memory of a mirrored past is unknown; "

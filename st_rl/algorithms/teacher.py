@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from st_rl.modules import ActorCriticMutex, EmpiricalNormalization, policy_class
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.log import logger
@@ -38,7 +38,7 @@ def load_teacher(
     `sees_critic_obs`, else from its actor's. Without a `path` the teacher is untrained, unless it is made of policies
     that it has loaded itself.
     """
-    settings = without_nulls(settings)
+    settings = drop_none(settings)
     path = settings.pop("teacher_ac_path", None) or path
     class_name = settings.pop("class_name", class_name)
     policy = _build(student, settings, class_name, sees_critic_obs)

@@ -22,7 +22,7 @@ from st_rl.algorithms.ppo import PPO
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.gaussian import SquashedGaussian
-from st_rl.modules.normalizer import EmpiricalNormalization, scaled
+from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.storage.mini_batches import leaves
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
@@ -163,7 +163,7 @@ class TPPO(PPO):
         self._teacher_act_prob = schedule
         schedule.follow(self.current_learning_iteration)
         # Captured steps read the number where the one before kept it.
-        self.engine.forget()
+        self.engine.discard_graphs()
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
         """Make the observation normalisers; the one in front of the teacher has the teacher's statistics, for good."""
@@ -236,9 +236,9 @@ class TPPO(PPO):
     def _draws_once(self) -> bool:
         return super()._draws_once and not self.action_labels_from_sample
 
-    def _decide(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
+    def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the student does and thinks, what the teacher would do, and what is done."""
-        decision = super()._decide(obs, critic_obs)
+        decision = super()._policy_step(obs, critic_obs)
         teacher = self.teacher_actor_critic
         look = teacher.act if self.action_labels_from_sample else teacher.act_inference
         with torch.no_grad():
@@ -246,9 +246,9 @@ class TPPO(PPO):
         if self.use_teacher_act_mask is None:
             raise RuntimeError("nobody has said yet which robots the teacher drives: call act()")
         actions = torch.where(self.use_teacher_act_mask.unsqueeze(-1), labels, decision["actions"])
-        return self._executing(actions, labels, decision)
+        return self._with_executed_actions(actions, labels, decision)
 
-    def _executing(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _with_executed_actions(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
         """The decision with other actions `(N, A)` than the student drew, at the probability that it gives them."""
         log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
         return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
@@ -272,23 +272,23 @@ class TPPO(PPO):
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
         """Store recorded steps of all robots: what was done is what is taught."""
         observed = self._as_seen(transition.observation, transition.privileged_observation)
-        self._remember(self._follow, *observed, transition.action.to(self.device))
+        self._record_transition(self._evaluate_recorded_actions, *observed, transition.action.to(self.device))
         following: tuple[Tensor, ...] = ()
         if hasattr(self.transition, "next_observations"):
             following = self._as_seen(transition.next_observation, transition.next_privileged_observation)
         reward, done = transition.reward.to(self.device), transition.done.to(self.device)
         self.process_env_step(reward, done, infos, *following)
 
-    def _follow(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+    def _evaluate_recorded_actions(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
         """What the student thinks of actions `(N, A)` that somebody else has taken."""
-        return self._executing(actions, actions, super()._decide(obs, critic_obs))
+        return self._with_executed_actions(actions, actions, super()._policy_step(obs, critic_obs))
 
     def _as_seen(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Raw observations as the networks see them, without counting them in the statistics."""
-        seen = scaled(self.obs_normalizer, obs.to(self.device))
+        seen = normalize_without_update(self.obs_normalizer, obs.to(self.device))
         if self.storage.critic_observations is None:
             return seen, seen
-        return seen, scaled(self.critic_obs_normalizer, critic_obs.to(self.device))
+        return seen, normalize_without_update(self.critic_obs_normalizer, critic_obs.to(self.device))
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Compute returns and advantages, if anything learns from them."""
@@ -301,10 +301,10 @@ class TPPO(PPO):
         place = (storage.step, storage.num_transitions_per_env, storage.buffer_full)
         return (*super().rollout_settings(), ("storage", place))
 
-    def settle_memory(self) -> None:
+    def pin_hidden_states(self) -> None:
         """Keep the state of all memories, the teacher's too, where the next rollout will look for it."""
-        super().settle_memory()
-        self.teacher_actor_critic.settle_memory()
+        super().pin_hidden_states()
+        self.teacher_actor_critic.pin_hidden_states()
 
     def rollout_state(self) -> dict[str, Any]:
         """What the next rollout continues from: memories, drivers, and the steps that a rolling storage retains."""
@@ -345,7 +345,7 @@ class TPPO(PPO):
         if self.using_ppo:
             losses, inter_vars, stats = super().compute_losses(minibatch)
         else:
-            hidden = self._first_memories(minibatch)
+            hidden = self._initial_hidden_states(minibatch)
             policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         labels = minibatch.action_labels
         # Mirrored samples, which follow the real ones, have no labels.
@@ -373,7 +373,7 @@ class TPPO(PPO):
             losses[f"distill_latent_{component}"] = distance.mean()
         return losses
 
-    def _first_memories(self, minibatch: Any) -> Any:
+    def _initial_hidden_states(self, minibatch: Any) -> Any:
         """Those of the mini-batch, some of them shaken."""
         hidden = minibatch.hidden_states
         return hidden if hidden is None or self.hidden_state_resample_prob <= 0 else self._resample(hidden)

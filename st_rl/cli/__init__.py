@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from st_rl.cli.command_line import CommandError, UsageError, one_line, unknown_name, wrapped
+from st_rl.cli.support.command_line import CommandError, UsageError, one_line, unknown_name, wrapped
 
 COMMANDS = (
     "train",
@@ -76,7 +76,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(f"st_rl.cli.{command}")
+    return importlib.import_module(f"st_rl.cli.commands.{command}")
 
 
 def _print_help() -> None:

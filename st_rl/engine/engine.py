@@ -92,7 +92,7 @@ class Engine:
         self._compile_backend = compile_backend
         self._capacity = 0
         # What the compiler failed on: the name of each function, with the reason.
-        self.as_written: dict[str, str] = {}
+        self.eager_fallbacks: dict[str, str] = {}
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._steps: dict[Any, GraphedStep] = {}
         self._loops: list[GraphedLoop] = []
@@ -155,7 +155,7 @@ class Engine:
                     gives_up = True
                     # Its first two lines; many more follow.
                     reason = " ".join([type(failure).__name__, *str(failure).split("\n")[:2]]).strip()
-                    self.as_written[function.__qualname__] = reason
+                    self.eager_fallbacks[function.__qualname__] = reason
                     logger.warning(f"the compiler failed: {function.__qualname__} runs as written ({reason})")
             # Outside of the handler: what the function itself raises has nothing to do with the compiler.
             return function(*args, **kwargs)
@@ -216,21 +216,21 @@ class Engine:
             nonlocal known
             # Not known any more if this call fails.
             is_known, known = key == known, nothing
-            with self.unchecked(is_known):
+            with self.skip_guards(is_known):
                 outcome = function()
             known = key
             return outcome
 
         return run
 
-    def unchecked(self, is_known: bool) -> AbstractContextManager[Any]:
+    def skip_guards(self, is_known: bool) -> AbstractContextManager[Any]:
         """Inside, compiled code is taken for what it was if `is_known` that only numbers in tensors have changed."""
         if not self.plan.compiles:
             return nullcontext()
         return torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known)
 
-    def forget(self) -> None:
+    def discard_graphs(self) -> None:
         """Capture everything anew: tensors are no longer where graphs look for them."""
         self._steps.clear()
         for loop in self._loops:
-            loop.forget()
+            loop.discard_graphs()

@@ -176,7 +176,7 @@ class GraphedLoop:
             self._host_values = [getattr(owner, name) for owner, name in self._host_state]
             return self._capture.replay(())
 
-    def forget(self) -> None:
+    def discard_graphs(self) -> None:
         """Run the function as it is once more, then capture it anew."""
         self._capture, self._warm = None, False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from st_rl.env.breaches import (
+from st_rl.env.contract_checks import (
     Breach,
     device_breaches,
     flag_breaches,

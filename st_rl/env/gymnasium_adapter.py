@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from st_rl.env.breaches import same_numbers
+from st_rl.env.contract_checks import same_numbers
 from st_rl.env.gymnasium_spaces import ActionMapper, ObservationFlattener
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.log import logger

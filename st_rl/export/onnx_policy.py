@@ -66,7 +66,7 @@ class DeployedPolicy(nn.Module):
     def _find_memories(self) -> None:
         """The memories that acting uses: those that have a state afterwards."""
         policy = self.actor_critic
-        policy.forget()
+        policy.clear_hidden_states()
         policy.act_inference(torch.zeros(1, int(policy.num_actor_obs)))
         memories = {name: module for name, module in policy.named_modules() if isinstance(module, Memory)}
         used = {name: memory for name, memory in memories.items() if memory.state_leaves()}
@@ -75,13 +75,13 @@ class DeployedPolicy(nn.Module):
             parts = ("hidden", "cell") if len(memory.state_leaves()) == 2 else ("hidden",)
             self.state_names += [f"{name}_{part}" for part in parts]
             self.start += tuple(torch.zeros_like(leaf) for leaf in memory.state_leaves())
-        policy.forget()
+        policy.clear_hidden_states()
 
     def forward(self, obs: Tensor, state: tuple[Tensor, ...] = ()) -> Any:
         """Mean actions `(N, A)` for raw observations `(N, O)`; with a memory, followed by its next state."""
         if not self._memories:
             return self.actor_critic.act_inference(self.obs_normalizer(obs))
-        with self.actor_critic.memory_kept():
+        with self.actor_critic.preserve_hidden_states():
             given = iter(state)
             for memory in self._memories:
                 leaves = [next(given) for _ in range(2 if isinstance(memory.rnn, nn.LSTM) else 1)]

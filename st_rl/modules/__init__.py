@@ -40,7 +40,7 @@ from st_rl.modules.visual_actor_critic import (
     VisualDeterministicAC,
     VisualDeterministicRecurrent,
 )
-from st_rl.utils.config import unknown_name_message, without_nulls
+from st_rl.utils.config import drop_none, unknown_name_message
 
 __all__ = [
     "AMPDiscriminator",
@@ -110,7 +110,7 @@ def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str
     `mixins`, a list of names, puts them in front of the class: `{"class_name": "ActorCriticRecurrent", "mixins":
     ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`.
     """
-    cfg = without_nulls(policy_cfg)
+    cfg = drop_none(policy_cfg)
     make = policy_class(policy_class_name, cfg.pop("mixins", ()))
     for key in ("class_name", "teacher_ac_path"):
         cfg.pop(key, None)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
-from st_rl.modules.memory import Memory, memories_kept
+from st_rl.modules.memory import Memory, preserve_hidden_states
 from st_rl.modules.stand_alone import Actor, Critic
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
-from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys
+from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
 from st_rl.utils.log import logger
 from st_rl.utils.trajectories import unpad_trajectories
 
@@ -92,7 +92,7 @@ class ActorCritic(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        remember_keys(accepted_keys(cls))
+        register_known_keys(accepted_keys(cls))
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ActorCritic(nn.Module):
         # The distribution of the last act; there is none before the first one.
         self.distribution: Normal | None = None
         # Whether `act` draws from the distribution that it updates.
-        self._draws = True
+        self._samples_actions = True
         # How many numbers a sample needs beside those for its action: one for each estimate that may replace the truth.
         self._num_lots = 0
         # They, `(..., L)` and normally distributed, while `act` is at work.
@@ -195,11 +195,11 @@ class ActorCritic(nn.Module):
             if masks is not None or hidden_states is not None:
                 raise AssertionError("act(inference=True) is for single steps: it takes no masks and no hidden_states")
             return self._act_by_mean(observations) if self.infers_through_act else self.act_inference(observations)
-        noise = self._cast_lots(observations)
+        noise = self._sample_noise(observations)
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
         self._lots = None
         mean = self.action_mean.detach()
-        if not self._draws:
+        if not self._samples_actions:
             return self.bounded(mean)
         # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
         if noise is None:
@@ -208,36 +208,36 @@ class ActorCritic(nn.Module):
             noise = unpad_trajectories(noise, masks)
         return self.bounded(mean + self.action_std.detach() * noise)
 
-    def _cast_lots(self, observations: Tensor) -> Tensor | None:
+    def _sample_noise(self, observations: Tensor) -> Tensor | None:
         """Where acting on `(..., O)` needs lots, draw them and what is for the actions, `(..., A)`, which is returned.
 
         At once: torch before 2.13 does not keep the order of several draws in compiled code (pytorch issue 181136).
         """
         if self._num_lots == 0:
             return None
-        num_actions = self.num_actions if self._draws else 0
+        num_actions = self.num_actions if self._samples_actions else 0
         width = self._num_lots + num_actions
         numbers = torch.randn(*observations.shape[:-1], width, dtype=observations.dtype, device=observations.device)
         self._lots = numbers[..., num_actions:]
         return numbers[..., :num_actions]
 
-    def reserve_lot(self) -> int:
+    def reserve_noise_column(self) -> int:
         """Ask for one more number a sample; the place of the number."""
         self._num_lots += 1
         return self._num_lots - 1
 
-    def lots_of(self, place: int | None) -> Tensor | None:
+    def noise_column(self, place: int | None) -> Tensor | None:
         """The numbers `(...)` of a reserved place, while `act` is at work; nobody has drawn any otherwise."""
         return None if self._lots is None or place is None else self._lots[..., place]
 
     @contextmanager
-    def without_drawing(self) -> Iterator[None]:
+    def no_sampling(self) -> Iterator[None]:
         """Inside, `act` returns the mean: who learns from stored actions wants the distribution and no new actions."""
-        self._draws = False
+        self._samples_actions = False
         try:
             yield
         finally:
-            self._draws = True
+            self._samples_actions = True
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """The mean action `(..., A)`; the distribution stays as it was."""
@@ -271,7 +271,7 @@ class ActorCritic(nn.Module):
         """Set the action distribution without acting; returns it and the values `(..., 1)`."""
         # An act that raised left its numbers; a try in `act` would keep the compiler from going on after a memory.
         self._lots = None
-        with self.memory_kept():
+        with self.preserve_hidden_states():
             self.update_distribution(self.actor_input(obs))
             return self._distribution, self.critic(self.critic_input(critic_obs))
 
@@ -326,12 +326,12 @@ class ActorCritic(nn.Module):
     def _memories(self) -> dict[str, Memory]:
         return {name: module for name, module in self.named_modules() if isinstance(module, Memory)}
 
-    def forget(self) -> None:
+    def clear_hidden_states(self) -> None:
         """Start all memories anew, as before the first step."""
         for memory in self._memories().values():
             memory.hidden_states = None
 
-    def settle_memory(self) -> None:
+    def pin_hidden_states(self) -> None:
         """Keep the present state of all memories where the next rollout will look for it."""
         for memory in self._memories().values():
             memory.settle()
@@ -347,9 +347,9 @@ class ActorCritic(nn.Module):
         for name, memory in self._memories().items():
             memory.load_state_leaves(state.get(name))
 
-    def memory_kept(self) -> AbstractContextManager[None]:
+    def preserve_hidden_states(self) -> AbstractContextManager[None]:
         """Whatever is evaluated inside leaves every memory of the policy as it was."""
-        return memories_kept(self)
+        return preserve_hidden_states(self)
 
     @staticmethod
     def init_weights(sequential: nn.Sequential, scales: Sequence[float]) -> None:
@@ -390,4 +390,4 @@ def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
     return limits
 
 
-remember_keys(accepted_keys(ActorCritic))
+register_known_keys(accepted_keys(ActorCritic))

@@ -216,9 +216,9 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         self.resample_cmd_vel_current(dones)
         super().reset(dones)
 
-    def forget(self) -> None:
+    def clear_hidden_states(self) -> None:
         """Start anew, as before the first step, maybe with other robots."""
-        super().forget()
+        super().clear_hidden_states()
         self.action_smoothing_buffer = None
         self.resample_cmd_vel_current()
 

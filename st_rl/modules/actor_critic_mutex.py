@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.utils.config import accepted_keys, report_unused_keys, without_nulls
+from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from st_rl.utils.log import logger
 
@@ -113,7 +113,7 @@ class ActorCriticMutex(ActorCritic):
         """A sub-policy with the settings of its run and the sizes of the container."""
         from st_rl.modules import policy_class  # the package that holds this file
 
-        settings = {key: value for key, value in without_nulls(policy_cfg).items() if key not in _OWN_KEYS}
+        settings = {key: value for key, value in drop_none(policy_cfg).items() if key not in _OWN_KEYS}
         make = policy_class(class_name, settings.pop("mixins", ()), "sub_policy_class_name")
         return make(
             self.num_actor_obs,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
-from st_rl.utils.config import accepted_keys, remember_keys, report_unused_keys, without_nulls
+from st_rl.utils.config import accepted_keys, drop_none, register_known_keys, report_unused_keys
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -141,7 +141,7 @@ def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:
         config = config.to_dict()
     if config is not None and not isinstance(config, Mapping):
         raise ValueError(f"'amp_discriminator' is a dictionary of settings, got {type(config).__name__}")
-    settings = without_nulls(config or {})
+    settings = drop_none(config or {})
     missing = [key for key in NEEDED_KEYS if key not in settings]
     if missing:
         raise ValueError(
@@ -159,4 +159,4 @@ class AmpActorCriticRecurrent(AmpMixin, ActorCriticRecurrent):
     """The actor-critic with memory and a discriminator."""
 
 
-remember_keys(accepted_keys(AMPDiscriminator))
+register_known_keys(accepted_keys(AMPDiscriminator))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.utils import check_settings
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
 from st_rl.utils.segments import Segments, get_obs_slice, segment_width
 
@@ -73,7 +73,7 @@ def build_encoder(
     name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any] | None
 ) -> nn.Module:
     """The encoder of one component; its latent comes after the nonlinearity."""
-    settings = without_nulls(kwargs or {})
+    settings = drop_none(kwargs or {})
     if settings.pop("output_size", None) is not None:
         logger.warning(f"encoder_kwargs.output_size of '{name}' has no effect: encoder_output_size says how wide it is")
     hidden_sizes = settings.pop("hidden_sizes", DEFAULT_HIDDEN_SIZES)

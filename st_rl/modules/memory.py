@@ -56,7 +56,7 @@ class Memory(nn.Module):
         if num_robots != input.shape[0]:
             raise ValueError(
                 f"the memory holds the past of {num_robots} robots, the observation is of {input.shape[0]}; "
-                "call forget() on the policy before it acts for others"
+                "call clear_hidden_states() on the policy before it acts for others"
             )
         return _map_state(self.hidden_states, lambda leaf: _ordinary(leaf.to(input.device)))
 
@@ -105,7 +105,7 @@ class Memory(nn.Module):
 
 
 @contextmanager
-def memories_kept(policy: nn.Module) -> Iterator[None]:
+def preserve_hidden_states(policy: nn.Module) -> Iterator[None]:
     """Whatever is evaluated inside leaves every memory of a policy as it was: all that is named `hidden_states`."""
     memories: list[Any] = [module for module in policy.modules() if "hidden_states" in vars(module)]
     states = [memory.hidden_states for memory in memories]

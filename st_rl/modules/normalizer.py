@@ -95,7 +95,7 @@ class EmpiricalNormalization(nn.Module):
         torch.sqrt(self._var, out=self._std)
 
 
-def scaled(normalizer: nn.Module, x: Tensor) -> Tensor:
+def normalize_without_update(normalizer: nn.Module, x: Tensor) -> Tensor:
     """Observations `(..., *shape)` as the networks see them; the statistics stay as they are, in training too."""
     return normalizer.normalize(x) if isinstance(normalizer, EmpiricalNormalization) else normalizer(x)
 

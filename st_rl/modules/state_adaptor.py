@@ -12,7 +12,7 @@ from st_rl.modules.mlp import MlpModel
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -40,7 +40,7 @@ class PrivilegeEstimatorMixin(_Policy):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.adaptor_kwargs = without_nulls(adaptor_kwargs or {})
+        self.adaptor_kwargs = drop_none(adaptor_kwargs or {})
         # It comes before the estimator: what that one puts in the place of a truth is not there yet.
         unseen: Any = ()
         if isinstance(self, EstimatorMixin) and self.replace_state_prob > 0:
@@ -73,7 +73,7 @@ class PrivilegeEstimatorMixin(_Policy):
     def privilege_replace_state_prob(self, share: float) -> None:
         self.adaptation.replace_prob = share
         if share > 0 and self._adaptor_lot is None:
-            self._adaptor_lot = self.reserve_lot()
+            self._adaptor_lot = self.reserve_noise_column()
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
@@ -96,7 +96,7 @@ class PrivilegeEstimatorMixin(_Policy):
             observations, self.memory_p, self.state_adaptor, hidden_states
         )
         observations = self.adaptation.substitute(
-            observations, self.adapted_state_, inference, self.lots_of(self._adaptor_lot)
+            observations, self.adapted_state_, inference, self.noise_column(self._adaptor_lot)
         )
         return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
 

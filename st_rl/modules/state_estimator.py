@@ -11,7 +11,7 @@ from st_rl.modules.memory import Memory
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class EstimatorMixin(_Policy):
                 "use_actor_rnn=True makes it after: use one of them"
             )
         super().__init__(*args, **kwargs)
-        self.estimator_kwargs = without_nulls(estimator_kwargs or {})
+        self.estimator_kwargs = drop_none(estimator_kwargs or {})
         self.estimation = EstimatedComponents(
             "estimator",
             self.obs_segments,
@@ -81,7 +81,7 @@ class EstimatorMixin(_Policy):
     def replace_state_prob(self, share: float) -> None:
         self.estimation.replace_prob = share
         if share > 0 and self._estimator_lot is None:
-            self._estimator_lot = self.reserve_lot()
+            self._estimator_lot = self.reserve_noise_column()
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
@@ -113,7 +113,7 @@ class EstimatorMixin(_Policy):
             observations, self.memory_s, self.state_estimator, hidden_states
         )
         observations = self.estimation.substitute(
-            observations, self.estimated_state_, inference, self.lots_of(self._estimator_lot)
+            observations, self.estimated_state_, inference, self.noise_column(self._estimator_lot)
         )
         return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
 

@@ -18,7 +18,7 @@ from st_rl.modules.encoders import (
     image_shape,
 )
 from st_rl.modules.utils import check_settings
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -46,7 +46,7 @@ class VisualActorCriticMixin(_Policy):
         (self.visual_obs_slice,) = find_components(obs_segments, [visual_component_name], "visual_component_name")
         self.visual_component_name = visual_component_name
         self.visual_latent_size = int(visual_latent_size)
-        self.visual_kwargs = {**VISUAL_DEFAULTS, **without_nulls(visual_kwargs or {})}
+        self.visual_kwargs = {**VISUAL_DEFAULTS, **drop_none(visual_kwargs or {})}
         check_settings("visual_kwargs", self.visual_kwargs, Conv2dHeadModel, decided=["image_shape", "output_size"])
         shape = image_shape(visual_component_name, self.visual_obs_slice[1])
         super().__init__(

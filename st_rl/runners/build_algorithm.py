@@ -11,7 +11,7 @@ from st_rl.algorithms.symmetry import completed_symmetry
 from st_rl.modules import build_actor_critic
 from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.train_config import TrainConfig
-from st_rl.utils.config import unknown_name_message, without_nulls
+from st_rl.utils.config import drop_none, unknown_name_message
 from st_rl.utils.distributed import broadcast_module
 
 
@@ -23,7 +23,7 @@ def build_algorithm(
     name = config.algorithm_class_name
     if name not in classes:
         raise ValueError(unknown_name_message("algorithm class", name, classes))
-    policy_settings = without_nulls(config.policy)
+    policy_settings = drop_none(config.policy)
     policy_settings.setdefault("num_actor_obs", sizes.num_obs)
     policy_settings.setdefault("num_critic_obs", sizes.num_critic_obs)
     policy = build_actor_critic(env, config.policy_class_name, policy_settings)
@@ -64,4 +64,4 @@ def _completed_rnd(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dic
             "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
             "deliver the states whose novelty is rewarded, or remove rnd_cfg"
         )
-    return {"num_states": rnd_state.shape[-1], **without_nulls(rnd_cfg)}
+    return {"num_states": rnd_state.shape[-1], **drop_none(rnd_cfg)}

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
+from st_rl.loggers.console import Console
+from st_rl.loggers.reporter import episode_scalars
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.runners.console import Console
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
-from st_rl.runners.reporter import episode_scalars
-from st_rl.utils.config import without_nulls
+from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.heartbeat import Watch, heartbeats
 from st_rl.utils.log import logger
@@ -101,7 +101,7 @@ class DaggerSaver(DemonstrationSaver):
             config = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise FileNotFoundError(f"no {path}: name the run folder of a student in training") from error
-        policy_cfg = without_nulls(config["policy"])
+        policy_cfg = drop_none(config["policy"])
         name = config.get("runner", {}).get("policy_class_name") or policy_cfg["class_name"]
         obs, critic_obs, _ = observe(self.env)
         sizes = read_sizes(self.env, obs, critic_obs)
@@ -247,7 +247,7 @@ def _as_schedule(option: Any, iteration_scale: float) -> Any:
 
 def _make_writer(training_policy_logdir: str, save_dir: str) -> Any:
     """The writer of a collector, in a folder of its own beside the student's."""
-    from st_rl.utils.summary_writer import SummaryWriter
+    from st_rl.loggers.summary_writer import SummaryWriter
 
     name = "_".join(os.path.basename(os.path.normpath(save_dir)).split("_")[:2])
     return SummaryWriter(os.path.join(training_policy_logdir, f"collector_{name}"), flush_secs=10)

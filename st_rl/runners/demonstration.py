@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import observe, split_step
+from st_rl.loggers.reporter import clock
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.runners.reporter import clock
 from st_rl.runners.trajectory_saver import TrajectorySaver
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.log import logger

@@ -15,13 +15,14 @@ from torch import Tensor
 import st_rl
 from st_rl.engine import Engine, torch_threads
 from st_rl.env.utils import observe, split_step
+from st_rl.loggers.console import Console
+from st_rl.loggers.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
+from st_rl.loggers.writers import make_writer
 from st_rl.runners.bad_numbers import report_bad_numbers
 from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
 from st_rl.runners.checkpoints import make_run_folder, write_run_config
-from st_rl.runners.console import Console
 from st_rl.runners.env_sizes import checked_critic_obs, checked_tensor, read_sizes
 from st_rl.runners.inference_policy import InferencePolicy
-from st_rl.runners.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
 from st_rl.runners.saved_training import SavedTraining
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
@@ -29,7 +30,6 @@ from st_rl.utils import store_code_state
 from st_rl.utils.devices import move_to
 from st_rl.utils.log import logger
 from st_rl.utils.number_guard import NumberGuard
-from st_rl.utils.writers import make_writer
 
 NAN = float("nan")
 
@@ -186,7 +186,7 @@ class OnPolicyRunner(SavedTraining):
         else:
             if any(leaf.shape[1] != self.env.num_envs for leaves in policy.memory_state().values() for leaf in leaves):
                 # Since the last call the policy has been used elsewhere, with another number of robots.
-                policy.forget()
+                policy.clear_hidden_states()
             obs, critic_obs, _ = self._observe()
             # What was seen after the last step has been counted by the normalisers already.
             if self._observations is None:
@@ -198,7 +198,7 @@ class OnPolicyRunner(SavedTraining):
                 self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
             self._report_bad_numbers(self.current_learning_iteration)
         # A rollout that was captured before looks for the memory where it left it.
-        self.alg.settle_memory()
+        self.alg.pin_hidden_states()
 
     def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
         """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
@@ -259,7 +259,7 @@ class OnPolicyRunner(SavedTraining):
         """Put the policy on a device; if it comes back, it will not lie where captured steps look for it."""
         moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
         if any(moved):
-            self.alg.engine.forget()
+            self.alg.engine.discard_graphs()
 
     def _roll_out(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """Act, step and store for the length of a rollout, then compute the returns; no wait for the device."""
@@ -281,7 +281,7 @@ class OnPolicyRunner(SavedTraining):
                 self._episodes.record(rewards, dones)
             self.alg.compute_returns(critic_obs)
             self._keep_observations(obs, critic_obs)
-            self.alg.settle_memory()
+            self.alg.pin_hidden_states()
             self._episodes.summarize()
         return gathered_infos(ep_infos), infos
 
@@ -315,7 +315,7 @@ class OnPolicyRunner(SavedTraining):
         """The infos with clean numbers where something is learned from them; the environment's own object if so."""
         if infos.get("time_outs") is not None:
             checked_tensor("time_outs", infos["time_outs"])
-        for name in self.alg.learned_infos:
+        for name in self.alg.required_info_keys:
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))
             if value is None:
@@ -367,7 +367,7 @@ class OnPolicyRunner(SavedTraining):
                     self.writer.add_scalar(tag, value, int(totals[1]))
             self._console.show(title, console_rows(scalars, episodes, locs, *totals, seconds_left), width, pad)
 
-        self._beside(write)
+        self._run_in_background(write)
 
     def close(self) -> None:
         """Close the writers; `learn` may be called again."""
@@ -383,7 +383,7 @@ class OnPolicyRunner(SavedTraining):
         self.eval_mode()
         if device is not None:
             self._move_policy(device)
-        self.alg.actor_critic.forget()
+        self.alg.actor_critic.clear_hidden_states()
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)
 
     def train_mode(self) -> None:

@@ -95,7 +95,7 @@ class SavedTraining:
         """Whether a user's `save` takes the place of ours, and may count on the file when ours returns."""
         return getattr(self.save, "__func__", None) is not SavedTraining.save
 
-    def _beside(self, function: Callable[..., Any], *args: Any) -> None:
+    def _run_in_background(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function that only writes, beside the training or at once."""
         self._background.call(function, *args) if self._writes_beside else function(*args)
 
@@ -142,7 +142,7 @@ class SavedTraining:
         if self._is_save_overridden:
             self.save(str(keeper.path(iteration)))
         else:
-            self._beside(self._write, payload, keeper.path(iteration))
+            self._run_in_background(self._write, payload, keeper.path(iteration))
         self._saved_iteration = iteration
         score = self._score()
 
@@ -151,7 +151,7 @@ class SavedTraining:
                 keeper.offer_best(payload, score)
             keeper.remove_old(iteration)
 
-        self._beside(keep_the_best)
+        self._run_in_background(keep_the_best)
 
     def _score(self) -> float | None:
         """How good the policy is now: the evaluator's word, else the mean return of finished episodes."""
@@ -166,8 +166,8 @@ class SavedTraining:
         generators = rng_state_dict(self.device)
         self.alg.eval_mode()
         try:
-            with self.alg.actor_critic.memory_kept(), torch.inference_mode():
-                self.alg.actor_critic.forget()
+            with self.alg.actor_critic.preserve_hidden_states(), torch.inference_mode():
+                self.alg.actor_critic.clear_hidden_states()
                 yield
         finally:
             self.alg.train_mode()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from st_rl.storage.rollout_files import layout, upkeep
+from st_rl.storage.rollout_files import layout
+from st_rl.storage.rollout_files import maintenance as upkeep
 from st_rl.storage.rollout_files.folder_claims import FolderClaims
 from st_rl.storage.rollout_files.frames import write_frames
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from st_rl.algorithms import PPO
-from st_rl.modules.normalizer import EmpiricalNormalization, scaled
+from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
-from st_rl.utils.config import accepted_keys, report_unused_keys, without_nulls
+from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.heartbeat import Heartbeat, new_writer_id
 from st_rl.utils.log import logger
 
@@ -91,10 +91,12 @@ class TwoStageRunner(OnPolicyRunner):
             self._check_widths(transition.observation, transition.privileged_observation)
         self._was_pretraining = True
         self.alg.collect_transition_from_dataset(transition, infos)
-        obs = scaled(self.alg.obs_normalizer, transition.next_observation)
+        obs = normalize_without_update(self.alg.obs_normalizer, transition.next_observation)
         critic_obs = obs
         if self._sizes.has_critic_obs:
-            critic_obs = scaled(self.alg.critic_obs_normalizer, transition.next_privileged_observation)
+            critic_obs = normalize_without_update(
+                self.alg.critic_obs_normalizer, transition.next_privileged_observation
+            )
         return obs, critic_obs, transition.reward, transition.done, infos
 
     def _check_widths(self, obs: Tensor, critic_obs: Tensor | None) -> None:
@@ -119,9 +121,9 @@ class TwoStageRunner(OnPolicyRunner):
         storage.dones[storage.step - 1] = 1
         for policy in (self.alg.actor_critic, getattr(self.alg, "teacher_actor_critic", None)):
             if policy is not None:
-                policy.forget()
+                policy.clear_hidden_states()
         # Where a rollout that is captured from now on begins.
-        self.alg.settle_memory()
+        self.alg.pin_hidden_states()
         return self._env_observations()
 
     def _env_observations(self) -> tuple[Tensor, Tensor]:
@@ -256,6 +258,6 @@ class TwoStageRunner(OnPolicyRunner):
 
 def _dataset_settings(config: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """What of a configuration `RolloutDataset` takes; number and device of the robots are the runner's to say."""
-    given, accepted = without_nulls(config), accepted_keys(RolloutDataset)
+    given, accepted = drop_none(config), accepted_keys(RolloutDataset)
     report_unused_keys({k: v for k, v in given.items() if k not in accepted}, "pretrain_dataset", accepted, strict)
     return {key: given[key] for key in accepted - {"num_envs", "device"} if key in given}

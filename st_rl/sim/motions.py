@@ -12,10 +12,10 @@ from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
 from st_rl.datasets.leg_kinematics import QuadrupedGeometry
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
-from st_rl.sim.rendering import FrameRenderer
+from st_rl.sim.evaluation.rendering import FrameRenderer
+from st_rl.sim.evaluation.video import open_video
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
-from st_rl.sim.video import open_video
 
 _VIDEO_FPS = 25.0
 _LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]

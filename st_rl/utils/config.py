@@ -38,12 +38,12 @@ def accepted_keys(cls: type) -> set[str]:
     return names
 
 
-def remember_keys(keys: Iterable[str]) -> None:
+def register_known_keys(keys: Iterable[str]) -> None:
     """Make keys known: one that reaches the wrong part is then ignored, not taken for a misspelling."""
     _known_keys.update(keys)
 
 
-def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+def drop_none(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a configuration without the keys whose value is None, which mean "not given"."""
     return {key: value for key, value in config.items() if value is not None}
 
@@ -64,7 +64,7 @@ def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[...
             kwargs = {key: value for key, value in kwargs.items() if value is not None or key not in own}
             inner = kwargs.get(part)
             if isinstance(inner, Mapping):
-                found = without_nulls({key: value for key, value in inner.items() if key in own})
+                found = drop_none({key: value for key, value in inner.items() if key in own})
                 kwargs = {**found, **kwargs, part: {key: value for key, value in inner.items() if key not in own}}
             init(self, *args, **kwargs)
 
@@ -95,7 +95,7 @@ def report_unused_keys(unused: Mapping[str, Any], owner: str, accepted: Iterable
     """
     accepted = set(accepted)
     foreign = sorted(key for key in unused if key in _known_keys and key not in TOLERATED_KEYS)
-    for key in sorted(set(without_nulls(unused)) - _known_keys):
+    for key in sorted(set(drop_none(unused)) - _known_keys):
         if key in _RSL_RL_KEYS and unused[key] == _RSL_RL_KEYS[key][0]:
             continue
         close = nearest_name(key, accepted) or nearest_name(key, _known_keys)

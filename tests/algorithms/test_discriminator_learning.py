@@ -119,7 +119,7 @@ class TestOwnOptimizer:
         changed = []
         for number in range(5):
             before = parameters_of(alg)
-            alg.learn_from(minibatch)
+            alg.minibatch_step(minibatch)
             after = parameters_of(alg)
             if not torch.equal(before["discriminator.amp_linear.weight"], after["discriminator.amp_linear.weight"]):
                 changed.append(number)

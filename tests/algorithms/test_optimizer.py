@@ -6,7 +6,7 @@ from torch import nn
 
 from st_rl.algorithms import compiled_adam, host_adam
 from st_rl.algorithms.compiled_adam import step_factors
-from st_rl.algorithms.losses import adapted_learning_rate, adapted_number
+from st_rl.algorithms.losses import adapt_learning_rate, adapted_learning_rate
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.engine import Engine
 from tests.algorithms.rollouts import collect, make_ppo, random_steps
@@ -38,10 +38,10 @@ def test_steps_on_a_cpu_are_those_of_clipped_gradients(size):
             weight.grad, twin.grad = gradient, gradient.clone()
         expected = nn.utils.clip_grad_norm_(twins, 1.0)
         plain.step()
-        assert float(guarded.follow_gradients(1.0)) == pytest.approx(float(expected), rel=1e-6)
+        assert float(guarded.apply_gradients(1.0)) == pytest.approx(float(expected), rel=1e-6)
     for weight, twin in zip(weights, twins):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
-    guarded.forget_gradients()
+    guarded.zero_grad()
     assert all(weight.grad is None for weight in weights)
 
 
@@ -173,7 +173,7 @@ def test_on_a_gpu_many_small_steps_are_those_of_adam(name, engine):
         else:
             nn.utils.clip_grad_norm_(twins, 1.0)
             plain.step()
-        ours.follow_gradients(1.0, fused=fused)
+        ours.apply_gradients(1.0, fused=fused)
     for weight, twin in zip(weights, twins):
         torch.testing.assert_close(weight.detach().cpu().double(), twin.detach(), rtol=1e-4, atol=1e-5)
         assert float(ours.optimizer.state[weight]["step"]) == 90.0
@@ -183,7 +183,7 @@ def test_on_a_gpu_many_small_steps_are_those_of_adam(name, engine):
 def test_the_rule_of_the_learning_rate_is_the_same_for_numbers_and_tensors(rate):
     for kl in (float("nan"), -0.1, 0.0, 0.004, 0.006, 0.019, 0.021, 5.0):
         expected = adapted_learning_rate(torch.tensor(rate, dtype=torch.float64), torch.tensor(kl), 0.01)
-        assert adapted_number(rate, kl, 0.01) == pytest.approx(float(expected), rel=1e-12)
+        assert adapt_learning_rate(rate, kl, 0.01) == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -643,17 +643,17 @@ def test_a_bad_mini_batch_changes_nothing_and_is_named(optimizer, kind, bad, fie
     alg = make_ppo(kind, optimizer_class_name=optimizer)
     collect(alg, random_steps(6, 5))
     good = mini_batch(alg)
-    alg.learn_from(good)  # so that the optimiser has a state to lose
+    alg.minibatch_step(good)  # so that the optimiser has a state to lose
     before = snapshot(alg)
     tensor = getattr(good, field).clone()
     tensor.view(-1)[0] = bad
-    measured = alg.learn_from(good._replace(**{field: tensor}))
+    measured = alg.minibatch_step(good._replace(**{field: tensor}))
     not_finite = {name.split("/")[-1] for name, value in measured.items() if not torch.isfinite(value)}
     assert "gradient_norm" in not_finite
     assert not_finite <= names
     assert_unchanged(alg, before)
 
-    alg.learn_from(good)
+    alg.minibatch_step(good)
     after = parameters_of(alg)
     assert all(torch.isfinite(value).all() for value in after.values())
     assert any(not torch.equal(after[name], value) for name, value in before[0].items())
@@ -663,11 +663,11 @@ def test_the_very_first_mini_batch_may_be_bad():
     alg = make_ppo()
     collect(alg, random_steps(6, 5))
     good, before = mini_batch(alg), parameters_of(alg)
-    alg.learn_from(good._replace(returns=torch.full_like(good.returns, NAN)))
+    alg.minibatch_step(good._replace(returns=torch.full_like(good.returns, NAN)))
     assert_same_parameters(before, parameters_of(alg))
     twin = make_ppo(policy=copy.deepcopy(alg.actor_critic))
-    alg.learn_from(good)
-    twin.learn_from(good)
+    alg.minibatch_step(good)
+    twin.minibatch_step(good)
     assert_same_parameters(parameters_of(twin), parameters_of(alg))
 
 
@@ -730,7 +730,7 @@ def test_a_loaded_algorithm_continues_as_the_saved_one(kind):
     assert twin.optimizer.param_groups[0]["lr"] == alg.learning_rate
     assert torch.equal(twin.obs_normalizer.mean, alg.obs_normalizer.mean)
     assert torch.equal(twin.critic_obs_normalizer.std, alg.critic_obs_normalizer.std)
-    alg.actor_critic.forget()
+    alg.actor_critic.clear_hidden_states()
     for one in (alg, twin):
         torch.manual_seed(5)
         collect(one, random_steps(6, 5, seed=9))
@@ -841,7 +841,7 @@ def test_an_optimiser_state_of_another_program_keeps_the_guard(fused):
     assert state["param_groups"][0]["fused"] is fused
     collect(alg, random_steps(6, 5))
     good, before = mini_batch(alg), snapshot(alg)
-    alg.learn_from(good._replace(returns=torch.full_like(good.returns, NAN)))
+    alg.minibatch_step(good._replace(returns=torch.full_like(good.returns, NAN)))
     assert_unchanged(alg, before)
-    alg.learn_from(good)
+    alg.minibatch_step(good)
     assert any(not torch.equal(value, before[0][name]) for name, value in parameters_of(alg).items())

@@ -77,7 +77,7 @@ def test_nothing_waits_for_the_device(kind, settings):
             alg.storage.trajectory_capacity = 6 * 5
             generator = alg.storage.reccurent_mini_batch_generator
         for batch in generator(2, 2):
-            alg._averages.add(alg.learn_from(batch))
+            alg._averages.add(alg.minibatch_step(batch))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.isfinite(value).all() for value in parameters_of(alg).values())
@@ -117,15 +117,15 @@ def test_the_rate_lives_on_the_device_and_a_bad_mini_batch_changes_nothing():
     assert alg.learning_rate.is_cuda
     assert alg.optimizer.param_groups[0]["lr"] is alg.learning_rate
     (good,) = alg.storage.mini_batch_generator(1, 1)
-    alg.learn_from(good)
+    alg.minibatch_step(good)
     before, state = parameters_of(alg), copy.deepcopy(alg.optimizer.state_dict()["state"])
     bad = good._replace(returns=torch.full_like(good.returns, float("nan")))
-    measured = alg.learn_from(bad)
+    measured = alg.minibatch_step(bad)
     assert not torch.isfinite(measured["gradient_norm"])
     assert_same_parameters(before, parameters_of(alg))
     for index, entries in alg.optimizer.state_dict()["state"].items():
         assert all(torch.equal(value, state[index][name]) for name, value in entries.items())
-    alg.learn_from(good)
+    alg.minibatch_step(good)
     assert any(not torch.equal(value, before[name]) for name, value in parameters_of(alg).items())
 
 

@@ -393,15 +393,15 @@ def test_a_schedule_of_the_momentum_is_a_reason_to_capture_the_step_anew(tmp_pat
     keys = []
     for update in range(2):
         collect(alg, random_steps(6, 5))
-        keys.append(alg._stepper.settings)
+        keys.append(alg._optimizer.settings)
         alg.update(update)
     assert keys[0] != keys[1]
     steady, _ = make_tppo(tmp_path, lr_scheduler_class_name="ExponentialLR", lr_scheduler={"gamma": 0.9})
-    before = steady._stepper.settings
+    before = steady._optimizer.settings
     collect(steady, random_steps(6, 5))
     steady.update(0)
-    assert steady._stepper.settings == before
-    assert hash(before) == hash(steady._stepper.settings)
+    assert steady._optimizer.settings == before
+    assert hash(before) == hash(steady._optimizer.settings)
 
 
 def test_a_rolling_storage_keeps_labels_beside_their_steps(tmp_path):

@@ -25,7 +25,7 @@ class Still:
     def reset(self, dones=None):
         pass
 
-    def forget(self):
+    def clear_hidden_states(self):
         pass
 
 

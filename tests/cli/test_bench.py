@@ -3,7 +3,7 @@
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.bench import SCRIPTS
+from st_rl.cli.commands.bench import SCRIPTS
 from tests.test_package import REPOSITORY
 
 

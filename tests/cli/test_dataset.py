@@ -79,8 +79,8 @@ class TestCollect:
     def test_the_policy_sees_what_it_saw_in_training(self, teacher, tmp_path):
         import torch
 
-        from st_rl.cli.loading import SavedRun
-        from st_rl.cli.run_folder import RunFolder
+        from st_rl.cli.support.loading import SavedRun
+        from st_rl.cli.support.run_folder import RunFolder
 
         folder = tmp_path / "demos"
         options = ["--steps", "64", "--robots", "4", "--checkpoint", "last", "--format", "npz", "--output", str(folder)]

@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from st_rl.cli import doctor, main
+from st_rl.cli import main
+from st_rl.cli.commands import doctor
 
 
 def test_a_complete_machine_is_told_so(capsys):
@@ -51,7 +52,7 @@ def test_without_the_simulation_the_exit_code_says_so(monkeypatch, capsys):
 def test_a_rendering_that_fails_names_the_packages():
     def fail(command, **keywords):
         return subprocess.CompletedProcess(
-            command, 1, "", "Traceback ...\nst_rl.sim.rendering.RenderingError: no library: install x"
+            command, 1, "", "Traceback ...\nst_rl.sim.evaluation.rendering.RenderingError: no library: install x"
         )
 
     finding = doctor.check_rendering(fail)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from st_rl.cli.interruption import GentleInterruption
+from st_rl.cli.support.interruption import GracefulShutdown
 
 
 @pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -14,7 +14,7 @@ def test_the_first_signal_asks_to_stop_and_the_second_ends_the_process(monkeypat
     monkeypatch.setattr(os, "_exit", ended.append)
     asked = []
     before = signal.getsignal(name)
-    with GentleInterruption(lambda: asked.append(True)) as interruption:
+    with GracefulShutdown(lambda: asked.append(True)) as interruption:
         assert interruption.exit_code is None
         signal.raise_signal(name)
         assert (asked, ended, interruption.exit_code) == ([True], [], code)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from st_rl.cli import COMMANDS, main
-from st_rl.cli.command_line import UsageError, option_names, parse_options
+from st_rl.cli.support.command_line import UsageError, option_names, parse_options
 
 
 def run(*arguments, **keywords):
@@ -150,7 +150,7 @@ def test_a_wrong_value_names_the_option_and_exits_with_2(capsys):
 
 
 def test_unexpected_errors_are_one_line_too_and_debug_shows_the_stack(capsys, monkeypatch):
-    import st_rl.cli.tasks as tasks
+    import st_rl.cli.commands.tasks as tasks
 
     def fail(arguments):
         raise KeyError("surprise")
@@ -165,7 +165,7 @@ def test_unexpected_errors_are_one_line_too_and_debug_shows_the_stack(capsys, mo
 
 
 def test_ctrl_c_before_a_training_is_130_without_a_stack(capsys, monkeypatch):
-    import st_rl.cli.tasks as tasks
+    import st_rl.cli.commands.tasks as tasks
 
     def interrupt(arguments):
         raise KeyboardInterrupt

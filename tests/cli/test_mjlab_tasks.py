@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.task_source import find_source
-from st_rl.cli.training import make_judge
+from st_rl.cli.support.task_source import find_source
+from st_rl.cli.support.training import make_judge
 from tests.env.managed import Managed
 
 ALGORITHM = {

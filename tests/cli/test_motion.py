@@ -117,7 +117,7 @@ def test_view_plots_a_clip(capsys, tmp_path, clip):
 
 def test_view_draws_a_clip(capsys, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
-    from st_rl.sim.rendering import RenderingError, prepare_rendering
+    from st_rl.sim.evaluation.rendering import RenderingError, prepare_rendering
 
     try:
         prepare_rendering()

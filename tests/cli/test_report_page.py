@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from st_rl.cli.report_page import ReportData, build_page
-from st_rl.cli.report_page.charts import (
+from st_rl.cli.support.report_page import ReportData, build_page
+from st_rl.cli.support.report_page.charts import (
     Series,
     downsample,
     format_number,
@@ -22,8 +22,8 @@ from st_rl.cli.report_page.charts import (
     runs_of_true,
     scatter_chart,
 )
-from st_rl.cli.report_page.curves import read_curves
-from st_rl.cli.report_page.sections import by_kind, flatten
+from st_rl.cli.support.report_page.curves import read_curves
+from st_rl.cli.support.report_page.sections import by_kind, flatten
 
 JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.robot import png
+from st_rl.cli.commands.robot import png
 from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from st_rl.cli.command_line import CommandError, UsageError
-from st_rl.cli.run_folder import RunFolder, find_run, list_runs, make_writable, new_run_folder
+from st_rl.cli.support.command_line import CommandError, UsageError
+from st_rl.cli.support.run_folder import RunFolder, find_run, list_runs, make_writable, new_run_folder
 
 
 def make_run(root, name, started, checkpoints=(1,)):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import st_rl.cli
-from st_rl.cli import command_line, main
+from st_rl.cli import main
+from st_rl.cli.support import command_line
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

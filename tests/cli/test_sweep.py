@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from st_rl.cli import main
-from st_rl.cli.command_line import UsageError
-from st_rl.cli.run_folder import find_run
-from st_rl.cli.sweep import trials
-from st_rl.cli.sweep.judged_trial import JudgedTrial
-from st_rl.cli.sweep.searched_setting import read_search
-from st_rl.cli.task_source import find_source
-from st_rl.cli.train import TrainOptions, read_training
+from st_rl.cli.commands.sweep import trials
+from st_rl.cli.commands.sweep.judged_trial import JudgedTrial
+from st_rl.cli.commands.sweep.searched_setting import read_search
+from st_rl.cli.commands.train import TrainOptions, read_training
+from st_rl.cli.support.command_line import UsageError
+from st_rl.cli.support.run_folder import find_run
+from st_rl.cli.support.task_source import find_source
 
 pytest.importorskip("mujoco")
 pytest.importorskip("optuna")

@@ -109,7 +109,7 @@ def test_a_run_of_a_task_from_a_file_of_ones_own_says_what_to_call(run, tmp_path
 
 
 def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():
-    from st_rl.cli.eval import format_figure, without_nan
+    from st_rl.cli.commands.eval import format_figure, without_nan
 
     assert without_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
     assert format_figure("forward_error", float("nan"), 64) == "-"
@@ -137,7 +137,7 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
 
     import torch
 
-    from st_rl.cli.export import describe_policy
+    from st_rl.cli.commands.export import describe_policy
     from st_rl.sim.tasks import make_task
 
     settings = {
@@ -179,7 +179,7 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
 
 def needs_rendering():
     pytest.importorskip("imageio_ffmpeg")
-    from st_rl.sim.rendering import RenderingError, choose_gl
+    from st_rl.sim.evaluation.rendering import RenderingError, choose_gl
 
     try:
         choose_gl()

@@ -51,7 +51,7 @@ def assert_same_training(
         # With other padding the same seed would choose other steps.
         reference.engine.static_size = engine_of(device).static_size
     expected, got = train(reference, num_updates, device), train(other, num_updates, device)
-    assert not other.engine.as_written
+    assert not other.engine.eager_fallbacks
     for losses, other_losses in zip(expected, got):
         assert losses == pytest.approx(other_losses, rel=tolerance, abs=tolerance)
     assert float(reference.learning_rate) == pytest.approx(float(other.learning_rate), rel=1e-6)
@@ -76,9 +76,9 @@ def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
     minibatch = next(learner._mini_batches())
     torch._dynamo.reset()
     traced: Any = partial(torch.compile, backend="eager", fullgraph=True, dynamic=False)
-    with learner.actor_critic.without_drawing():
+    with learner.actor_critic.no_sampling():
         traced(learner._objective)(minibatch)
-    traced(learner._decide)(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
+    traced(learner._policy_step)(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
 
 
 class CountDraws(TorchDispatchMode):
@@ -99,10 +99,10 @@ def test_what_is_compiled_draws_once(combination):
     learner = make_learner(*combination, engine=Engine("eager"))
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
-    with CountDraws() as learning, learner.actor_critic.without_drawing():
+    with CountDraws() as learning, learner.actor_critic.no_sampling():
         learner._objective(minibatch)
     with CountDraws() as acting:
-        learner._decide(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
+        learner._policy_step(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
     assert learning.number <= 1
     assert acting.number <= 1
 
@@ -116,7 +116,7 @@ def test_only_recurrent_networks_interrupt_the_compiler(combination):
     minibatch = next(learner._mini_batches())
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with learner.actor_critic.without_drawing():
+    with learner.actor_critic.no_sampling():
         Engine("compile", compile_backend="eager").compiled(learner._objective)(minibatch)
     reasons = [reason.split("\n")[0] for reason in torch._dynamo.utils.counters["graph_break"]]
     assert reasons
@@ -155,7 +155,7 @@ def test_code_runs_as_written_when_the_compiler_fails(monkeypatch):
     assert len(lines) == 1
     assert "doubled runs as written" in lines[0]
     assert "no such instruction" in lines[0]
-    assert list(engine.as_written) == ["doubled"]
+    assert list(engine.eager_fallbacks) == ["doubled"]
 
 
 def test_errors_of_compiled_code_are_its_own():
@@ -167,7 +167,7 @@ def test_errors_of_compiled_code_are_its_own():
         with pytest.raises(ValueError, match=r"^8 is too much$") as caught:
             engine.compiled(refuse)(7)
         assert caught.value.__cause__ is None
-    assert not engine.as_written
+    assert not engine.eager_fallbacks
 
 
 def test_unknown_engine_names_the_known_ones():
@@ -222,7 +222,7 @@ def test_an_update_checks_compiled_losses_when_it_meets_a_mini_batch_for_the_fir
     learner.num_mini_batches, learner.num_learning_epochs = 2, 3
     roll_out(learner, seed=0)
     trusted = []
-    monkeypatch.setattr(learner.engine, "unchecked", lambda is_known: trusted.append(is_known) or nullcontext())
+    monkeypatch.setattr(learner.engine, "skip_guards", lambda is_known: trusted.append(is_known) or nullcontext())
     learner.update(0)
     assert trusted == [False, False, True, True, True, True]
 

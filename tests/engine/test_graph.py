@@ -74,7 +74,7 @@ def test_what_was_captured_is_forgotten_on_demand(monkeypatch):
     engine = Engine("eager")
     engine._loops.append(loop)
     engine._steps["step"] = None
-    engine.forget()
+    engine.discard_graphs()
     assert not engine._steps
     assert loop("key") == "as written"
     assert len(calls) == 2

@@ -75,7 +75,7 @@ def test_compiled_gradients_on_a_cpu_are_turned_and_those_of_eager_code(monkeypa
         layers.zero_grad(set_to_none=True)
         run(rows).square().mean().backward()
         gradients.append([parameter.grad for parameter in layers.parameters()])
-    assert not engine.as_written
+    assert not engine.eager_fallbacks
     # The gradient of the first weight (64, 45), the only one that gains, comes out of its product as (45, 64).
     assert (45, 64) in asked[-1]
     assert (64, 45) not in asked[-1]

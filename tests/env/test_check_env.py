@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from st_rl.env import check_env
-from st_rl.env.breaches import tensor_breaches
+from st_rl.env.contract_checks import tensor_breaches
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
 
 GOOD_ENVS = {

@@ -114,7 +114,7 @@ def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_t
     # One robot and three, along steps of which one ends an episode: zeros start anew.
     for robots in (1, 3):
         state = {name: np.zeros((2, robots, 5), dtype=np.float32) for name in names[1:]}
-        policy.forget()
+        policy.clear_hidden_states()
         for step in range(12):
             obs = torch.randn(robots, 7)
             expected = policy.act_inference(normalizer.eval()(obs)).detach().numpy()

@@ -20,9 +20,9 @@ def test_no_action_leaves_its_bounds(policy_class):
     actions = policy.act(obs)
     assert bool((actions.abs() <= bound).all())
     assert bool((actions.abs() > 0.9 * bound).any()), "the whole range is in reach"
-    policy.forget()
+    policy.clear_hidden_states()
     raw = policy.actor(policy.actor_input(obs))
-    policy.forget()
+    policy.clear_hidden_states()
     torch.testing.assert_close(policy.act_inference(obs), bound * torch.tanh(raw))
     assert "action_bound" not in policy.state_dict()
 

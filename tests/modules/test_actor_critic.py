@@ -164,7 +164,7 @@ def test_without_drawing_act_updates_the_distribution_and_takes_no_random_number
     policy, obs = make(), torch.randn(5, OBS)
     expected = policy.act_inference(obs)
     before = torch.get_rng_state()
-    with policy.without_drawing():
+    with policy.no_sampling():
         actions = policy.act(obs)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(actions, expected)
@@ -269,7 +269,7 @@ def test_memory_members_exist_and_do_nothing():
     assert policy.get_hidden_states() is None
     assert policy.memory_state() == {}
     policy.load_memory_state({})
-    policy.forget()
+    policy.clear_hidden_states()
 
 
 def test_init_weights_is_orthogonal_with_the_given_gains():

@@ -257,7 +257,7 @@ class TestActing:
         policy = make(folders, cmd_vel_mapping={0: [0.5, 1.5]}, action_smoothing_buffer_len=3)
         policy.act_inference(engaged([0, 1]))
         policy.reset(torch.tensor([1, 0]))
-        policy.forget()
+        policy.clear_hidden_states()
         assert policy.action_smoothing_buffer is None
         assert isinstance(policy.cmd_vel_current[0], float)
         assert policy.act_inference(engaged([0, 1, 2])).shape == (3, A)
@@ -301,7 +301,7 @@ class TestMemoryOfUnselectedPolicies:
     def test_a_selected_policy_sees_the_sequence_that_it_would_see_alone(self, recurrent):
         policy = make(recurrent, class_name="ActorCriticRecurrent", env_action_scale=0.5)
         alone = copy.deepcopy(policy.submodules[1])
-        alone.forget()
+        alone.clear_hidden_states()
         for step in range(4):
             obs = engaged([1, 1]) + 0.1 * step
             obs[:, 1:6] = torch.eye(5)[1]

@@ -185,7 +185,7 @@ def test_a_memory_of_other_robots_is_refused_with_the_remedy():
     policy.act(torch.randn(4, OBS))
     with pytest.raises(ValueError, match=r"4 robots.*of 3.*forget\(\)"):
         policy.act_inference(torch.randn(3, OBS))
-    policy.forget()
+    policy.clear_hidden_states()
     assert policy.act_inference(torch.randn(3, OBS)).shape == (3, A)
 
 
@@ -194,14 +194,14 @@ def test_settling_moves_the_state_and_changes_nothing(rnn_type):
     policy, xs = make(rnn_type), torch.randn(6, 4, OBS)
     with torch.no_grad():
         expected = torch.stack([policy.act_inference(x) for x in xs])
-    policy.forget()
-    policy.settle_memory()
+    policy.clear_hidden_states()
+    policy.pin_hidden_states()
     outputs, places = [], set()
     for number, x in enumerate(xs):
         with torch.inference_mode():
             outputs.append(policy.act_inference(x))
             if number % 2:
-                policy.settle_memory()
+                policy.pin_hidden_states()
                 places.add(leaves(policy.memory_a.hidden_states)[0].data_ptr())
     torch.testing.assert_close(torch.stack(outputs), expected)
     assert len(places) == 1
@@ -332,7 +332,7 @@ def test_memory_state_survives_saving(rnn_type, tmp_path):
     assert torch.equal(policy.evaluate(critic_obs), twin.evaluate(critic_obs))
     twin.load_memory_state({})
     assert twin.get_hidden_states() == ActorCriticHiddenState(None, None)
-    policy.forget()
+    policy.clear_hidden_states()
     assert policy.memory_state() == {}
 
 

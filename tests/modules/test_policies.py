@@ -138,9 +138,9 @@ class TestEveryPolicy:
         obs, _ = observations(6)
         policy.act(obs)
         distribution = policy.distribution
-        policy.forget()
+        policy.clear_hidden_states()
         first = policy.act_inference(obs)
-        policy.forget()
+        policy.clear_hidden_states()
         assert torch.equal(first, policy.act(obs, inference=True))
         assert policy.distribution is distribution
         with pytest.raises(AssertionError, match="no masks"):
@@ -202,7 +202,7 @@ class TestEveryPolicy:
         policy.act(obs)
         mean, value = policy.action_mean, policy.evaluate(critic_obs)
         states = policy.get_hidden_states()
-        policy.forget()
+        policy.clear_hidden_states()
         actions = torch.zeros(6, NUM_ACTIONS)
         log_prob, entropy, values = policy.evaluate_actions(obs, actions, critic_obs)
         expected = torch.distributions.Normal(mean, policy.std.expand_as(mean))

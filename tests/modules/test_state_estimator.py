@@ -82,7 +82,7 @@ def test_what_is_always_replaced_is_never_seen(policy_class):
     hidden = obs.clone()
     hidden[:, :2] = 1e6
     first = policy.act_inference(obs)
-    policy.forget()
+    policy.clear_hidden_states()
     assert torch.equal(policy.act_inference(hidden), first)
 
 
@@ -152,7 +152,7 @@ def test_what_an_act_that_raised_had_drawn_is_nobodys(monkeypatch):
             broken.setattr(policy, "update_distribution", Mock(side_effect=RuntimeError("no memory left")))
             with pytest.raises(RuntimeError, match="no memory left"):
                 policy.act(torch.randn(num_samples, NUM_OBS))
-        assert copy.deepcopy(policy).lots_of(0) is None
+        assert copy.deepcopy(policy).noise_column(0) is None
         for mine, other in zip(judged(), expected):
             torch.testing.assert_close(mine, other)
 
@@ -173,7 +173,7 @@ def test_the_policy_does_not_train_the_estimate(policy_class):
     assert not [name for name in trained if name.startswith(("state_estimator", "memory_s"))]
     assert "actor.0.weight" in trained
     policy.zero_grad()
-    policy.forget()
+    policy.clear_hidden_states()
     policy.act(torch.randn(5, NUM_OBS))
     policy.get_estimated_state().sum().backward()
     trained = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}

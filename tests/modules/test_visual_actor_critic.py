@@ -37,13 +37,13 @@ def test_acting_on_an_embedded_observation_skips_the_encoder(name):
     obs, _ = observations(6)
     embedded = policy.embed_visual_latent(obs).detach()
     expected = policy.act(obs)
-    policy.forget()
+    policy.clear_hidden_states()
     torch.testing.assert_close(policy.act_with_embedded_latent(embedded), expected)
-    policy.forget()
+    policy.clear_hidden_states()
     assert torch.equal(policy.act(obs), expected), "the next observation is embedded again"
     with pytest.raises(RuntimeError):
         policy.act_with_embedded_latent(obs)
-    policy.forget()
+    policy.clear_hidden_states()
     assert torch.equal(policy.act(obs), expected), "even after an error"
 
 

@@ -262,7 +262,7 @@ def test_the_inference_policy_is_the_trained_one_and_forgets_finished_robots(tra
     with torch.inference_mode():
         torch.testing.assert_close(policy(obs), first)
     scaled = (obs - statistics["_mean"]) / (statistics["_std"] + 1e-2)
-    network.forget()
+    network.clear_hidden_states()
     torch.testing.assert_close(network.act_inference(scaled), first)
     assert not network.training
     for name, value in normalizer.state_dict().items():
@@ -280,8 +280,8 @@ def test_what_the_exporter_reads(trained, config):
         assert isinstance(network.memory_a.rnn, torch.nn.LSTM)
     twin = copy.deepcopy(network).cpu()
     with torch.inference_mode():
-        network.forget()
-        twin.forget()
+        network.clear_hidden_states()
+        twin.clear_hidden_states()
         assert torch.equal(twin.act_inference(torch.ones(2, 12)), network.act_inference(torch.ones(2, 12)))
     assert trained.alg.obs_normalizer
     assert copy.deepcopy(trained.alg.obs_normalizer)(torch.ones(2, 12)).shape == (2, 12)

@@ -22,7 +22,7 @@ CPU_ONLY = 'device.type == "cpu" and'
 ALLOWED_LINES = {
     # The learning rate is a tensor on a GPU; `value = float(value)` is the branch for everything else.
     ("optimizer.py", "value = float(value)"),
-    ("ppo.py", "self.learning_rate = adapted_number(rate, float(kl), desired_kl)"),
+    ("ppo.py", "self.learning_rate = adapt_learning_rate(rate, float(kl), desired_kl)"),
     # On a GPU the fused optimisers are told on the device; this is the branch for everything else.
     ("optimizer.py", "size = float(norm)"),
     ("optimizer.py", "if size < torch.inf and (pause is None or not bool(pause)):"),

@@ -29,7 +29,7 @@ def trained_reward(policy, memory, num_iterations):
 
     unseen = EchoEnv(64, 3, 2, episode_length=20, memory=memory, seed=99)
     act = runner.get_inference_policy()
-    runner.alg.actor_critic.forget()  # the training had another number of robots
+    runner.alg.actor_critic.clear_hidden_states()  # the training had another number of robots
     rewards = []
     with torch.inference_mode():
         obs, _ = unseen.reset()

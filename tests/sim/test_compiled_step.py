@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from st_rl.sim.backends.base import Backend
-from st_rl.sim.tasks import find_task, task
-from st_rl.sim.tasks.legged_walk import LeggedWalk
+from st_rl.sim.envs import task
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.tasks import find_task
 
 
 class DriftingBackend(Backend):

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.evaluation import (
-    Judge,
+from st_rl.sim.evaluation.evaluator import (
+    CheckpointEvaluator,
     evaluate_episodes,
     evaluate_walk,
     foot_pairs,
     is_commanded,
     judge,
-    make_judged_task,
+    make_eval_task,
     walk_score,
 )
-from st_rl.sim.evaluation_plan import EvaluationPlan, command_grid, commands_for, plan_ranges
-from st_rl.sim.tasks.uneven_ground import Course
-from st_rl.sim.walker import walk
+from st_rl.sim.evaluation.plan import EvaluationPlan, command_grid, commands_for, plan_ranges
+from st_rl.sim.evaluation.walker import walk
+from st_rl.sim.terrain.uneven_ground import Course
 from tests.fakes import EchoEnv
 
 PAIRS = ((0, 3), (1, 2))
@@ -320,7 +320,7 @@ def test_what_was_made_of_a_step_serves_until_the_policy_is_another_one():
         made.append(step)
         return step
 
-    scorer = Judge(task, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0), repeatable)
+    scorer = CheckpointEvaluator(task, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0), repeatable)
     network, other = torch.nn.Linear(2, 12), torch.nn.Linear(2, 12)
     network.is_recurrent = other.is_recurrent = False
     # All three axes are 0.1 off; the last one counts half.
@@ -346,7 +346,7 @@ def test_judge_takes_no_random_numbers_from_the_training():
         def __call__(self, obs):
             return torch.randn(obs.shape[0], 2)
 
-    scorer = Judge(EchoEnv(num_envs=3, episode_length=5), EvaluationPlan())
+    scorer = CheckpointEvaluator(EchoEnv(num_envs=3, episode_length=5), EvaluationPlan())
     torch.manual_seed(5)
     before = torch.get_rng_state()
     score = scorer(Noisy())
@@ -361,7 +361,7 @@ def task():
     pytest.importorskip("mujoco")
     from st_rl.sim.tasks import TASKS
 
-    return make_judged_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 4, 2.0, seed=3, fine=True)
+    return make_eval_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 4, 2.0, seed=3, fine=True)
 
 
 class TestBuiltInTask:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from st_rl.sim.gait_distance import (
+from st_rl.sim.evaluation.gait_distance import (
     contact_offsets,
     cycle_distance,
     gait_cycles,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.gait_metrics import (
+from st_rl.sim.evaluation.gait_metrics import (
     diagonal_alternation,
     diagonal_pairs,
     find_swings,

@@ -11,7 +11,7 @@ from st_rl.sim.backends.warp_backend import largest_number_of_contacts
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import find_task, make_task
 from st_rl.sim.tasks.humanoid_walk import NARROWEST_STEP
-from st_rl.sim.tasks.randomization import trunk_bodies
+from st_rl.sim.terms.randomization import trunk_bodies
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1}
 ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}

@@ -6,8 +6,9 @@ import torch
 
 from st_rl.datasets.library import load_clips
 from st_rl.runners import build_runner
-from st_rl.sim.tasks import find_task, make_task, task
-from st_rl.sim.tasks.legged_amp import LeggedAmp
+from st_rl.sim.envs import task
+from st_rl.sim.envs.legged_amp import LeggedAmp
+from st_rl.sim.tasks import find_task, make_task
 from tests.modules.graph_safety import NoHostSync
 from tests.sim.test_compiled_step import DriftingBackend, flat
 

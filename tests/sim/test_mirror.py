@@ -7,7 +7,7 @@ from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
 from st_rl.runners import build_runner
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import TASKS, make_task
-from st_rl.sim.tasks.mirror import walk_mirror
+from st_rl.sim.terms.mirror import walk_mirror
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_share": 0.0}
 ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}

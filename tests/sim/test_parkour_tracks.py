@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.tasks.depth_camera import DepthCameraCfg, cast_rays, pixel_rays, rotation_matrix
-from st_rl.sim.tasks.parkour_tracks import TracksCfg, add_boxes, block_table, build_tracks
+from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays, rotation_matrix
+from st_rl.sim.terrain.parkour_tracks import TracksCfg, add_boxes, block_table, build_tracks
 
 SEQUENCES = {
     "walk": (),

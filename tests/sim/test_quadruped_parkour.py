@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import find_task, make_task
-from st_rl.sim.tasks.depth_camera import DepthCameraCfg
+from st_rl.sim.terrain.depth_camera import DepthCameraCfg
 from st_rl.utils.segments import get_obs_slice
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1}
@@ -193,7 +193,7 @@ class TestEpisodes:
         place(task, [0.0, starts[0] + 0.5, starts[1] + 0.5, starts[2] + 0.5, starts[3] + 0.5, starts[3] + 0.5])
         task._judge()
         task.episode_length_buf = torch.tensor([9, 9, 9, 9, 9, 0])
-        task._start_episodes(torch.ones(6, dtype=torch.bool))
+        task._reset_envs(torch.ones(6, dtype=torch.bool))
         assert task.level.tolist() == [1, 1, 2, 2, 3, 2]
 
     def test_only_ended_episodes_change_levels_and_the_first_level_is_the_lowest(self):
@@ -201,7 +201,7 @@ class TestEpisodes:
         task.episode_length_buf = torch.full((4,), 9)
         place(task, [0.0, 0.0, 3.0, 3.0])
         task._judge()
-        task._start_episodes(torch.tensor([True, False, True, False]))
+        task._reset_envs(torch.tensor([True, False, True, False]))
         assert task.level.tolist() == [0, 0, 1, 0]
 
     def test_the_last_level_leads_to_levels_drawn_anew(self):
@@ -210,7 +210,7 @@ class TestEpisodes:
         place(task, 3.0)
         task._judge()
         task._draw_random()
-        task._start_episodes(torch.ones(200, dtype=torch.bool))
+        task._reset_envs(torch.ones(200, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2, 3, 4}
 
     def test_an_evaluation_keeps_robots_at_all_levels_or_at_the_one_that_was_chosen(self):
@@ -224,7 +224,7 @@ class TestEpisodes:
         task.episode_length_buf = torch.full((4,), 9)
         place(task, 6.0)
         task._judge()
-        task._start_episodes(torch.ones(4, dtype=torch.bool))
+        task._reset_envs(torch.ones(4, dtype=torch.bool))
         assert task.level.tolist() == [0] * 4
 
     def test_the_log_and_the_infos_tell_who_has_cleared_its_track(self):

@@ -113,14 +113,14 @@ class TestCommands:
         nobody = torch.zeros(NUM_ENVS, dtype=torch.bool)
         place(task, 2.4, 0.0)
         task.wanted_heading.fill_(0.3)
-        task._start_episodes(nobody)
+        task._reset_envs(nobody)
         off = (task.wanted_heading - math.pi).remainder(2 * math.pi)
         assert torch.all(torch.minimum(off, 2 * math.pi - off) <= 0.5 + 1e-5)
         # Already on the way back, or not there yet: nothing changes.
         for x, heading in ((2.4, 2.5), (1.5, 0.3)):
             place(task, x, 0.0)
             task.wanted_heading.fill_(heading)
-            task._start_episodes(nobody)
+            task._reset_envs(nobody)
             assert torch.all(task.wanted_heading == heading)
 
 
@@ -133,7 +133,7 @@ class TestLevels:
         task._judge()
         task._episode_length.fill_(100)
         task._draw_random()
-        task._start_episodes(EVERYONE)
+        task._reset_envs(EVERYONE)
         return task.level.clone()
 
     def test_who_crosses_is_promoted_and_who_struggles_is_demoted(self, task):
@@ -158,7 +158,7 @@ class TestLevels:
         task.farthest.fill_(task.rim)
         task._judge()
         task._episode_length.fill_(100)
-        task._start_episodes(torch.ones(60, dtype=torch.bool))
+        task._reset_envs(torch.ones(60, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2}
 
     def test_an_evaluation_spreads_robots_over_all_levels_and_leaves_them_there(self):
@@ -170,7 +170,7 @@ class TestLevels:
         task.farthest.fill_(9.0)
         task._judge()
         task._episode_length.fill_(100)
-        task._start_episodes(torch.ones(18, dtype=torch.bool))
+        task._reset_envs(torch.ones(18, dtype=torch.bool))
         assert torch.equal(task.level, before)
 
     def test_levels_that_do_not_exist_are_refused(self):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.tasks import make_task
-from st_rl.sim.tasks.rotation import rotate_inverse
 from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
 
 N = 4

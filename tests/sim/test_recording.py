@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from st_rl.sim.recording import Recorder, Scene, command_script
+from st_rl.sim.evaluation.recording import Recorder, Scene, command_script
 
 pytest.importorskip("mujoco")
 
@@ -36,10 +36,10 @@ def test_the_tour_shows_every_direction():
 
 @pytest.fixture(scope="module")
 def recording():
-    from st_rl.sim.evaluation import make_judged_task
+    from st_rl.sim.evaluation.evaluator import make_eval_task
     from st_rl.sim.tasks import TASKS
 
-    task = make_judged_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 1, 1.0, seed=3, fine=False)
+    task = make_eval_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 1, 1.0, seed=3, fine=False)
     states = []
     recorder = Recorder(
         task, lambda obs: torch.zeros(1, 12), [Scene(0.4, (0.5, 0.0, 0.1)), Scene(0.6, (0.0, 0.2, 0.0))]

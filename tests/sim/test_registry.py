@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg
 from st_rl.sim.tasks import TASKS, find_task, make_task, with_overrides
-from st_rl.sim.tasks.legged_walk_cfg import REWARDS, LeggedWalkCfg
 
 
 def test_unknown_task_lists_the_tasks_with_the_nearest_first():

@@ -6,8 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from st_rl.sim import rendering
-from st_rl.sim.rendering import Arrow, FrameRenderer, RenderingError, choose_gl
+from st_rl.sim.evaluation import rendering
+from st_rl.sim.evaluation.rendering import Arrow, FrameRenderer, RenderingError, choose_gl
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -86,7 +86,7 @@ def test_an_unknown_camera_lists_those_of_the_file():
 
 def test_video_holds_every_frame_and_appears_only_when_complete(tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    from st_rl.sim.video import mp4_to_gif, open_video
+    from st_rl.sim.evaluation.video import mp4_to_gif, open_video
 
     path = tmp_path / "walk.mp4"
     with open_video(path, 64, 48, 25.0) as video:
@@ -105,7 +105,7 @@ def test_video_holds_every_frame_and_appears_only_when_complete(tmp_path):
 
 def test_a_video_that_fails_leaves_nothing(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
-    from st_rl.sim.video import open_video
+    from st_rl.sim.evaluation.video import open_video
 
     def stumble():
         with open_video(tmp_path / "walk.mp4", 64, 48, 25.0) as video:

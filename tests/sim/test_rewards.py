@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.tasks import balance, rewards
+from st_rl.sim.tasks import balance
+from st_rl.sim.terms import rewards
 
 N = 3
 
@@ -75,7 +76,7 @@ def test_term_of_walking(name):
 
 
 def test_every_term_of_the_table_is_tested():
-    from st_rl.sim.tasks.legged_walk_cfg import REWARDS
+    from st_rl.sim.envs.legged_walk_cfg import REWARDS
 
     assert set(REWARDS) == set(EXPECTED)
     assert all(term is getattr(rewards, name) for name, (term, _) in REWARDS.items())

@@ -75,7 +75,7 @@ def test_the_skill_of_the_block_before_the_robot_acts(runs, monkeypatch):
     env.backend.reset(torch.ones(3, dtype=torch.bool), qpos, torch.zeros_like(env.backend.qvel))
     env._read_state()
     obs = env._observe()[:, : env.num_obs]
-    player.actor_critic.forget()
+    player.actor_critic.clear_hidden_states()
     actions = player(obs)
     for robot, skill in enumerate(("walk", "step_up", "step_down")):
         alone = runs[1][skill].get_inference_policy()

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.tasks.height_field import Ground, HeightField, add_height_field
-from st_rl.sim.tasks.terrain import KINDS, TerrainCfg, build_patch, build_terrain, patch_centers
+from st_rl.sim.terrain.height_field import Ground, HeightField, add_height_field
+from st_rl.sim.terrain.patches import KINDS, TerrainCfg, build_patch, build_terrain, patch_centers
 
 CFG = TerrainCfg()
 HALF = CFG.patch_size / 2

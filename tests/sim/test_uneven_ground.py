@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.tasks.uneven_ground import hip_offsets, next_levels
+from st_rl.sim.terrain.uneven_ground import hip_offsets, next_levels
 from tests.sim.foreign_robots import torque_quadruped
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.tasks.height_field import HeightField, add_height_field
-from st_rl.sim.visible_ground import VisibleGround
+from st_rl.sim.terrain.height_field import HeightField, add_height_field
+from st_rl.sim.terrain.visible_ground import VisibleGround
 
 
 @pytest.fixture(scope="module")

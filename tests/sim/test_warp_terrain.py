@@ -8,7 +8,7 @@ from st_rl.runners import OnPolicyRunner
 from st_rl.sim.backends import MujocoBackend, PhysicsCfg, WarpBackend, fine_physics
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import find_task, make_task
-from st_rl.sim.tasks.height_field import HeightField, add_height_field
+from st_rl.sim.terrain.height_field import HeightField, add_height_field
 
 pytestmark = pytest.mark.gpu
 

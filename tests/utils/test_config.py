@@ -6,12 +6,12 @@ import pytest
 
 from st_rl.utils.config import (
     accepted_keys,
+    drop_none,
     nearest_name,
     own_settings_from,
-    remember_keys,
+    register_known_keys,
     report_unused_keys,
     unknown_name_message,
-    without_nulls,
 )
 
 
@@ -37,7 +37,7 @@ def test_a_class_takes_what_it_and_its_bases_name():
 def test_nulls_mean_not_given_and_nothing_else_does():
     given = {"a": None, "b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
     before = copy.deepcopy(given)
-    assert without_nulls(given) == {"b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
+    assert drop_none(given) == {"b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
     assert given == before
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all():
 
 
 def test_keys_of_other_parts_are_named_in_one_warning(caplog):
-    remember_keys(["another_parts_key"])
+    register_known_keys(["another_parts_key"])
     report_unused_keys({"another_parts_key": 1, "rnn_type": "gru", "amp_data": None}, "PPO", {"gamma"})
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -86,7 +86,7 @@ def test_strict_makes_it_an_error_that_lists_the_keys():
 
 
 def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(caplog):
-    remember_keys(["depth_scales"])
+    register_known_keys(["depth_scales"])
     report_unused_keys({"depth_scalez": 1}, "PPO", {"depth_scale"})
     assert "did you mean 'depth_scale'?" in caplog.text
 

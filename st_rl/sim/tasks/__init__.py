@@ -5,18 +5,18 @@ from typing import Any, NamedTuple
 
 import torch
 
+from st_rl.sim.envs.cfg import TaskCfg, with_overrides
+from st_rl.sim.envs.legged_amp import LeggedAmp, LeggedAmpCfg
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+from st_rl.sim.envs.task import Task
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
-from st_rl.sim.tasks.cfg import TaskCfg, with_overrides
 from st_rl.sim.tasks.humanoid_amp import HumanoidAmpCfg
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalk, HumanoidWalkCfg
-from st_rl.sim.tasks.legged_amp import LeggedAmp, LeggedAmpCfg
-from st_rl.sim.tasks.legged_walk import LeggedWalk
-from st_rl.sim.tasks.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkour
 from st_rl.sim.tasks.quadruped_parkour_cfg import QuadrupedParkourCfg
 from st_rl.sim.tasks.quadruped_rough import QuadrupedRough
 from st_rl.sim.tasks.quadruped_rough_cfg import QuadrupedRoughCfg
-from st_rl.sim.tasks.task import Task
 from st_rl.sim.tasks.training import (
     BALANCE_TRAINING,
     HUMANOID_AMP_TRAINING,

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from st_rl.sim.tasks.cfg import ControlCfg, NormalizationCfg, TaskCfg
-from st_rl.sim.tasks.task import Task, Term
+from st_rl.sim.envs.cfg import ControlCfg, NormalizationCfg, TaskCfg
+from st_rl.sim.envs.task import Task, Term
 
 
 def upright(task: Any) -> torch.Tensor:
@@ -109,7 +109,7 @@ class Balance(Task):
         near = [(-cfg.start_spread, cfg.start_spread)] * 2
         self.start(segments, privileged={}, random={"position": near, "velocity": near})
 
-    def _drive(self, actions: torch.Tensor) -> None:
+    def _apply_actions(self, actions: torch.Tensor) -> None:
         """Push the cart with the scaled action for one control period."""
         self.backend.set_control(actions * self._force)
         self.backend.step(self.cfg.physics.substeps)
@@ -131,7 +131,7 @@ class Balance(Task):
         """Distances from the goal, `(N, 2)`."""
         return torch.stack([self.pole_angle, self.cart_position], dim=1).abs_()
 
-    def _start_episodes(self, mask: torch.Tensor) -> None:
+    def _reset_envs(self, mask: torch.Tensor) -> None:
         """Put the cart-poles of `mask` near the middle with the pole almost upright."""
         self.backend.reset(mask, self.random["position"], self.random["velocity"])
         self.actions.masked_fill_(mask[:, None], 0.0)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.tasks.cfg import ControlCfg
+from st_rl.sim.envs.cfg import ControlCfg
+from st_rl.sim.envs.legged_amp import LeggedAmpCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, NoiseCfg, RandomizationCfg, ResetCfg
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
-from st_rl.sim.tasks.legged_amp import LeggedAmpCfg
-from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, GaitCfg, NoiseCfg, RandomizationCfg, ResetCfg
 
 
 @dataclass

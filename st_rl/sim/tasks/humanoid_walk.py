@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.robots.names import compiled
-from st_rl.sim.tasks import rewards as terms
-from st_rl.sim.tasks.cfg import ControlCfg
-from st_rl.sim.tasks.joint_control import Columns
-from st_rl.sim.tasks.legged_walk import LeggedWalk
-from st_rl.sim.tasks.legged_walk_cfg import (
+from st_rl.sim.envs.cfg import ControlCfg
+from st_rl.sim.envs.joint_control import Columns
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.legged_walk_cfg import (
     REWARDS,
     CommandsCfg,
     GaitCfg,
@@ -22,8 +20,10 @@ from st_rl.sim.tasks.legged_walk_cfg import (
     RandomizationCfg,
     ResetCfg,
 )
-from st_rl.sim.tasks.rotation import rotate_inverse
-from st_rl.sim.tasks.task import Term
+from st_rl.sim.envs.rotation import rotate_inverse
+from st_rl.sim.envs.task import Term
+from st_rl.sim.robots.names import compiled
+from st_rl.sim.terms import rewards as terms
 
 # Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.
 TURNING_SCALE = 0.5

@@ -5,15 +5,15 @@ from typing import Any, ClassVar
 
 import torch
 
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.task import Term
 from st_rl.sim.robots.sensors import sensor_address
-from st_rl.sim.tasks import parkour_rewards
-from st_rl.sim.tasks.cfg import Range
-from st_rl.sim.tasks.depth_camera import cast_rays, pixel_rays, rotation_matrix
-from st_rl.sim.tasks.legged_walk import LeggedWalk
-from st_rl.sim.tasks.parkour_tracks import BLOCKS, add_boxes, block_table, build_tracks
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
-from st_rl.sim.tasks.task import Term
-from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, Course, hip_offsets, next_levels
+from st_rl.sim.terms import parkour_rewards
+from st_rl.sim.terrain.depth_camera import cast_rays, pixel_rays, rotation_matrix
+from st_rl.sim.terrain.parkour_tracks import BLOCKS, add_boxes, block_table, build_tracks
+from st_rl.sim.terrain.uneven_ground import SWING_AHEAD, Course, hip_offsets, next_levels
 from st_rl.utils.config import unknown_name_message
 
 NUM_OBSTACLES = 5
@@ -240,7 +240,7 @@ class QuadrupedParkour(LeggedWalk):
 
     # ---- episodes ------------------------------------------------------------------------------------------------
 
-    def _start_episodes(self, mask: torch.Tensor) -> None:
+    def _reset_envs(self, mask: torch.Tensor) -> None:
         """Give the robots of `mask` their levels and put them at the beginning of their tracks."""
         if self.cfg.curriculum.moves:
             self._change_levels(mask)
@@ -250,7 +250,7 @@ class QuadrupedParkour(LeggedWalk):
         self._start_qpos[:, first : first + 2] = self.random["place"]
         self._start_qpos[:, first + 1] += center.squeeze(1)
         self._start_qpos[:, first + 2] = self.default_height + surface[:, 0]
-        super()._start_episodes(mask)
+        super()._reset_envs(mask)
 
     def _change_levels(self, mask: torch.Tensor) -> None:
         """Move the robots of `mask` whose episode had begun up or down by what they cleared."""

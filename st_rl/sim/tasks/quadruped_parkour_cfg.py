@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.tasks import parkour_rewards, rewards
-from st_rl.sim.tasks.cfg import NormalizationCfg, Range
-from st_rl.sim.tasks.depth_camera import DepthCameraCfg
-from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, LeggedWalkCfg
-from st_rl.sim.tasks.parkour_tracks import BLOCKS, TracksCfg
-from st_rl.sim.tasks.task import Term
+from st_rl.sim.envs.cfg import NormalizationCfg, Range
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, LeggedWalkCfg
+from st_rl.sim.envs.task import Term
+from st_rl.sim.terms import parkour_rewards, rewards
+from st_rl.sim.terrain.depth_camera import DepthCameraCfg
+from st_rl.sim.terrain.parkour_tracks import BLOCKS, TracksCfg
 
 # Every reward term with its function and its weight per second.
 PARKOUR_REWARDS: dict[str, tuple[Term, float]] = {

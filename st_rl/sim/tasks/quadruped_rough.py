@@ -5,15 +5,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from st_rl.sim.tasks import parkour_rewards
-from st_rl.sim.tasks.cfg import Range
-from st_rl.sim.tasks.height_field import Ground, add_height_field
-from st_rl.sim.tasks.legged_walk import LeggedWalk
-from st_rl.sim.tasks.mirror import side_names
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.task import Term
 from st_rl.sim.tasks.quadruped_rough_cfg import ROUGH_REWARDS, QuadrupedRoughCfg
-from st_rl.sim.tasks.task import Term
-from st_rl.sim.tasks.terrain import build_terrain, patch_centers
-from st_rl.sim.tasks.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
+from st_rl.sim.terms import parkour_rewards
+from st_rl.sim.terms.mirror import side_names
+from st_rl.sim.terrain.height_field import Ground, add_height_field
+from st_rl.sim.terrain.patches import build_terrain, patch_centers
+from st_rl.sim.terrain.uneven_ground import SWING_AHEAD, hip_offsets, next_levels
 
 # A robot is led back to the middle from here on: this share of the rim is behind it.
 _TURN_BACK = 0.5
@@ -179,7 +179,7 @@ class QuadrupedRough(LeggedWalk):
 
     # ---- episodes ------------------------------------------------------------------------------------------------
 
-    def _start_episodes(self, mask: torch.Tensor) -> None:
+    def _reset_envs(self, mask: torch.Tensor) -> None:
         """Lead robots at the rim back; put those of `mask` in the middle of the patches of their new levels."""
         self._turn_back()
         if self.cfg.levels.moves:
@@ -191,7 +191,7 @@ class QuadrupedRough(LeggedWalk):
         self._start_qpos[:, first + 2] = self.default_height + self.ground.height_at(place)
         started = 2.0 * self.random["half_yaw"].squeeze(1) + self.random["heading"].squeeze(1)
         self.wanted_heading.copy_(torch.where(mask, started, self.wanted_heading))
-        super()._start_episodes(mask)
+        super()._reset_envs(mask)
 
     def _turn_back(self) -> None:
         """Lead robots that have come to the rim, and are led further out, to the middle or past it."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from st_rl.sim.backends import PhysicsCfg
-from st_rl.sim.tasks import rewards
-from st_rl.sim.tasks.cfg import Range
-from st_rl.sim.tasks.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, NoiseCfg, ResetCfg
-from st_rl.sim.tasks.task import Term
-from st_rl.sim.tasks.terrain import TerrainCfg
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, NoiseCfg, ResetCfg
+from st_rl.sim.envs.task import Term
+from st_rl.sim.terms import rewards
+from st_rl.sim.terrain.patches import TerrainCfg
 
 # Every reward term with its function and its weight per second.
 ROUGH_REWARDS: dict[str, tuple[Term, float]] = {

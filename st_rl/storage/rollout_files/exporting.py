@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from st_rl.storage.rollout_files import layout, upkeep
+from st_rl.storage.rollout_files import layout
+from st_rl.storage.rollout_files import maintenance as upkeep
 from st_rl.storage.rollout_files.frames import Frames
 from st_rl.utils.files import atomic_write
 

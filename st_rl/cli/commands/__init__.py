@@ -1,0 +1,1 @@
+"""The commands of `st-rl`, one file each."""

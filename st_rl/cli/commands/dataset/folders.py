@@ -1,0 +1,63 @@
+"""What all actions on data sets share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from st_rl.cli.support.command_line import CommandError
+from st_rl.cli.support.progress import track
+
+if TYPE_CHECKING:
+    from st_rl.storage.rollout_files.maintenance import TrajectoryState
+
+
+def inspect(folder: Path, words: str) -> dict[str, list[TrajectoryState]]:
+    """The state of every trajectory, by the folder of its saver; CommandError when there is none."""
+    from st_rl.storage.rollout_files import layout
+    from st_rl.storage.rollout_files import maintenance as upkeep
+
+    savers = savers_in(folder)
+    work = [(saver, path) for saver in savers for path in layout.own_trajectories(saver)]
+    metadata = {saver: layout.read_metadata(saver) or {} for saver in savers}
+    found: dict[str, list[TrajectoryState]] = {saver: [] for saver in savers}
+    for saver, path in track(work, words):
+        found[saver].append(upkeep.inspect_trajectory(path, metadata[saver]))
+    return found
+
+
+def savers_in(folder: Path) -> list[str]:
+    """The folders that savers filled; CommandError when there is none."""
+    from st_rl.storage.rollout_files import maintenance as upkeep
+
+    if not folder.is_dir():
+        raise CommandError(f"no folder {folder}")
+    savers = upkeep.saver_folders(str(folder))
+    if not savers:
+        raise CommandError(f"{folder} holds no trajectories (folders named trajectory_*)")
+    return savers
+
+
+def check_same_widths(savers: Sequence[str]) -> None:
+    """CommandError when folders hold frames of different widths, by the first readable trajectory of each."""
+    from st_rl.storage.rollout_files import maintenance as upkeep
+
+    first: tuple[str, str] | None = None
+    for saver in savers:
+        widths = next((state.widths for state in upkeep.inspect_folder(saver) if state.widths), None)
+        if widths is None:
+            continue
+        words = ", ".join(f"{name} {width}" for name, width in widths.items())
+        first = first or (saver, words)
+        if words != first[1]:
+            raise CommandError(f"{first[0]} has {first[1]}; {saver} has {words}: they cannot be one data set")
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for a person."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} GB"

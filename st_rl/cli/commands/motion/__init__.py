@@ -1,0 +1,21 @@
+"""Look at, convert, watch and make reference motions: st-rl motion inspect | convert | view | make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from st_rl.cli.support.command_line import run_action
+
+ACTIONS = ("inspect", "convert", "view", "make")
+_HELP = """usage: st-rl motion ACTION [OPTIONS]
+
+{rows}
+
+Motions are files (AMP .json .txt .pkl, Isaac Lab and mjlab .npz, retargeted
+.pkl and .csv), folders of them, or clips of the library by name (trot, pace,
+bound, trot_0.5, ...). st-rl motion ACTION --help lists the options of each."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the action that the first argument names."""
+    return run_action(__name__, _HELP, ACTIONS, arguments)

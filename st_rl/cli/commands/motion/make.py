@@ -1,0 +1,116 @@
+"""Make clips: gaits of a quadruped, a humanoid's walk, or what a trained policy does: st-rl motion make GAIT | RUN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from st_rl.cli.support.command_line import UsageError, parse_options
+
+ALL = "all"
+
+
+@dataclass
+class MakeOptions:
+    """Options of `st-rl motion make`."""
+
+    what: str
+    """A gait (trot, pace, bound, or walk on two legs), all of a quadruped's: all, or a run whose policy is recorded: a
+    folder, a task, or latest."""
+    speeds: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
+    """Forward speeds, m/s: a clip for each."""
+    output: Path = Path("motions")
+    """Folder to write to."""
+    format: str = "isaaclab"
+    """Format of the files: isaaclab (.npz), mjlab (.npz), amp (.json), gmr (.pkl), csv."""
+    robot: str | None = None
+    """The robot that moves, for gaits: the path of an MJCF file or of a robot description (.yaml), or the name of a
+    built-in robot; by default the quadruped, for walk the humanoid."""
+    fps: float = 50.0
+    """Frames a second of a gait."""
+    strides: int = 3
+    """Strides of a gait's clip."""
+    seconds: float = 2.0
+    """Length of a recording."""
+    checkpoint: str = "best"
+    """Which policy of a run: best, last, an iteration number, or a file."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the action."""
+    options = parse_options(MakeOptions, arguments, "motion make", __doc__ or "")
+    from st_rl.datasets.biped_gaits import BIPED_GAITS
+    from st_rl.datasets.formats import FORMATS, write_motion
+    from st_rl.datasets.gaits import GAITS
+
+    if options.format not in FORMATS:
+        raise UsageError(f"unknown format '{options.format}'; known: {', '.join(FORMATS)}")
+    if not options.speeds:
+        raise UsageError("--speeds names no speed: give one or more, in m/s")
+    if options.what in (*GAITS, ALL):
+        clips = _gaits(tuple(GAITS) if options.what == ALL else (options.what,), options)
+    elif options.what in BIPED_GAITS:
+        clips = _biped_gaits(options)
+    else:
+        clips = _recordings(options)
+    options.output.mkdir(parents=True, exist_ok=True)
+    suffix = FORMATS[options.format][1][0]
+    for clip in clips:
+        path = options.output / f"{clip.name}{suffix}"
+        write_motion(path, clip, options.format)
+        print(f"{path} ({clip.num_frames} frames, {clip.duration:.2f} s)")
+    return 0
+
+
+def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
+    """Clips of gaits at all speeds."""
+    from st_rl.datasets.gaits import make_gait
+    from st_rl.sim.motions import quadruped_geometry
+    from st_rl.sim.robots import Robot, robot_path
+
+    geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot or "quadruped")))
+    return [
+        make_gait(geometry, name, speed, options.fps, options.strides) for name in names for speed in options.speeds
+    ]
+
+
+def _biped_gaits(options: MakeOptions) -> list[Any]:
+    """Clips of a gait on two legs at all speeds."""
+    from st_rl.datasets.biped_gaits import make_biped_gait
+    from st_rl.sim.biped_geometry import biped_geometry
+    from st_rl.sim.robots import Robot, robot_path
+
+    geometry = biped_geometry(Robot.from_file(robot_path(options.robot or "humanoid")))
+    return [make_biped_gait(geometry, options.what, speed, options.fps, options.strides) for speed in options.speeds]
+
+
+def _recordings(options: MakeOptions) -> list[Any]:
+    """Clips of a run's policy, one for each speed where it takes commands."""
+    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.run_folder import find_run
+    from st_rl.cli.support.task_source import BuiltInTask
+    from st_rl.datasets.biped_gaits import BIPED_GAITS
+    from st_rl.datasets.gaits import GAITS
+    from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
+    from st_rl.sim.motions import record_policy
+
+    try:
+        run = find_run(options.what)
+    except UsageError as error:
+        raise UsageError(
+            f"'{options.what}' is no gait ({', '.join((*GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
+        ) from error
+    saved = SavedRun(run)
+    if not isinstance(saved.source, BuiltInTask):
+        raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")
+    task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
+    policy = saved.load_policy(task, run.checkpoint(options.checkpoint)).policy
+    name = saved.source.name.replace("-", "_")
+    if not is_commanded(task):
+        return [record_policy(task, policy, name, options.seconds)]
+    return [
+        record_policy(task, policy, f"{name}_{speed:g}", options.seconds, command=(speed, 0.0, 0.0))
+        for speed in options.speeds
+    ]

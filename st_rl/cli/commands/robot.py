@@ -1,0 +1,219 @@
+"""Show what is found in a robot's file, and whether the robot stands: st-rl robot FILE."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from st_rl.cli.support.command_line import parse_options
+
+if TYPE_CHECKING:
+    from st_rl.sim.robots import Robot
+    from st_rl.sim.robots.standing import Standing
+
+# Joints that sag further, and motors that need a larger share of their torque only to stand, are worth a word.
+_LARGE_SAG = 0.3
+_LARGE_EFFORT = 0.8
+# The table of joints is cut off in a narrower terminal.
+_TABLE_WIDTH = 110
+
+
+@dataclass
+class RobotOptions:
+    """Options of `st-rl robot`."""
+
+    file: str
+    """MJCF file, robot description (.yaml), or name of a built-in robot."""
+    seconds: float = 2.0
+    """How long it has to stand; 0 not to try."""
+    stiffness: float | None = None
+    """Position gain, Nm/rad, to hold a robot with torque actuators."""
+    damping: float | None = None
+    """Velocity gain, Nm s/rad, to hold a robot with torque actuators."""
+    image: Path | None = None
+    """Where to write a picture of the robot in its default pose (.png)."""
+    width: int = 640
+    """Width of the picture in pixels."""
+    height: int = 480
+    """Height of the picture in pixels."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = parse_options(RobotOptions, arguments, "robot", __doc__ or "")
+    from rich.console import Console
+
+    from st_rl.sim.robots import Robot, robot_path
+
+    robot = Robot.from_file(robot_path(options.file))
+    console = Console(highlight=False)
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(_joint_table(robot))
+    for line in _facts(robot):
+        console.print(line, soft_wrap=True)
+    standing = _stand(robot, options)
+    lines = [] if standing is None else [_outcome(robot, standing, options.seconds)]
+    lines += [f"[yellow]note[/]: {note}" for note in _notes(robot, standing, options)]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    if options.image is not None:
+        _draw(robot, options.image, options.width, options.height)
+        console.print(f"picture: {options.image}", soft_wrap=True)
+    return 0
+
+
+def _joint_table(robot: Robot) -> Any:
+    """One row for each actuated joint."""
+    from rich.table import Table
+
+    mirror = _mirror(robot)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    scaled = ["action"] if robot.action_scale is not None else []
+    for column in (
+        "",
+        "joint",
+        "default",
+        "from",
+        "to",
+        "stiffness",
+        "damping",
+        "effort",
+        *scaled,
+        "mirror",
+    ):
+        table.add_column(column, justify="left" if column == "joint" else "right", no_wrap=True)
+    for i, name in enumerate(robot.joint_names):
+        numbers = [robot.default_joint_pos[i], *robot.joint_range[i]]
+        numbers += [robot.stiffness[i], robot.damping[i], robot.effort_limit[i]]
+        numbers += [] if robot.action_scale is None else [robot.action_scale[i]]
+        image = "" if isinstance(mirror, str) else f"{'-' if mirror.signs[i] < 0 else '+'}{mirror.joints[i]}"
+        table.add_row(str(i), name, *(f"{number:.3g}" for number in numbers), image)
+    return table
+
+
+def _mirror(robot: Robot) -> Any:
+    """The symmetry of a robot, or why it has none."""
+    try:
+        return robot.mirror()
+    except ValueError as error:
+        return str(error)
+
+
+def _facts(robot: Robot) -> Iterator[str]:
+    """Lines about the robot as a whole."""
+    kind = "position servos" if robot.actuation == "position" else "torque motors"
+    joints = "1 joint" if robot.num_joints == 1 else f"{robot.num_joints} joints"
+    yield f"{robot.path}: {joints} with {kind}, {robot.mass:.2f} kg"
+    if robot.free_joint is None:
+        yield "no free joint: bolted down"
+        return
+    body = robot.model.body(robot.free_joint.body).name or "unnamed"
+    yield f"base: body '{body}', {robot.default_qpos[robot.free_joint.qpos + 2]:.3f} m high in the default pose"
+    places = robot.foot_positions
+    for order, foot in enumerate(robot.feet_by_place):
+        x, y, _ = places[foot]
+        where = f"{abs(x):.2f} m {'ahead' if x > 0 else 'behind'}, {abs(y):.2f} m {'left' if y > 0 else 'right'}"
+        yield f"foot {order}: {robot.feet[foot].name}, {where}, centre {robot.feet[foot].radius:.3f} m above its sole"
+    yield f"a fall is when one of these touches the ground: {', '.join(_fall_names(robot)) or 'none'}"
+
+
+def _fall_names(robot: Robot) -> list[str]:
+    """Names of the geoms that tell a fall."""
+    model = robot.model
+    sensors = {int(model.sensor_adr[s]): s for s in range(model.nsensor)}
+    return [model.geom(int(model.sensor_objid[sensors[address]])).name for address in robot.fall_sensors]
+
+
+def _stand(robot: Robot, options: RobotOptions) -> Standing | None:
+    """Let the robot stand, if it can be asked to."""
+    from st_rl.sim.robots.standing import stand
+
+    gains = None
+    if options.stiffness is not None and options.damping is not None:
+        gains = (options.stiffness, options.damping)
+    can_be_held = robot.actuation == "position" or gains is not None
+    if options.seconds <= 0 or robot.free_joint is None or not robot.feet or not can_be_held:
+        return None
+    return stand(robot, options.seconds, gains)
+
+
+def _outcome(robot: Robot, standing: Standing, seconds: float) -> str:
+    """One line on how the robot stood."""
+    worst = int(abs(standing.sag).argmax())
+    sag = f"{robot.joint_names[worst]} sags most, by {standing.sag[worst]:+.2f} rad"
+    down = f"{sum(standing.feet_down)} of {len(robot.feet)} feet on the ground"
+    if standing.fell_after is not None:
+        return f"[red]falls[/] after {standing.fell_after:.2f} s when only its gains hold it; at the end {down}, {sag}"
+    return (
+        f"[green]stands[/] for {seconds:g} s under its gains: base at {standing.height:.3f} m, leaning by "
+        f"{standing.lean:.1f} degrees, {down}, {sag}"
+    )
+
+
+def _notes(robot: Robot, standing: Standing | None, options: RobotOptions) -> Iterator[str]:
+    """What may surprise somebody who trains this robot."""
+    if robot.actuation == "position" and (options.stiffness, options.damping) != (None, None):
+        yield "it has servos of its own: --stiffness and --damping are for torque motors, and were not used"
+    low, high = robot.joint_range.T
+    pose = robot.default_joint_pos
+    for i, name in enumerate(robot.joint_names):
+        if not low[i] <= pose[i] <= high[i]:
+            yield f"{name} is at {pose[i]:.3g} by default, outside of its range: give it a default_pose"
+    if robot.free_joint is None:
+        yield "a walking task needs a free joint on the base"
+        return
+    if not robot.feet:
+        yield "no feet were found: name their geoms '..._foot', or list them as feet in a description"
+    mirror = _mirror(robot)
+    if isinstance(mirror, str):
+        yield f"no left-right symmetry: {mirror}"
+    if standing is None:
+        if robot.actuation == "torque":
+            yield "torque motors: --stiffness and --damping here, --env.control.stiffness and .damping in training"
+        return
+    for one, other in standing.self_contacts:
+        yield f"'{one}' touches '{other}' in the default pose: self_collisions: false, or another pose"
+    if standing.fell_after is not None:
+        if len(robot.feet) > 2:
+            yield "it cannot hold itself: give it more stiffness, or a default_pose with its feet below it"
+        else:
+            yield "nothing to worry about on two feet: gains hold no balance, a policy learns to"
+        return
+    for i, name in enumerate(robot.joint_names):
+        share = abs(standing.effort[i]) / robot.effort_limit[i]
+        if abs(standing.sag[i]) > _LARGE_SAG and low[i] <= pose[i] <= high[i]:
+            yield f"{name} is {standing.sag[i]:+.2f} rad from its target: more stiffness holds it"
+        if share > _LARGE_EFFORT:
+            yield f"{name} needs {share:.0%} of its effort_limit only to stand"
+
+
+def _draw(robot: Robot, path: Path, width: int, height: int) -> None:
+    """Write a picture of the robot in its default pose."""
+    from st_rl.sim.evaluation.rendering import FrameRenderer, prepare_rendering
+    from st_rl.sim.require import require_mujoco
+    from st_rl.utils.files import atomic_write
+
+    prepare_rendering()
+    mujoco = require_mujoco()
+    data = mujoco.MjData(robot.model)
+    data.qpos[:] = robot.default_qpos
+    mujoco.mj_forward(robot.model, data)
+    with FrameRenderer(robot.model, width, height) as renderer, atomic_write(path) as temporary:
+        temporary.write_bytes(png(renderer.draw(data)))
+
+
+def png(frame: Any) -> bytes:
+    """An image `(height, width, 3)` uint8 as a PNG file."""
+    height, width, _ = frame.shape
+    # Every row begins with its filter, which is none.
+    rows = b"".join(b"\0" + frame[row].tobytes() for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    parts = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -1,0 +1,41 @@
+"""List the tasks that can be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from st_rl.cli.support.command_line import parse_options
+
+
+@dataclass
+class TasksOptions:
+    """Options of `st-rl tasks`."""
+
+    names: bool = False
+    """Only the names, one on each line, for scripts."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = parse_options(TasksOptions, arguments, "tasks", __doc__ or "")
+    from st_rl.sim.tasks import TASKS
+
+    if options.names:
+        print("\n".join(TASKS))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in ("task", "what the robot learns", "robot", "robots", "iterations"):
+        table.add_column(column, justify="right" if column in ("robots", "iterations") else "left")
+    for name, entry in TASKS.items():
+        cfg = entry.cfg()
+        table.add_row(name, entry.summary, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
+    table.add_row("gym:ENV_ID", "any environment of gymnasium, e.g. gym:Pendulum-v1", "", "16", "100")
+    table.add_row("mjlab:TASK_ID", "any task of mjlab, where it is installed", "", "4096", "")
+    console = Console()
+    console.print(table)
+    console.print("st-rl train TASK trains one; st-rl train TASK --help lists all that can be set.", highlight=False)
+    return 0

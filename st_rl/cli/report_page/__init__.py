@@ -1,5 +1,0 @@
-"""The report: one HTML file that shows a run and needs nothing else."""
-
-from st_rl.cli.report_page.page import ReportData, build_page
-
-__all__ = ["ReportData", "build_page"]

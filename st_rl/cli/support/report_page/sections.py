@@ -1,0 +1,311 @@
+"""The parts of a report; each returns HTML, or nothing when the run has nothing to show there."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
+from st_rl.cli.support.report_page.curves import Curves
+
+AXES = (("forward", "m/s"), ("sideways", "m/s"), ("turning", "rad/s"))
+GAIT_SECONDS = 4.0
+_CURVES = (
+    ("Train/mean_reward", "Return of an episode", False),
+    ("Train/mean_episode_length", "Length of an episode, steps", False),
+    ("Metrics/velrmsd", "Tracking error while exploring, m/s", False),
+    ("Metrics/CoT", "Cost of transport", False),
+    ("Loss/value_loss", "Value loss", False),
+    ("Loss/surrogate_loss", "Surrogate loss", False),
+    ("Policy/mean_noise_std", "Exploration noise (std)", False),
+    ("Loss/learning_rate", "Learning rate (logarithmic)", True),
+    ("Perf/total_fps", "Simulated steps a second", False),
+)
+
+# Figures of an evaluation that are shown in percent.
+_SHARES = ("success", "push_survival")
+# Figures of the machine and the loop, of no interest once the run is over.
+_NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
+
+
+def _section(title: str, content: str, words: str = "", name: str = "") -> str:
+    """A titled part of the page; nothing without content."""
+    if not content:
+        return ""
+    remark = f"<p>{words}</p>" if words else ""
+    return (
+        f'<section id="{name or title.lower().replace(" ", "-")}"><h2>{escape(title)}</h2>{remark}{content}</section>'
+    )
+
+
+def format_cell(value: Any, digits: int = 3) -> str:
+    """A figure for people: a dash where there is none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def heading(task: str, settings: Mapping[str, Any]) -> str:
+    """Title and one line about the run."""
+    facts = [f"started {settings['started']}" if settings.get("started") else ""]
+    facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
+    facts += [f"{settings['num_envs']} robots in training" if "num_envs" in settings else ""]
+    line = " · ".join(escape(fact) for fact in facts if fact)
+    return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
+
+
+def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
+    """The figures a reader wants first."""
+    entries: list[tuple[str, str]] = []
+    reward = curves.get("Train/mean_reward")
+    if reward:
+        entries.append((f"{reward[1][-1]:.1f}", f"return of an episode after {int(reward[0][-1]) + 1} iterations"))
+    column = judged_column(evaluation)
+    if column is not None:
+        name, figures = column
+        for key, words, digits in (
+            ("falls", f"of {figures.get('robots', '?')} robots fall", 0),
+            ("success", "get past everything in their way", 2),
+            ("forward_error", "m/s forward speed error", 3),
+            ("sideways_error", "m/s sideways speed error", 3),
+            ("turning_error", "rad/s turning rate error", 3),
+            ("foot_clearance", "m foot clearance", 3),
+            ("push_survival", "survive pushes", 2),
+            ("return_mean", "return of an episode without noise", 1),
+        ):
+            value = figures.get(key)
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                text = f"{value:.0%}" if key in _SHARES else format_cell(value, digits)
+                entries.append((text, f"{words} ({name})"))
+    rate = curves.get("Perf/total_fps")
+    seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
+    if rate and seconds:
+        minutes = f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+        entries.append((minutes, f"of training at {sum(rate[1]) / len(rate[1]):,.0f} steps a second"))
+    cells = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in entries
+    )
+    return f'<div class="tiles">{cells}</div>' if cells else ""
+
+
+def judged_column(evaluation: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
+    """The column to judge a policy by: the last one, which has the finest physics."""
+    columns = (evaluation or {}).get("columns") or {}
+    return list(columns.items())[-1] if columns else None
+
+
+def video(address: str | None, traces: Mapping[str, Any] | None) -> str:
+    """The recorded robot."""
+    if address is None:
+        return ""
+    arrows = ""
+    if traces and traces.get("command"):
+        arrows = (
+            '<p><i class="arrow" style="background:#2bb673"></i>commanded velocity '
+            '<i class="arrow" style="background:#3b82f6"></i>measured velocity</p>'
+        )
+    player = f'<video controls autoplay muted loop playsinline src="{address}"></video>'
+    return _section("Video", f'<div class="card video">{player}{arrows}</div>')
+
+
+def evaluation(result: Mapping[str, Any] | None) -> str:
+    """The evaluation table: a row for each figure, a column for each physics."""
+    columns = (result or {}).get("columns") or {}
+    if not result or not columns:
+        return ""
+    head = "".join(f'<th class="n">{escape(name)}</th>' for name in columns)
+    rows = []
+    for key, row in (result.get("rows") or {}).items():
+        cells = "".join(
+            f'<td class="n">{escape(_figure_text(key, column.get(key)))}</td>' for column in columns.values()
+        )
+        rows.append(f"<tr><td>{escape(row)}</td>{cells}</tr>")
+    words = escape(str(result.get("description", "")))
+    table = f'<div class="card scroll"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
+    return _section("Evaluation", table, words)
+
+
+def _figure_text(key: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " / ".join(format_cell(item, 2) for item in value)
+    return f"{value:.0%}" if key in _SHARES and isinstance(value, float) else format_cell(value)
+
+
+def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> str:
+    """Measured velocity against command: one robot over time, and all robots of the evaluation."""
+    charts = []
+    if traces and traces.get("command"):
+        times = _times(traces)
+        for index, (name, unit) in enumerate(AXES):
+            command, measured = traces["command"][index], traces["velocity"][index]
+            if not any(command) and name != "forward":
+                continue
+            pair = [Series("command", times, command, 0, dashed=True), Series("measured", times, measured, index + 1)]
+            charts.append(line_chart(f"{name.capitalize()}, {unit}", pair, "time, s"))
+    points = []
+    column = judged_column(result)
+    grid = (result or {}).get("grid") or {}
+    if column is not None and column[0] in grid:
+        robots = grid[column[0]]
+        for index, (name, unit) in enumerate(AXES):
+            pairs = [(c[index], v[index]) for c, v in zip(robots["command"], robots["velocity"])]
+            if len({a for a, _ in pairs}) > 1:
+                note = f"each dot a robot's mean, {column[0]}"
+                points.append(
+                    scatter_chart(f"{name.capitalize()}: measured, {unit}", pairs, f"commanded, {unit}", note)
+                )
+    groups = "".join(f'<div class="charts">{"".join(group)}</div>' for group in (charts, points) if any(group))
+    return _section("Tracking", groups, "Measured velocity against command; the closer the lines, the better.")
+
+
+def gait(traces: Mapping[str, Any] | None) -> str:
+    """Which foot touches the ground when."""
+    if not traces or not traces.get("contact"):
+        return ""
+    steps = round(GAIT_SECONDS / traces["period"])
+    contact = traces["contact"]
+    begin = _walking_window(traces, steps)
+    shown = [[bool(value) for value in foot[begin : begin + steps]] for foot in contact]
+    names = [str(name).removesuffix("_foot") for name in traces["feet"]]
+    chart = gait_chart(
+        "Feet on the ground", names, shown, traces["period"], f"from second {begin * traces['period']:.1f}"
+    )
+    duty = ", ".join(f"{name} {sum(map(bool, foot)) / max(1, len(foot)):.0%}" for name, foot in zip(names, contact))
+    return _section("Gait", chart, f"A bar where a foot stands. Share of the whole recording: {escape(duty)}.")
+
+
+def _walking_window(traces: Mapping[str, Any], steps: int) -> int:
+    """Where the fastest commanded stretch of the recording begins."""
+    command = traces.get("command")
+    total = len(traces["contact"][0])
+    if not command or total <= steps:
+        return 0
+    speed = [abs(a) for a in command[0]]
+    sums = [sum(speed[i : i + steps]) for i in range(0, total - steps + 1, max(1, steps // 8))]
+    return max(1, steps // 8) * sums.index(max(sums))
+
+
+def joints(traces: Mapping[str, Any] | None) -> str:
+    """Position and torque of every joint, one small chart each."""
+    if not traces or not traces.get("joints"):
+        return ""
+    steps = min(len(traces["position"][0]), round(GAIT_SECONDS / traces["period"]))
+    begin = _walking_window(traces, steps) if traces.get("contact") else 0
+    times = _times(traces)[begin : begin + steps]
+    buttons, groups = [], []
+    for index, (key, name, unit) in enumerate((("position", "positions", "rad"), ("torque", "torques", "N m"))):
+        rows = [row[begin : begin + steps] for row in traces.get(key) or []]
+        values = finite([value for row in rows for value in row])
+        if not values:
+            continue
+        # One joint's chart compares with the next only over the same range; slow joints would be flat over it.
+        common = (min(values), max(values)) if key == "torque" else None
+        charts = [
+            line_chart(joint, [Series(name[:-1], times, row, index + 1)], "s", f"{unit} over s", common, small=True)
+            for joint, row in by_kind(traces["joints"], rows)
+        ]
+        buttons.append(f'<button type="button" data-shows="joint-{key}">{name.capitalize()}, {unit}</button>')
+        groups.append(f'<div class="charts many" id="joint-{key}">{"".join(charts)}</div>')
+    return _section("Joints", f'<div class="tabs">{"".join(buttons)}</div>{"".join(groups)}')
+
+
+def by_kind(names: Sequence[str], rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Joints of one kind side by side: all hips, then all thighs, where names are made of a leg and a kind."""
+    short = [str(name).removesuffix("_joint") for name in names]
+    kinds = [name.split("_", 1)[-1] for name in short]
+    order = sorted(range(len(short)), key=lambda i: kinds.index(kinds[i]))
+    return [(short[i], rows[i]) for i in order]
+
+
+def _times(traces: Mapping[str, Any]) -> list[float]:
+    return [round(i * traces["period"], 4) for i in range(len(traces["position"][0]))]
+
+
+def learning(curves: Curves) -> str:
+    """The learning curves that matter, then all others, folded away."""
+    errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
+    charts = []
+    for tag, title, logarithmic in _CURVES:
+        if tag == "Metrics/velrmsd" and errors:  # the task tells more than this one number
+            lines = [Series(name, *curves[error], color) for color, (name, error) in enumerate(errors, 1)]
+            charts.append(line_chart("Tracking errors while exploring", lines, "iteration"))
+        elif tag in curves:
+            charts.append(line_chart(title, [Series(title, *curves[tag])], "iteration", logarithmic=logarithmic))
+    shown = {tag for tag, _, _ in _CURVES} | {tag for _, tag in errors}
+    rest = [tag for tag in curves if "/" in tag and tag not in shown and not tag.startswith(_NOT_SHOWN)]
+    more = "".join(line_chart(tag, [Series(tag, *curves[tag], 4)], "iteration", small=True) for tag in sorted(rest))
+    main = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+    details = f'<details><summary>More curves ({len(rest)})</summary><div class="charts many">{more}</div></details>'
+    return _section("Learning curves", main + (details if more else ""))
+
+
+def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Every setting, folded away."""
+    parts = {
+        "Task": settings.get("task_config") or {},
+        **{name.capitalize(): config.get(name) or {} for name in config},
+    }
+    blocks = []
+    for name, values in parts.items():
+        rows = "".join(
+            f"<tr><td>{escape(key)}</td><td>{escape(_setting_text(value))}</td></tr>"
+            for key, value in flatten(values).items()
+        )
+        if rows:
+            blocks.append(f'<details><summary>{escape(name)}</summary><table class="config">{rows}</table></details>')
+    return _section("Configuration", "".join(blocks))
+
+
+def _setting_text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    if not isinstance(values, Mapping):
+        return {prefix.rstrip("."): values}
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.")
+    return flat
+
+
+def reproduction(
+    settings: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+    traces: Mapping[str, Any] | None,
+    export: Mapping[str, Any] | None,
+) -> str:
+    """The commands, and all that a repetition depends on."""
+    made = [part for part in (settings, *settings.get("resumed", []), result, traces, export) if part]
+    commands = [str(part["command_line"]) for part in made if part.get("command_line")]
+    commands.append("st-rl report latest")
+    script = escape("\n".join(commands))
+    git = settings.get("git") or {}
+    changes = " with changes (see git/ in the run folder)" if git.get("changed") else ""
+    code = f"{git['commit'][:12]}{changes}" if git else "-"
+    facts = {"seed": settings.get("seed", "-"), "code": code, **flatten(settings.get("machine") or {})}
+    blocks = [_facts("Run", facts), _facts("Versions", settings.get("versions") or {})]
+    if export:
+        keys = ("file", "opset", "largest_difference", "observations_compared")
+        shown = {key.replace("_", " "): export[key] for key in keys if key in export}
+        blocks.append(_facts("Exported policy", shown))
+    copy = f'<div class="copy"><button type="button">copy</button><pre>{script}</pre></div>'
+    columns = f'<div class="columns" style="margin-top:12px">{"".join(blocks)}</div>'
+    words = "The same seed on the same machine and versions gives the same run."
+    return _section("How to reproduce", copy + columns, words, name="reproduce")
+
+
+def _fact_text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _facts(title: str, facts: Mapping[str, Any]) -> str:
+    rows: Sequence[str] = [
+        f"<tr><td>{escape(str(key))}</td><td>{escape(_fact_text(value))}</td></tr>" for key, value in facts.items()
+    ]
+    return (
+        f'<div class="card"><h3>{escape(title)}</h3><table class="config">{"".join(rows)}</table></div>' if rows else ""
+    )

@@ -1,0 +1,72 @@
+"""Logging to Neptune, online with a token and offline without."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from st_rl.loggers.remote_writer import RemoteSummaryWriter, required_project
+from st_rl.utils.log import logger
+
+
+class NeptuneSummaryWriter(RemoteSummaryWriter):
+    """A TensorBoard writer that sends the same to Neptune.
+
+    The project is `cfg["neptune_project"]`, inside the workspace of the environment variable `NEPTUNE_USERNAME` unless
+    it names one itself; the token is `NEPTUNE_API_TOKEN`, without which Neptune keeps the run in its offline folder.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str], flush_secs: int, cfg: Mapping[str, Any]) -> None:
+        token = os.environ.get("NEPTUNE_API_TOKEN")
+        project = _full_project(required_project(cfg, "neptune_project"), is_online=bool(token))
+        try:
+            import neptune  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError('logger "neptune" needs a package: pip install "st_rl[neptune]"') from error
+        options: dict[str, Any] = {"api_token": token} if token else {"mode": "offline"}
+        if not token:
+            logger.info("NEPTUNE_API_TOKEN is not set: neptune works offline")
+        super().__init__(
+            log_dir,
+            flush_secs,
+            "neptune",
+            lambda: neptune.init_run(project=project, name=os.path.basename(os.path.abspath(log_dir)), **options),
+        )
+        if self.run is not None:
+            self._guard.call("log_dir", self._send_config, "log_dir", os.path.abspath(log_dir))
+
+    def _send_scalar(self, name: str, value: float, step: int | None) -> None:
+        self.run[name].append(value, step=step)
+
+    def _send_config(self, name: str, config: Any) -> None:
+        self.run[name] = _without_empty(config)
+
+    def _send_model(self, path: str, iteration: int) -> None:
+        self.run[f"model/saved_model_{iteration}"].upload(path)
+
+    def _send_file(self, path: str) -> None:
+        self.run[f"git_diff/{Path(path).stem}"].upload(path)
+
+    def _finish(self) -> None:
+        self.run.stop()
+
+
+def _full_project(project: str, is_online: bool) -> str:
+    """The project with its workspace in front, which neptune asks for when it is online."""
+    workspace = os.environ.get("NEPTUNE_USERNAME")
+    if "/" in project or (not workspace and not is_online):
+        return project
+    if not workspace:
+        raise KeyError(
+            "the environment variable NEPTUNE_USERNAME is not set: set it to your workspace, or write "
+            f"neptune_project as 'workspace/{project}'"
+        )
+    return f"{workspace}/{project}"
+
+
+def _without_empty(config: Any) -> Any:
+    """The configuration in what neptune can hold: no None, no empty containers, lists as text."""
+    if isinstance(config, Mapping):
+        kept = {key: _without_empty(value) for key, value in config.items()}
+        return {key: value for key, value in kept.items() if value != {}}
+    return str(config) if config is None or isinstance(config, list) else config

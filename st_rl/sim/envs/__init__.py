@@ -1,0 +1,1 @@
+"""The step loop of simulated tasks, and the bases that tasks share."""

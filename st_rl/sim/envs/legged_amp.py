@@ -1,0 +1,155 @@
+"""Walk as commanded in the style of reference motions: the task `quadruped-amp`, and what others build on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.legged_walk_cfg import REWARDS, CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg
+from st_rl.sim.envs.motion_reference import STYLE_FIELDS, MotionReference
+from st_rl.utils.config import unknown_name_message
+
+# What to do, and nothing about how: no gait, no pose, no height, no feet.
+TASK_REWARDS = {"track_linear_velocity": 2.0, "track_turning": 0.8, "alive": 0.3, "action_rate": -0.005}
+
+
+@dataclass
+class StyleCfg:
+    """What the robot should have in common with the reference."""
+
+    fields: tuple[str, ...] = ("joint_pos", "joint_vel", "base_height")
+    """Quantities of which a style is made, in this order (`STYLE_FIELDS` of `motion_reference`)."""
+    noise: dict[str, float] = field(default_factory=lambda: {"joint_pos": 0.03, "joint_vel": 1.0, "base_height": 0.005})
+    """Largest deviation added to fields of robot and reference alike, uniform: what is smaller is no matter of style.
+    Those that the style has not are of no account.
+    Without any, a discriminator can tell a robot by the jitter of its exploration alone."""
+    start_share: float = 0.8
+    """Share of episodes that start from a state of the reference; the others start near the default pose."""
+
+
+@dataclass
+class LeggedAmpCfg(LeggedWalkCfg):
+    """Settings of walking in a style; the defaults are those of `quadruped-amp`.
+
+    Another robot with clips of its own is another `robot` and other `motions`.
+    """
+
+    motions: tuple[str, ...] = ("trot",)
+    """Clips to move like: files, folders, or names of the library's own (trot, pace, bound, trot_0.5, ...)."""
+    style: StyleCfg = field(default_factory=StyleCfg)
+    """What of them counts."""
+    rewards: dict[str, float] = field(default_factory=lambda: {**dict.fromkeys(REWARDS, 0.0), **TASK_REWARDS})
+    """Weight of each reward term, per second; a term of weight 0 is not computed."""
+    commands: CommandsCfg = field(
+        default_factory=lambda: CommandsCfg(
+            forward=(0.3, 0.9), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
+        )
+    )
+    """Velocities to follow; the clips that come with the library walk straight ahead."""
+    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.32))
+    """The clock that the robot sees; the period is that of a stride of the library's clips."""
+    push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.0))
+    """Disturbances."""
+
+    def for_evaluation(self, fine: bool = True) -> "LeggedAmpCfg":
+        """A copy without noise, pushes, latency and randomisation, from the default pose; fine physics by default."""
+        cfg = cast("LeggedAmpCfg", super().for_evaluation(fine))
+        cfg.style.start_share, cfg.style.noise = 0.0, {}
+        return cfg
+
+
+class LeggedAmp(LeggedWalk):
+    """Walking robots that deliver how they move, and how the reference does.
+
+    `observations["ref_obs"]`, `(N, 2, D)`, is the style before and after the step, the last one of an episode too: it
+    never crosses a reset. `ref_motion`, `(N, 2 D)`, is that of a reference which every robot has beside it: it starts
+    where the robot starts, goes on with it, and at the end of its clip starts anew at random.
+    """
+
+    cfg: LeggedAmpCfg  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Apply actions `(N, A)`; return observation `(N, O)`, reward `(N,)`, dones `(N,)` bool and infos."""
+        outcome = super().step(actions)
+        self._add_styles(outcome[3])
+        return outcome
+
+    def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The newest observation `(N, O)`, and its groups and the reference, as copies."""
+        obs, extras = super().get_observations()
+        self._add_styles(extras)
+        return obs, extras
+
+    def _add_styles(self, infos: dict[str, Any]) -> None:
+        """Put the last transition of robots and references into infos."""
+        infos["observations"]["ref_obs"] = self.style_transition.clone()
+        infos["ref_motion"] = self.reference_transition.clone()
+
+    def _set_constants(self) -> None:
+        """Put what never changes on the device, the reference too."""
+        super()._set_constants()
+        style = self.cfg.style
+        if not 0.0 <= style.start_share <= 1.0:
+            raise ValueError(f"style.start_share is a share from 0 to 1, got {style.start_share}")
+        self.reference = MotionReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
+        self.clip = self.keep("clip", self._zeros(dtype=torch.long))
+        """`(N,)` which clip the reference of each robot follows."""
+        self.clip_time = self.keep("clip_time", self._zeros())
+        """`(N,)` where in it, s."""
+        self._style_before = self.keep("style_before", self._zeros(self.reference.width))
+        self.style_transition = self.keep("style_transition", self._zeros(2, self.reference.width))
+        """`(N, 2, D)` style of the robots before and after the last step."""
+        self.reference_transition = self.keep("reference_transition", self._zeros(2 * self.reference.width))
+        """`(N, 2 D)` style of the references before and after it."""
+
+    def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
+        """Three numbers more: a clip, a time in it, and whether to start there; and the noise of styles."""
+        ranges = {**super()._random_ranges(seen), "reference": [(0.0, 1.0)] * 3}
+        noise = self.cfg.style.noise
+        for name in noise:
+            if name not in STYLE_FIELDS:
+                raise ValueError(unknown_name_message("style field in style.noise", name, STYLE_FIELDS))
+        if any(noise.get(name) for name in self.reference.widths):
+            row = [noise.get(name, 0.0) for name, width in self.reference.widths.items() for _ in range(width)]
+            ranges["style_noise"] = [(-value, value) for value in row] * 4
+        return ranges
+
+    def _style(self) -> torch.Tensor:
+        """`(N, D)` how the robots are now."""
+        return torch.cat([getattr(self, name) for name in self.cfg.style.fields], dim=1)
+
+    def _judge(self) -> None:
+        """Compute what rewards need, and the transitions of robots and references, before robots are reset."""
+        super()._judge()
+        self.style_transition[:, 0].copy_(self._style_before)
+        self.style_transition[:, 1].copy_(self._style())
+        self.reference_transition.copy_(self.reference.transition(self.clip, self.clip_time))
+        if "style_noise" in self.random:
+            own, other = self.random["style_noise"].chunk(2, dim=1)
+            self.style_transition.add_(own.view_as(self.style_transition))
+            self.reference_transition.add_(other)
+
+    def _reset_envs(self, mask: torch.Tensor) -> None:
+        """Let the references go on, reset the robots of `mask`, and remember how all are now."""
+        clip, time = self.reference.draw(self.random["reference"][:, :2])
+        self.clip_time.add_(self.step_dt)
+        anew = mask | self.reference.is_over(self.clip, self.clip_time)
+        self.clip.copy_(torch.where(anew, clip, self.clip))
+        self.clip_time.copy_(torch.where(anew, time, self.clip_time))
+        super()._reset_envs(mask)
+        # A robot that starts like a cyclic clip starts at its beat.
+        from_reference = mask & self._starts_from_reference
+        self.phase.copy_(torch.where(from_reference, (self.clip_time / self.cfg.gait.period_s).frac(), self.phase))
+        self._style_before.copy_(self._style())
+
+    def _sample_initial_states(self) -> None:
+        """Write a start for every robot: that of its reference, or one near the default pose."""
+        super()._sample_initial_states()
+        qpos, qvel = self.reference.state(self.clip, self.clip_time)
+        self._starts_from_reference = self.random["reference"][:, 2] < self.cfg.style.start_share
+        column = self._starts_from_reference[:, None]
+        self._start_qpos.copy_(torch.where(column, qpos, self._start_qpos))
+        self._start_qvel.copy_(torch.where(column, qvel, self._start_qvel))

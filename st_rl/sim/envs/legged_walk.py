@@ -1,0 +1,342 @@
+"""Walking: follow commands forward, sideways and turning. The task `quadruped-walk`, and what others build on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.joint_control import Columns, JointControl
+from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg, random_ranges, scale_row
+from st_rl.sim.envs.rotation import rotate_inverse
+from st_rl.sim.envs.task import Task, Term
+from st_rl.sim.terms import rewards as terms
+from st_rl.sim.terms.mirror import side_names, walk_mirror
+from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
+from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
+
+
+class LeggedWalk(Task):
+    """Robots with feet that walk to a gait clock as commanded.
+
+    The attributes below hold the state after the last step, and for a robot that was reset its new start; from
+    `velocity_error` on they are what the step was judged by, before any reset. Velocities of the base are in its own
+    frame, feet (`F`) and joints (`J`) in the order of the robot. The next step may overwrite them: clone what you keep.
+    """
+
+    REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in REWARDS.items()}
+    TERMINATIONS: ClassVar[Mapping[str, Term]] = {"fall": terms.touches_ground, "tilt": terms.tilted_over}
+    METRICS: ClassVar[Sequence[str]] = ("Tracking/forward_error", "Tracking/sideways_error", "Tracking/turning_error")
+
+    cfg: LeggedWalkCfg
+    base_lin_vel: torch.Tensor
+    """`(N, 3)` m/s"""
+    base_ang_vel: torch.Tensor
+    """`(N, 3)` rad/s"""
+    base_height: torch.Tensor
+    """`(N, 1)` m"""
+    projected_gravity: torch.Tensor
+    """`(N, 3)` direction of gravity in the frame of the base."""
+    joint_pos: torch.Tensor
+    """`(N, J)` rad"""
+    joint_vel: torch.Tensor
+    """`(N, J)` rad/s"""
+    joint_offset: torch.Tensor
+    """`(N, J)` joint positions relative to the default pose, rad."""
+    moving: torch.Tensor
+    """`(N,)` bool: the command is to move and not to stand."""
+    foot_contact: torch.Tensor
+    """`(N, F)` bool: the foot touches something."""
+    foot_height: torch.Tensor
+    """`(N, F)` height of the sole above the ground, m."""
+    foot_velocity: torch.Tensor
+    """`(N, F, 2)` horizontal velocity of the foot in the world, m/s."""
+    velocity_error: torch.Tensor
+    """`(N, 3)` command minus velocity: forward, to the left, turning."""
+    has_fallen: torch.Tensor
+    """`(N,)` bool: the base or a knee touches something."""
+    foot_stance: torch.Tensor
+    """`(N, F)` bool: the gait clock wants the foot on the ground."""
+    swing_height: torch.Tensor
+    """`(N, F)` height that the gait clock wants of a swinging sole, m."""
+
+    def __init__(self, cfg: LeggedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        """Build the robots, draw their properties and start the first episodes."""
+        super().__init__(cfg, num_envs, device, seed)
+        robot = self.robot
+        self._base = robot.require_locomotion("walking")
+        self._check_settings()
+        uniform = torch.rand(num_envs, NUM_PROPERTIES + 1, generator=self.generator, device=self.device)
+        self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.keep)
+        ranges = (cfg.randomization.friction, cfg.randomization.base_mass, cfg.randomization.motor_strength)
+        drawn = randomize(self.backend, robot, ranges, uniform[:, :-1])
+        self.properties = self.keep("properties", torch.cat([drawn, self._control.latency_s[:, None]], dim=1))
+        """`(N, 4)` friction, factor of the base's mass, factor of the motors' torque, latency in s."""
+        self.commands = self.keep("commands", self._zeros(3))
+        """`(N, 3)` speed forward and to the left, m/s, and turning rate to the left, rad/s."""
+        self.phase = self.keep("phase", self._zeros())
+        """`(N,)` gait clock, from 0 to 1 over a stride."""
+        self._judged_velocity = self.keep("judged_velocity", self._zeros(3))
+        self._judged_commands = self.keep("judged_commands", self._zeros(3))
+        self._commands_are_held = False
+        self._set_constants()
+        seen, hidden = self._columns()
+        self._column_names = (*seen, *hidden)
+        self._obs_scale = torch.tensor(scale_row(cfg, {**seen, **hidden}), device=self.device)
+        self.start(seen, hidden, self._random_ranges(seen))
+
+    def _columns(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Names and widths of what the actor sees, and of what only the critic sees."""
+        joints, feet = self.robot.num_joints, len(self.robot.feet)
+        lin_vel = {"base_lin_vel": 3}
+        seen = {"base_ang_vel": 3, "projected_gravity": 3, "joint_pos": joints, "joint_vel": joints}
+        seen |= {"commands": 3, "actions": joints, "clock": 2}
+        hidden = {"base_height": 1, "foot_contact": feet, "foot_height": feet, "properties": 4}
+        in_actor = self.cfg.observe_linear_velocity
+        return ({**lin_vel, **seen}, hidden) if in_actor else (seen, {**lin_vel, **hidden})
+
+    def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
+        """Ranges of the random numbers that a step needs, for an actor that sees these columns."""
+        return random_ranges(self.cfg, seen, self.robot.num_joints)
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Start a new episode of every robot; arguments are accepted for older callers and unused."""
+        outcome = super().reset()
+        self._judged_commands.copy_(self.commands)
+        return outcome
+
+    def hold_commands(self, commands: torch.Tensor) -> None:
+        """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
+        if commands.shape != self.commands.shape:
+            raise ValueError(
+                f"a command is forward, sideways and turning for each robot, {tuple(self.commands.shape)}; got "
+                f"{tuple(commands.shape)}"
+            )
+        self.commands.copy_(self._or_stand(commands))
+        self._commands_are_held = True
+        self._read_state()
+        self._deliver(self._observe())
+
+    def push(self, velocity: torch.Tensor, mask: torch.Tensor) -> None:
+        """Change the velocity of the bases of `mask` `(N,)` by `velocity` `(N, 3)` in the world's frame, m/s."""
+        self.backend.add_velocity(velocity, mask, self._base.qvel)
+        self._read_state()
+        self._deliver(self._observe())
+
+    @property
+    def mirror(self) -> dict[str, Any]:
+        """What `symmetry_cfg` has to know about this task: joints, and how each segment looks in a mirror."""
+        layouts = (self.obs_segments, self.critic_obs_segments)
+        obs, critic_obs = walk_mirror(self.robot, self._foot_offsets.tolist(), *layouts, others=self._mirror_kinds())
+        joints = self.robot.mirror()
+        names = side_names(joints.joints)
+        signs = {f"^{name}$": sign for name, sign in zip(names, joints.signs)}
+        return {"joint_names": names, "joint_signs": signs, "obs": obs, "critic_obs": critic_obs}
+
+    def _mirror_kinds(self) -> dict[str, Any]:
+        """How segments look in a mirror that a task adds to those of walking."""
+        return {}
+
+    @property
+    def torques(self) -> torch.Tensor:
+        """`(N, J)` torque at the actuated joints, Nm."""
+        return self._joint_vel_columns(self.backend.joint_force)
+
+    @property
+    def lin_vel_rmsd(self) -> torch.Tensor:
+        """`(N,)` absolute error of the forward velocity in the last step, m/s."""
+        return lin_vel_rmsd(self._judged_velocity, self._judged_commands, reduce=False)
+
+    @property
+    def tracking_error(self) -> torch.Tensor:
+        """Root mean square error of the forward velocity in the last step over all robots, m/s, 0-d."""
+        return lin_vel_rmsd(self._judged_velocity, self._judged_commands)
+
+    @property
+    def CoT(self) -> torch.Tensor:
+        """Mean cost of transport of the robots that are commanded to move, 0-d; NaN if none is."""
+        cost = cost_of_transport(self.torques, self.joint_vel, self.robot.mass, self._judged_velocity)
+        return torch.where(self.moving, cost, torch.nan).nanmean()
+
+    def _apply_actions(self, actions: torch.Tensor) -> None:
+        """Advance physics by one control period towards default pose plus scaled action."""
+        # Here and not in `_judge`: compiled code would copy them after the new commands have been drawn.
+        self._judged_commands.copy_(self.commands)
+        self._control.apply(self._targets(actions))
+        self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
+
+    def _targets(self, actions: torch.Tensor) -> torch.Tensor:
+        """`(N, J)` joint positions that actions ask for."""
+        scale = self.cfg.control.action_scale
+        if isinstance(scale, float | int):
+            return torch.add(self._default_joint_pos, actions, alpha=scale)
+        return torch.addcmul(self._default_joint_pos, actions, self._joint_scale)
+
+    def _read_state(self) -> None:
+        """Compute base, joint and foot quantities from the backend."""
+        qpos, qvel = self.backend.qpos, self.backend.qvel
+        self._world_vectors[:, 1] = self._world_lin_vel
+        vectors = rotate_inverse(self._orientation, self._world_vectors)
+        self.projected_gravity, self.base_lin_vel = vectors[:, 0], vectors[:, 1]
+        self.joint_pos, self.joint_vel = self._joint_pos_columns(qpos), self._joint_vel_columns(qvel)
+        self.joint_offset = self.joint_pos - self._default_joint_pos
+        self.moving = self.commands.norm(dim=1) > self.cfg.commands.moving_threshold
+        readings, feet = self.backend.sensordata.index_select(1, self._sensor_columns), len(self.robot.feet)
+        self.foot_contact = readings[:, :feet] > 0
+        self.foot_height = readings[:, feet : 2 * feet] - self._foot_radius
+        self.foot_velocity = readings[:, 2 * feet : 4 * feet].unflatten(1, (feet, 2))
+        self._fall_contacts = readings[:, 4 * feet :]
+
+    def _judge(self) -> None:
+        """Compute how far the robot is from its command, and what the gait clock wants the feet to do."""
+        self.velocity_error = self.commands - torch.cat([self.base_lin_vel[:, :2], self.base_ang_vel[:, 2:]], dim=1)
+        self._judged_velocity.copy_(self.base_lin_vel)
+        self.has_fallen = self._fall_contacts.sum(dim=1) > 0
+        gait = self.cfg.gait
+        swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_share)
+        self.foot_stance = (swing < 0) | ~self.moving[:, None]
+        half_wave = swing.clamp_(min=0.0).mul_(math.pi / (1.0 - gait.stance_share)).sin_()
+        self.swing_height = half_wave.mul_(gait.swing_height)
+
+    def _observe(self) -> torch.Tensor:
+        """What the actor sees, without noise, then what only the critic sees, `(N, Oc)`."""
+        parts, clip = self._parts(), self.cfg.normalization.clip_observations
+        seen = torch.cat([parts[name] for name in self._column_names], dim=1)
+        return seen.mul_(self._obs_scale).clamp_(-clip, clip)
+
+    def _parts(self) -> dict[str, torch.Tensor]:
+        """What an observation can be made of, `(N, width)` each, in its own unit."""
+        angle = torch.addcmul(self._quarter_turn, self.phase[:, None], self._full_turn)
+        return {
+            "base_lin_vel": self.base_lin_vel,
+            "base_ang_vel": self.base_ang_vel,
+            "projected_gravity": self.projected_gravity,
+            "joint_pos": self.joint_offset,
+            "joint_vel": self.joint_vel,
+            "commands": self.commands,
+            "actions": self.actions,
+            "clock": angle.sin_().mul_(self.moving[:, None]),
+            "base_height": self.base_height,
+            "foot_contact": self.foot_contact.float(),
+            "foot_height": self.foot_height,
+            "properties": self.properties,
+        }
+
+    def _metrics(self) -> torch.Tensor:
+        """Absolute errors of tracking, `(N, 3)`."""
+        return self.velocity_error.abs()
+
+    def _reset_envs(self, mask: torch.Tensor) -> None:
+        """Put the robots of `mask` where they start, then give new commands and pushes to whom they are due."""
+        self._sample_initial_states()
+        self.backend.reset(mask, self._start_qpos, self._start_qvel)
+        self._control.reset(mask)
+        self.actions.masked_fill_(mask[:, None], 0.0)
+        self._episode_length.masked_fill_(mask, 0)
+        self.phase.copy_(torch.where(mask, self.random["phase"].squeeze(1), self.phase))
+        self._new_commands()
+        self._push_at_random(mask)
+        self._read_state()
+
+    def _sample_initial_states(self) -> None:
+        """Write a start near the default pose for every robot."""
+        random, base = self.random, self._base
+        self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
+        # Sine and cosine of half the angle turn the default orientation about the vertical.
+        sine, cosine = torch.add(self._quarter_turn, random["half_yaw"]).sin_().split(1, dim=1)
+        orientation = torch.addcmul(sine * self._turned_orientation, cosine, self._default_orientation)
+        self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = orientation
+        self._start_qvel[:, base.qvel : base.qvel + 6] = random["velocity"]
+
+    def _new_commands(self) -> None:
+        """Draw commands for robots at the start of an episode and every so often after it."""
+        if self._commands_are_held:
+            return
+        commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_share)
+        is_due = (self._episode_length % self._resample_steps == 0)[:, None]
+        self.commands.copy_(torch.where(is_due, self._or_stand(commands), self.commands))
+
+    def _or_stand(self, commands: torch.Tensor) -> torch.Tensor:
+        """The commands `(N, 3)`, zero where they mean to stand: a robot told to stand and to move may lean and fall."""
+        return commands * (commands.norm(dim=1, keepdim=True) > self.cfg.commands.moving_threshold)
+
+    def _push_at_random(self, was_reset: torch.Tensor) -> None:
+        """Push robots, now and then, that have not just been reset."""
+        if self.cfg.push.max_speed == 0:
+            return
+        is_due = self.random["push_due"].squeeze(1) < self.step_dt / self.cfg.push.interval_s
+        self.backend.add_velocity(self.random["push"], is_due & ~was_reset, self._base.qvel)
+
+    def _set_constants(self) -> None:
+        """Put what never changes on the device."""
+        robot, cfg, device = self.robot, self.cfg, self.backend.device
+        self._default_qpos = _constant(robot.default_qpos, device)
+        self.default_height = float(robot.default_qpos[self._base.qpos + 2])
+        """Height of the base in the default pose, m."""
+        self._default_joint_pos = _constant(robot.default_joint_pos, device)
+        if robot.action_scale is not None:
+            # Written here because checkpoints and exported policies take it from the configuration.
+            cfg.control.action_scale = tuple(robot.action_scale.tolist())
+        scale = _constant(cfg.control.action_scale, device)
+        if scale.dim() > 0 and len(scale) != robot.num_joints:
+            raise ValueError(
+                f"control.action_scale has {len(scale)} numbers for {robot.num_joints} joints: give one for all or one "
+                f"for each in the order {', '.join(robot.joint_names)}"
+            )
+        self._joint_scale = scale.expand(robot.num_joints)
+        self._joint_qpos = torch.tensor(robot.qpos_indices, device=device)
+        self._joint_pos_columns = Columns(robot.qpos_indices, device)
+        self._joint_vel_columns = Columns(robot.qvel_indices, device)
+        contacts, heights = [f.contact for f in robot.feet], [f.position + 2 for f in robot.feet]
+        velocities = [f.velocity + axis for f in robot.feet for axis in (0, 1)]
+        self._sensor_columns = torch.tensor([*contacts, *heights, *velocities, *robot.fall_sensors], device=device)
+        self._foot_radius = _constant([foot.radius for foot in robot.feet], device)
+        phase_of_foot = dict(zip(robot.feet_by_place, cfg.gait.offsets))
+        self._foot_offsets = _constant([phase_of_foot[foot] for foot in range(len(robot.feet))], device)
+        self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
+        # Views of the tensors of the backend: they keep their address, and asking the backend brings them up to date.
+        qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]
+        self.base_height, self._orientation = qpos[:, 2:3], qpos[:, 3:7]
+        self._world_lin_vel, self.base_ang_vel = qvel[:, :3], qvel[:, 3:6]
+        # World vectors that are turned into the frame of the base: gravity, and in each step the velocity.
+        self._world_vectors = self._zeros(2, 3)
+        self._world_vectors[:, 0, 2] = -1.0
+        self._start_qpos = self._default_qpos.repeat(self.num_envs, 1)
+        self._start_qvel = self._zeros(robot.model.nv)
+        # With these, sin(angle + quarter_turn) is (sin, cos) of an angle.
+        self._quarter_turn = _constant([0.0, math.pi / 2], device)
+        self._full_turn = _constant(2 * math.pi, device)
+        self._default_orientation = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7]
+        w, x, y, z = self._default_orientation.tolist()
+        # The default orientation after half a turn about the vertical.
+        self._turned_orientation = _constant([-z, -y, x, w], device)
+
+    def _check_settings(self) -> None:
+        """ValueError for settings that make no sense, such as a foot without a phase or a clock that stands still."""
+        gait, push = self.cfg.gait, self.cfg.push
+        for part in ("commands", "randomization"):
+            for name, value in vars(getattr(self.cfg, part)).items():
+                if isinstance(value, Sequence) and value[0] > value[1]:
+                    raise ValueError(f"{part}.{name} is {tuple(value)}: give the smallest number first")
+        if gait.period_s <= 0 or not 0 <= gait.stance_share < 1:
+            raise ValueError(
+                f"gait.period_s is {gait.period_s} and gait.stance_share {gait.stance_share}: give a positive time and "
+                "a share from 0 to less than 1"
+            )
+        if push.max_speed != 0 and push.interval_s <= 0:
+            raise ValueError(f"push.interval_s is {push.interval_s}: give a positive time, or set push.max_speed to 0")
+        offsets, feet = gait.offsets, self.robot.feet
+        if len(offsets) != len(feet):
+            names = ", ".join(foot.name for foot in feet)
+            trot = " ".join(("0", "0.5")[(foot // 2 + foot) % 2] for foot in range(len(feet)))
+            raise ValueError(
+                f"gait.offsets has {len(offsets)} phases, but {self.robot.path} has {len(feet)} feet ({names}): "
+                "give one phase for each, from front to rear and in each row the right one first, such as "
+                f"--env.gait.offsets {trot}"
+            )
+
+
+def _constant(values: object, device: torch.device) -> torch.Tensor:
+    """A float32 tensor on a device."""
+    return torch.as_tensor(values, dtype=torch.float32, device=device)

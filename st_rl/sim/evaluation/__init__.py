@@ -1,0 +1,1 @@
+"""Metrics, evaluator, recording and rendering of trained policies."""

@@ -1,0 +1,167 @@
+"""Pictures of robots without a screen: finds an OpenGL library and draws frames with it."""
+
+import copy
+import ctypes.util
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from st_rl.sim.evaluation.screen import has_screen
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.terrain.visible_ground import VisibleGround
+
+# Off-screen OpenGL on Linux: MuJoCo's name, the library, and the Debian package that brings it.
+OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmesa6"))
+INSTALL_COMMAND = "apt-get install -y libegl1 libosmesa6"
+# Extra shapes that a frame may hold besides the robot and its world.
+_MAX_SHAPES = 2000
+# Finer shadows cost a software renderer a third of its time and are not seen in a video.
+_SHADOW_SIZE = 2048
+# A shorter arrow would be all head.
+_SHORTEST_ARROW = 0.04
+
+
+class RenderingError(RuntimeError):
+    """Frames cannot be drawn on this machine; the message says what to install."""
+
+
+class Arrow(NamedTuple):
+    """An arrow drawn into a frame."""
+
+    start: np.ndarray
+    """`(3,)` world position of its foot."""
+    vector: np.ndarray
+    """`(3,)` from foot to tip."""
+    rgba: tuple[float, float, float, float]
+    """Colour."""
+
+
+def choose_gl() -> str:
+    """The value of MUJOCO_GL to render with: the user's own, else the first library that is here.
+
+    Empty where MuJoCo's default is right (a screen, or not Linux). RenderingError when no library is here.
+    """
+    chosen = os.environ.get("MUJOCO_GL", "").strip().lower()
+    if chosen or platform.system() != "Linux" or has_screen():
+        return chosen
+    for name, library, _ in OFFSCREEN_LIBRARIES:
+        if ctypes.util.find_library(library):
+            return name
+    raise RenderingError(
+        f"no rendering library is here, neither EGL nor OSMesa: install one with: {INSTALL_COMMAND} (Debian and Ubuntu)"
+    )
+
+
+def prepare_rendering() -> str:
+    """Make MuJoCo use the library of `choose_gl`, even if MuJoCo was imported before; returns its name."""
+    name = choose_gl()
+    if "mujoco" not in sys.modules and name:
+        os.environ["MUJOCO_GL"] = name
+    mujoco = require_mujoco()
+    if name in ("egl", "osmesa"):
+        # MuJoCo reads MUJOCO_GL only once, when it is first imported.
+        try:
+            context = importlib.import_module(f"mujoco.{name}").GLContext
+        except (ImportError, AttributeError, RuntimeError) as error:
+            raise RenderingError(_cannot_render(name, error)) from error
+        sys.modules[mujoco.Renderer.__module__].gl_context.GLContext = context
+    return name
+
+
+def _cannot_render(name: str, error: BaseException) -> str:
+    packages = {gl: package for gl, _, package in OFFSCREEN_LIBRARIES}
+    remedy = f"apt-get install -y {packages[name]}" if name in packages else INSTALL_COMMAND
+    other = "osmesa" if name == "egl" else "egl"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return (
+        f"cannot render with {name or 'the screen'} ({reason}): install its library with: {remedy} (Debian and "
+        f"Ubuntu), or set MUJOCO_GL={other}"
+    )
+
+
+class FrameRenderer:
+    """Draws `mujoco.MjData` as images; use it in a `with` block."""
+
+    def __init__(self, model: Any, width: int = 640, height: int = 360, camera: str | None = None):
+        """Open an OpenGL context for pictures of a model, seen by one of its cameras."""
+        self.library = prepare_rendering()
+        mujoco = require_mujoco()
+        self._mujoco = mujoco
+        self._camera = self._find_camera(model, camera)
+        model = copy.copy(model)
+        visual, quality = model.vis.global_, model.vis.quality
+        # The buffer is as large as the model says; a robot of the user's may say less than the picture asked for.
+        visual.offwidth, visual.offheight = max(visual.offwidth, width), max(visual.offheight, height)
+        quality.shadowsize = min(quality.shadowsize, _SHADOW_SIZE)
+        self._size = (height, width)
+        self._ground = VisibleGround(model)
+        self._ground.follow(model.body_pos[min(1, model.nbody - 1), :2])
+        self._renderer = self._open()
+
+    def _open(self) -> Any:
+        """A renderer of what is to be seen."""
+        try:
+            renderer = self._mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_SHAPES)
+        except Exception as error:  # each OpenGL library has error classes of its own
+            raise RenderingError(_cannot_render(self.library, error)) from error
+        # Reflections draw the world a second time; software rendering is slow enough without.
+        renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        return renderer
+
+    def _find_camera(self, model: Any, camera: str | None) -> Any:
+        """The named camera, else the file's first one, else one that follows the first body."""
+        if camera is not None:
+            names = [model.camera(i).name for i in range(model.ncam)]
+            if camera not in names:
+                raise ValueError(f"no camera '{camera}' in the robot's file; its cameras: {', '.join(names) or 'none'}")
+            return camera
+        if model.ncam:
+            return 0
+        follow = self._mujoco.MjvCamera()
+        self._mujoco.mjv_defaultFreeCamera(model, follow)
+        follow.type = self._mujoco.mjtCamera.mjCAMERA_TRACKING
+        follow.trackbodyid = min(1, model.nbody - 1)
+        follow.azimuth, follow.elevation = 130.0, -18.0
+        return follow
+
+    def draw(self, data: Any, arrows: Iterable[Arrow] = ()) -> np.ndarray:
+        """One frame, `(height, width, 3)` uint8."""
+        if self._ground.follow(data.xpos[min(1, len(data.xpos) - 1), :2]):
+            self._renderer.close()
+            self._renderer = self._open()
+        self._renderer.update_scene(data, camera=self._camera)
+        self._ground.arrange(self._renderer.scene)
+        for arrow in arrows:
+            self._add_arrow(arrow)
+        return self._renderer.render()
+
+    def _add_arrow(self, arrow: Arrow) -> None:
+        scene, mujoco = self._renderer.scene, self._mujoco
+        if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < _SHORTEST_ARROW:
+            return
+        shape = scene.geoms[scene.ngeom]
+        kind = mujoco.mjtGeom.mjGEOM_ARROW
+        rgba = np.asarray(arrow.rgba, dtype=np.float32)
+        mujoco.mjv_initGeom(shape, kind, np.zeros(3), np.zeros(3), np.eye(3).reshape(-1), rgba)
+        start = np.asarray(arrow.start, dtype=np.float64)
+        # MuJoCo draws an arrow half as long as it is told.
+        mujoco.mjv_connector(shape, kind, 0.012, start, start + 2.0 * np.asarray(arrow.vector, dtype=np.float64))
+        scene.ngeom += 1
+
+    def close(self) -> None:
+        """Free the OpenGL context."""
+        self._renderer.close()
+
+    def __enter__(self) -> "FrameRenderer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Observations, rewards, terminations and randomization as small functions."""

@@ -1,0 +1,1 @@
+"""Height fields, parkour tracks, terrain curriculum and the depth camera."""

@@ -1,0 +1,194 @@
+"""Tracks of blocks: their geometry as tables, and as boxes in the world of a robot.
+
+A track runs along x. It is cut into columns, each with one height over its whole width, so that everything a task
+needs (heights, blocks, what a camera sees) follows from where the columns start and how high they are. Tracks lie side
+by side along y, so far apart that none is seen from another; `L` of them, one for each name and level, with `S` columns
+and `B` blocks at most.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.require import require_mujoco
+from st_rl.sim.robots.contact_bits import ground_bits
+from st_rl.utils.config import unknown_name_message
+
+BLOCKS = ("step_up", "step_down", "hurdle", "gap")
+"""Kinds of blocks; what lies between them is to walk on."""
+# Further away than any robot gets.
+_NEVER = 1.0e3
+_SPREAD = 0.2
+_COLORS = ((0.66, 0.70, 0.75, 1.0), (0.42, 0.56, 0.72, 1.0))
+
+
+@dataclass
+class TracksCfg:
+    """What the tracks look like; a range holds the first and the last level."""
+
+    sequences: dict[str, tuple[str, ...]]
+    """Blocks of each track in their order, of the kinds step_up, step_down, hurdle and gap; none to walk only."""
+    num_levels: int = 5
+    """Levels of difficulty of each track."""
+    step_height: Range = (0.10, 0.30)
+    """Height of a step up or down, m."""
+    hurdle_height: Range = (0.08, 0.24)
+    """Height of a hurdle, m."""
+    hurdle_length: float = 0.08
+    """Length of a hurdle along the track, m."""
+    gap_length: Range = (0.18, 0.50)
+    """Length of a gap along the track, m."""
+    first_block: float = 1.4
+    """Where the first block begins; robots start around 0, m."""
+    spacing: float = 1.4
+    """Distance between the beginnings of two blocks, drawn within a fifth of it, m."""
+    run_out: float = 20.0
+    """Length of the flat end, long enough for an episode, m."""
+    width: float = 2.0
+    """Width of a track, m."""
+    pit_depth: float = 0.6
+    """Depth of gaps, and of everything beside a track, m."""
+    seed: int = 0
+    """Of the distances between blocks."""
+
+
+class Block(NamedTuple):
+    """One block of one track."""
+
+    start: float
+    """Where it begins, m."""
+    end: float
+    """Where it ends, m; a step ends where it begins."""
+    kind: str
+    """One of `BLOCKS`."""
+    height: float
+    """Of a step or a hurdle, m."""
+
+    @property
+    def direction(self) -> float:
+        """1 up, -1 down, 0 neither."""
+        return {"step_up": 1.0, "step_down": -1.0}.get(self.kind, 0.0)
+
+
+class Tracks(NamedTuple):
+    """The tables of all tracks; unused columns have no length, unused blocks are never reached."""
+
+    edges: np.ndarray
+    """`(L, S + 1)` where the columns start and the last one ends, m."""
+    ground: np.ndarray
+    """`(L, S)` height of the columns, m; gaps are as deep as the floor."""
+    surface: np.ndarray
+    """`(L, S)` the same with gaps bridged."""
+    blocks: list[list[Block]]
+    """Blocks of each track, in order."""
+    centers: np.ndarray
+    """`(L,)` middle of each track along y, m."""
+    floor: float
+    """Height of the floor around the tracks, m."""
+
+
+def build_tracks(cfg: TracksCfg, far: float) -> Tracks:
+    """The tracks of a configuration, further apart than `far`; track `t` at level `l` is row `t * num_levels + l`."""
+    _check(cfg)
+    random = np.random.default_rng(cfg.seed)
+    built = []
+    for kinds in cfg.sequences.values():
+        # The same distances at every level, so that levels differ in difficulty only.
+        gaps = cfg.spacing * (1.0 + _SPREAD * random.uniform(-1.0, 1.0, size=len(kinds)))
+        built += [_build_track(cfg, kinds, gaps, level) for level in range(cfg.num_levels)]
+    count = max(len(ground) for _, ground, _, _ in built)
+    edges = np.array([[*edges, *[edges[-1]] * (count + 1 - len(edges))] for edges, _, _, _ in built])
+    ground = np.array([[*row, *[row[-1]] * (count - len(row))] for _, row, _, _ in built])
+    surface = np.array([[*row, *[row[-1]] * (count - len(row))] for _, _, row, _ in built])
+    centers = np.arange(len(built)) * (2.0 * far + 2.0 * cfg.width)
+    return Tracks(edges, ground, surface, [blocks for *_, blocks in built], centers, -cfg.pit_depth)
+
+
+def _build_track(
+    cfg: TracksCfg, kinds: Sequence[str], distances: np.ndarray, level: int
+) -> tuple[list[float], list[float], list[float], list[Block]]:
+    """Edges, ground, surface and blocks of one track whose lowest walkable column is at height 0."""
+    share = level / max(1, cfg.num_levels - 1)
+    step, hurdle, gap = (
+        low + share * (high - low) for low, high in (cfg.step_height, cfg.hurdle_height, cfg.gap_length)
+    )
+    place, height = cfg.first_block, 0.0
+    edges, tops, is_gap = [-2.0], [0.0], [False]
+    blocks = []
+    for kind, distance in zip(kinds, distances):
+        length = {"hurdle": cfg.hurdle_length, "gap": gap}.get(kind, 0.0)
+        size = {"hurdle": hurdle, "gap": 0.0}.get(kind, step)
+        blocks.append(Block(place, place + length, kind, size))
+        if length > 0:
+            edges.append(place)
+            tops.append(height + size)
+            is_gap.append(kind == "gap")
+        height += size * blocks[-1].direction
+        edges.append(place + length)
+        tops.append(height)
+        is_gap.append(False)
+        place += float(distance)
+    edges.append(edges[-1] + cfg.run_out)
+    walkable = [top for top, hole in zip(tops, is_gap) if not hole]
+    surface = [top - min(walkable) for top in tops]
+    ground = [-cfg.pit_depth if hole else top for top, hole in zip(surface, is_gap)]
+    return edges, ground, surface, blocks
+
+
+def _check(cfg: TracksCfg) -> None:
+    """ValueError for tracks that cannot be built."""
+    if not cfg.sequences:
+        raise ValueError('tracks.sequences is empty: name at least one track, such as {"walk": ()}')
+    for name, kinds in cfg.sequences.items():
+        for kind in kinds:
+            if kind not in BLOCKS:
+                raise ValueError(f"track '{name}': " + unknown_name_message("kind of block", kind, BLOCKS))
+    if cfg.num_levels < 1:
+        raise ValueError(f"tracks.num_levels must be at least 1, got {cfg.num_levels}")
+    longest = max(cfg.hurdle_length, *cfg.gap_length)
+    if longest >= cfg.spacing * (1.0 - _SPREAD):
+        raise ValueError(f"blocks of up to {longest} m do not fit a tracks.spacing of {cfg.spacing} m: enlarge it")
+
+
+def block_table(tracks: Tracks, ids: Mapping[str, int]) -> np.ndarray:
+    """`(L, B + 1, 6)` start, end, obstacle id, height, length and direction of every block, and one never reached."""
+    count = max(len(blocks) for blocks in tracks.blocks) + 1
+    table = np.zeros((len(tracks.blocks), count, 6))
+    table[:, :, :2] = _NEVER
+    for row, blocks in zip(table, tracks.blocks):
+        for place, block in zip(row, blocks):
+            place[:] = *block[:2], ids[block.kind], block.height, block.end - block.start, block.direction
+    return table
+
+
+def add_boxes(spec: Any, tracks: Tracks, width: float) -> None:
+    """Add the columns of all tracks to the world of a `mujoco.MjSpec`, and lower its ground to the pits' floor."""
+    mujoco = require_mujoco()
+    planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
+    for plane in planes:
+        plane.pos = [plane.pos[0], plane.pos[1], plane.pos[2] + tracks.floor]
+    touch: dict[str, Any] = {"group": 0, **ground_bits(spec)}
+    if not any(plane.contype or plane.conaffinity for plane in planes):
+        spec.worldbody.add_geom(
+            name="st_rl/floor",
+            type=mujoco.mjtGeom.mjGEOM_PLANE,
+            size=[0, 0, 0.05],
+            pos=[0, 0, tracks.floor],
+            **touch,
+        )
+    for row, (edges, ground, center) in enumerate(zip(tracks.edges, tracks.ground, tracks.centers)):
+        for column, ((start, end), top) in enumerate(zip(itertools.pairwise(edges), ground)):
+            if end > start and top > tracks.floor:
+                half_height = (top - tracks.floor) / 2
+                spec.worldbody.add_geom(
+                    name=f"track_{row}_{column}",
+                    type=mujoco.mjtGeom.mjGEOM_BOX,
+                    size=[(end - start) / 2, width / 2, half_height],
+                    pos=[(start + end) / 2, center, tracks.floor + half_height],
+                    rgba=_COLORS[column % 2],
+                    **touch,
+                )

@@ -1,0 +1,196 @@
+"""Rough ground: patches of different kinds and difficulties as heights, side by side in one field.
+
+A patch is a square whose middle and whose rim are flat; what lies between is to be crossed. It is described by how far
+each of its points is from the middle, so that it is the same in all four directions. Every kind is a function of a
+`Grid`, a size and a random generator; sizes grow with the level.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from st_rl.sim.envs.cfg import Range
+from st_rl.sim.terrain.height_field import HeightField
+from st_rl.utils.config import unknown_name_message
+
+
+@dataclass
+class TerrainCfg:
+    """What the ground looks like; a range holds the first and the last level."""
+
+    kinds: tuple[str, ...] = ("steps_up", "steps_down", "slope_up", "slope_down", "waves", "rubble")
+    """Kinds of patches, as they are met on the way out from the middle; also `flat`."""
+    num_levels: int = 8
+    """Levels of difficulty of each kind."""
+    patch_size: float = 7.0
+    """Side of a patch, m."""
+    spacing: float = 0.05
+    """Distance between the points of the grid, m; a step is as steep as one of these allows."""
+    middle: float = 1.5
+    """Side of the flat square in the middle of a patch, m."""
+    rim: float = 0.5
+    """Width of the flat rim of a patch, m."""
+    border: float = 2.0
+    """Width of the flat ground around all patches, m."""
+    slope: Range = (2.0, 20.0)
+    """Angle of slopes, degrees."""
+    step_height: Range = (0.02, 0.12)
+    """Height of each step, m."""
+    step_length: float = 0.4
+    """Distance between two steps, m."""
+    wave_height: Range = (0.03, 0.24)
+    """Height of waves from valley to crest, m."""
+    wave_length: float = 2.0
+    """Distance between two crests, m."""
+    rubble_height: Range = (0.01, 0.06)
+    """Largest height of the stones, m."""
+    rubble_size: float = 0.25
+    """Side of a stone, m."""
+    seed: int = 0
+    """Of the stones."""
+
+
+class Grid(NamedTuple):
+    """The points of a patch."""
+
+    x: np.ndarray
+    """`(P, P)` from the middle, m."""
+    y: np.ndarray
+    """`(P, P)` from the middle, m."""
+    spacing: float
+    """Between points, m."""
+    middle: float
+    """Where the flat middle ends, m from the centre."""
+    rim: float
+    """Where the flat rim begins, m from the centre."""
+
+    @property
+    def distance(self) -> np.ndarray:
+        """`(P, P)` distance from the middle along the farther axis, m: the same on squares."""
+        return np.maximum(np.abs(self.x), np.abs(self.y))
+
+    @property
+    def is_rough(self) -> np.ndarray:
+        """`(P, P)` bool: neither the middle nor the rim."""
+        # A hair's breadth, because grid points are not exact numbers.
+        return (self.distance > self.middle + 1e-9) & (self.distance < self.rim - 1e-9)
+
+
+def flat(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` zeros."""
+    return np.zeros_like(grid.x)
+
+
+def slope_up(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` a funnel: uphill on the way out, by `size` degrees, up to the rim at zero."""
+    return -math.tan(math.radians(size)) * (grid.rim - grid.distance).clip(0.0, grid.rim - grid.middle)
+
+
+def slope_down(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` a pyramid: downhill on the way out, by `size` degrees."""
+    return -slope_up(grid, size, cfg, random)
+
+
+def steps_up(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` stairs that go up by `size` each on the way out, the last one onto the rim at zero."""
+    count = math.floor((grid.rim - grid.middle) / cfg.step_length + 1e-6)
+    from_rim = np.ceil((grid.rim - grid.distance) / cfg.step_length - 1e-6)
+    return -size * from_rim.clip(0, count)
+
+
+def steps_down(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` stairs that go down by `size` each on the way out."""
+    return -steps_up(grid, size, cfg, random)
+
+
+def waves(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` crests and valleys along both axes, `size` apart in height."""
+    turns = 2.0 * math.pi / cfg.wave_length
+    # Fades in and out over a quarter of a wave: a wave that began at once would begin with a step.
+    fade = np.minimum(grid.distance - grid.middle, grid.rim - grid.distance) / (cfg.wave_length / 4)
+    return size / 4 * (np.sin(turns * grid.x) + np.sin(turns * grid.y)) * fade.clip(0.0, 1.0)
+
+
+def rubble(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` flat stones side by side, each of a height of its own up to `size`."""
+    width = max(1, round(cfg.rubble_size / grid.spacing))
+    count = -(-len(grid.x) // width)
+    stones = random.uniform(0.0, size, (count, count))
+    return np.kron(stones, np.ones((width, width)))[: len(grid.x), : len(grid.x)] * grid.is_rough
+
+
+Generator = Callable[[Grid, float, TerrainCfg, np.random.Generator], np.ndarray]
+KINDS: dict[str, tuple[Generator, str | None]] = {
+    "flat": (flat, None),
+    "slope_up": (slope_up, "slope"),
+    "slope_down": (slope_down, "slope"),
+    "steps_up": (steps_up, "step_height"),
+    "steps_down": (steps_down, "step_height"),
+    "waves": (waves, "wave_height"),
+    "rubble": (rubble, "rubble_height"),
+}
+"""Kinds of patches: what makes them, and the setting that says how difficult they are."""
+
+
+def build_patch(kind: str, share: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` heights of a patch with its rim at zero; `share` from 0, the first level, to 1, the last."""
+    generator, setting = KINDS[kind]
+    low, high = getattr(cfg, setting) if setting is not None else (0.0, 0.0)
+    half = cfg.patch_size / 2
+    axis = np.arange(_points(cfg) + 1) * cfg.spacing - half
+    y, x = np.meshgrid(axis, axis, indexing="ij")
+    grid = Grid(x, y, cfg.spacing, cfg.middle / 2, half - cfg.rim)
+    return generator(grid, low + share * (high - low), cfg, random)
+
+
+def build_terrain(cfg: TerrainCfg) -> HeightField:
+    """All patches in one field: kinds along y and levels along x, around them flat ground."""
+    check_terrain(cfg)
+    random = np.random.default_rng(cfg.seed)
+    points, border = _points(cfg), round(cfg.border / cfg.spacing)
+    shape = (points * len(cfg.kinds) + 2 * border + 1, points * cfg.num_levels + 2 * border + 1)
+    heights = np.zeros(shape)
+    for row, kind in enumerate(cfg.kinds):
+        for level in range(cfg.num_levels):
+            share = level / max(1, cfg.num_levels - 1)
+            top, left = border + row * points, border + level * points
+            heights[top : top + points + 1, left : left + points + 1] = build_patch(kind, share, cfg, random)
+    edge = -cfg.patch_size / 2 - border * cfg.spacing
+    return HeightField(heights, (edge, edge), cfg.spacing)
+
+
+def patch_centers(cfg: TerrainCfg) -> np.ndarray:
+    """`(K, L, 2)` world x and y of the middle of each patch, by kind and level, m."""
+    kind, level = np.meshgrid(np.arange(len(cfg.kinds)), np.arange(cfg.num_levels), indexing="ij")
+    return np.stack([level, kind], axis=-1) * cfg.patch_size
+
+
+def check_terrain(cfg: TerrainCfg) -> None:
+    """ValueError for ground that cannot be built."""
+    if not cfg.kinds:
+        raise ValueError(f"terrain.kinds is empty: name at least one of {', '.join(KINDS)}")
+    for kind in cfg.kinds:
+        if kind not in KINDS:
+            raise ValueError("terrain.kinds: " + unknown_name_message("kind", kind, KINDS))
+    for name in ("patch_size", "spacing", "step_length", "wave_length", "rubble_size"):
+        if getattr(cfg, name) <= 0:
+            raise ValueError(f"terrain.{name} is {getattr(cfg, name)}: give a positive length, m")
+    if cfg.num_levels < 1:
+        raise ValueError(f"terrain.num_levels must be at least 1, got {cfg.num_levels}")
+    if abs(_points(cfg) * cfg.spacing - cfg.patch_size) > 1e-6 * cfg.patch_size:
+        raise ValueError(
+            f"terrain.patch_size {cfg.patch_size} is no multiple of terrain.spacing {cfg.spacing}: change one of them"
+        )
+    if cfg.middle / 2 + cfg.rim >= cfg.patch_size / 2:
+        raise ValueError(
+            f"terrain.middle {cfg.middle} and terrain.rim {cfg.rim} leave nothing of a terrain.patch_size of "
+            f"{cfg.patch_size}: enlarge it"
+        )
+
+
+def _points(cfg: TerrainCfg) -> int:
+    """Cells along the side of a patch."""
+    return round(cfg.patch_size / cfg.spacing)

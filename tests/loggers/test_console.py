@@ -1,0 +1,174 @@
+"""Plain lines where nobody watches, a panel in place on a terminal."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from st_rl.loggers.console import Console, fitting, make_panel
+from tests.runners.training import make_runner
+
+ROWS = [("Mean reward", "12.3"), ("ETA", "0:01:00")]
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_plain_lines_when_the_output_is_no_terminal(capsys):
+    console = Console()
+    console.show("Learning iteration 1/2", ROWS, width=40, pad=20)
+    console.close()
+    written = capsys.readouterr().out
+    assert "\x1b" not in written
+    assert written.splitlines() == [
+        "#" * 40,
+        "         Learning iteration 1/2",
+        "",
+        "        Mean reward: 12.3",
+        "                ETA: 0:01:00",
+        "",
+    ]
+
+
+def test_a_training_says_so_line_by_line(tmp_path, capsys):
+    make_runner(log_dir=tmp_path).learn(2)
+    written = capsys.readouterr().out
+    assert written.count("Learning iteration") == 2
+    assert re.search(r"^ +Computation: [\d,]+ steps/s$", written, re.MULTILINE)
+    assert re.search(r"^ +Mean action noise std: \d\.\d{3}$", written, re.MULTILINE)
+    assert all(len(line) <= 80 for line in written.splitlines())
+
+
+def test_nothing_is_shown_without_a_run_folder(capsys):
+    make_runner().learn(1)
+    assert capsys.readouterr().out == ""
+
+
+def rendered(panel, width=100):
+    from rich.console import Console as RichConsole
+
+    output = io.StringIO()
+    RichConsole(file=output, width=width, color_system=None).print(panel)
+    return output.getvalue().splitlines()
+
+
+def test_the_panel_aligns_labels_and_has_the_asked_width():
+    lines = rendered(make_panel("Learning iteration 1/2", ROWS, width=50, pad=20, height=40))
+    assert {len(line) for line in lines} == {50}
+    assert "Learning iteration 1/2" in lines[0]
+    assert lines[1].index("Mean reward") + len("Mean reward") == lines[2].index("ETA") + len("ETA")
+
+
+def test_long_labels_are_shown_in_full_where_there_is_room():
+    long = "Episode_Termination/illegal_contact_of_base"
+    lines = rendered(make_panel("title", [*ROWS, (long, "0.125")], width=80, pad=35, height=40))
+    assert any(f"{long} 0.125" in line for line in lines)
+    assert {len(line) for line in lines} == {80}
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    Console().show("title", ROWS, width=40, pad=20)
+    assert "        Mean reward: 12.3" in capsys.readouterr().out
+
+
+def test_the_panel_never_outgrows_the_terminal():
+    rows = [(f"row {number}", str(number)) for number in range(50)]
+    lines = rendered(make_panel("title", rows, width=80, pad=35, height=20))
+    assert len(lines) < 20
+    text = "\n".join(lines)
+    assert "row 0" in text
+    assert "row 49" in text
+    assert "35 more" in text
+
+
+@pytest.mark.parametrize("height", [-3, 0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
+def test_rows_give_way_in_the_middle(height):
+    rows = [(str(number), "") for number in range(10)]
+    shown = fitting(rows, height)
+    if height < 3 or height >= 10:
+        assert shown == rows
+    else:
+        assert len(shown) == height
+        assert shown[0] == rows[0]
+        assert shown[-1] == rows[-1]
+
+
+PROGRAM = """
+import sys
+from st_rl.loggers.console import Console
+from st_rl.utils.log import logger
+console = Console()
+for iteration in range(3):
+    console.show(f"iteration {iteration}", [("reward", "1.0"), ("ETA", "0")], 40, 10)
+    logger.warning(f"beware of {iteration}")
+    print("printed", iteration)
+console.close()
+print("after")
+"""
+
+
+def on_terminal(command, **kwargs):
+    """What a program writes to a pseudo-terminal."""
+    master, slave = pty.openpty()
+    output = bytearray()
+
+    def read():
+        while True:
+            try:
+                chunk = os.read(master, 4096)
+            except OSError:  # the other end has closed
+                return
+            if not chunk:
+                return
+            output.extend(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    done = subprocess.run(command, stdin=slave, stdout=slave, cwd=REPOSITORY, env=environment, timeout=60, **kwargs)
+    os.close(slave)
+    reader.join(timeout=30)
+    os.close(master)
+    assert done.returncode == 0, output
+    return output.decode()
+
+
+def test_on_a_terminal_the_panel_stays_in_place_and_messages_appear_above_it(tmp_path):
+    with open(tmp_path / "errors", "wb") as errors:
+        written = on_terminal([sys.executable, "-c", PROGRAM], stderr=errors)
+    # An error stream that was sent into a file stays there.
+    assert (tmp_path / "errors").read_text().splitlines() == [f"[st_rl] beware of {i}" for i in range(3)]
+    screen = Screen()
+    screen.feed(written)
+    text = [line.rstrip() for line in screen.lines if line.strip()]
+    assert text[:3] == ["printed 0", "printed 1", "printed 2"]
+    assert "iteration 2" in text[3]
+    assert sum("reward" in line for line in text) == 1  # one panel, not three
+    assert text[-1] == "after"
+
+
+class Screen:
+    """As much of a terminal as the panel needs: lines, carriage returns, cursor up and erase."""
+
+    def __init__(self):
+        self.lines = [""]
+        self.row = 0
+
+    def feed(self, text):
+        for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            if token == "\n":
+                self.row += 1
+                if self.row == len(self.lines):
+                    self.lines.append("")
+            elif token.endswith("A") and token.startswith("\x1b"):
+                self.row -= int(token[2:-1] or 1)
+            elif token == "\x1b[2K":
+                self.lines[self.row] = ""
+            elif token[0] not in "\x1b\r":
+                self.lines[self.row] += token

@@ -1,0 +1,132 @@
+"""What is said of an iteration: aggregated infos, scalars and rows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from st_rl.loggers.reporter import (
+    aggregate_infos,
+    clock,
+    console_rows,
+    device_memory,
+    episode_scalars,
+    infos_on_host,
+    read_numbers,
+)
+
+
+def test_infos_are_aggregated_over_all_entries_and_keys():
+    infos = [
+        {"reward": 1.0, "height_max": 0.25, "height_min": 0.25, "only_first": 7},
+        {
+            "reward": torch.tensor(2.0),
+            "height_max": torch.tensor([0.5, 0.125]),
+            "height_min": torch.tensor([0.5, 0.125]),
+        },
+        {"reward": np.float32(4.5), "height_max": np.array([0.3]), "height_min": [0.3], "only_last": True},
+    ]
+    assert aggregate_infos(infos) == {
+        "reward": 2.5,
+        "height_max": 0.5,
+        "height_min": 0.125,
+        "only_first": 7.0,
+        "only_last": 1.0,
+    }
+
+
+def test_nan_is_left_out_of_mean_maximum_and_minimum():
+    nan = float("nan")
+    infos = [{"a": nan, "a_max": nan, "a_min": 3.0, "b": nan}, {"a": 2.0, "a_max": 5.0, "a_min": nan, "b": nan}]
+    assert aggregate_infos(infos) == {"a": 2.0, "a_max": 5.0, "a_min": 3.0}
+
+
+def test_entries_of_all_sizes_weigh_by_their_numbers():
+    infos = [{"x": torch.tensor([1.0, 2.0, 3.0])}, {"x": torch.tensor([])}, {"x": 6.0}]
+    assert aggregate_infos(infos) == {"x": 3.0}
+
+
+def test_words_are_left_out_and_nothing_is_changed():
+    value = torch.tensor([1.0, float("nan")], requires_grad=True)
+    infos = [{"x": value, "terrain": "stairs", "none": None}]
+    assert aggregate_infos(infos) == {"x": 1.0}
+    assert infos[0]["x"] is value
+    assert list(infos[0]) == ["x", "terrain", "none"]
+    assert aggregate_infos([]) == {}
+
+
+def test_double_precision_is_kept():
+    assert aggregate_infos([{"x": 0.1}, {"x": 0.1}]) == {"x": 0.1}
+    assert read_numbers({"lr": 3e-4, "loss": torch.tensor(0.5), "many": torch.tensor([1.0, 2.0])}) == {
+        "lr": 3e-4,
+        "loss": 0.5,
+        "many": 1.5,
+    }
+    assert read_numbers({}) == {}
+
+
+def test_a_key_with_a_slash_is_a_tag_of_its_own():
+    assert episode_scalars([{"Curriculum/level": 3, "echo": 1.0}]) == {"Curriculum/level": 3.0, "Episode/echo": 1.0}
+
+
+def test_no_memory_figures_without_a_gpu():
+    assert device_memory("cpu") == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (-5, "0:00:00"), (360000, "100:00:00")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def rows_of(**scalars):
+    base = {"Perf/total_fps": 123456.7, "Policy/mean_noise_std": 0.5, "Metrics/velrmsd": 0.25, "Metrics/CoT": 1.5}
+    locs = {"collection_time": 0.5, "learn_time": 0.25}
+    return dict(console_rows({**base, **scalars}, {"Episode/echo": 0.125}, locs, 1_000_000, 3600.0, 61.0))
+
+
+def test_rows_of_the_console():
+    assert rows_of(
+        **{"Loss/value_loss": 0.0123456, "Train/mean_reward": 12.345, "Train/mean_episode_length": 99.96}
+    ) == {
+        "Computation": "123,457 steps/s",
+        "Collection + learning": "0.500 s + 0.250 s",
+        "value_loss": "0.01235",
+        "Mean action noise std": "0.500",
+        "Mean reward": "12.35",
+        "Mean episode length": "100.0",
+        "Episode/echo": "0.1250",
+        "Velocity error": "0.2500",
+        "Cost of transport": "1.5000",
+        "Total timesteps": "1,000,000",
+        "Iteration time": "0.750 s",
+        "Total time": "1:00:00",
+        "ETA": "0:01:01",
+    }
+
+
+def test_rows_without_a_value_are_not_shown():
+    rows = rows_of(**{"Metrics/velrmsd": math.nan, "Metrics/CoT": math.nan})
+    assert not {"Mean reward", "Velocity error", "Cost of transport"} & set(rows)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_infos_are_read_together_and_say_the_same(device):
+    infos = [
+        {"x": torch.tensor(0.5, device=device), "many": torch.tensor([1.0, 3.0], device=device), "word": "stairs"},
+        {"x": torch.tensor([1.5], device=device), "y": 2},
+    ]
+    read = infos_on_host(infos)
+    assert aggregate_infos(read) == aggregate_infos(infos) == {"x": 1.0, "many": 2.0, "y": 2.0}
+    assert read[0] is not infos[0]
+    assert isinstance(infos[0]["x"], torch.Tensor)
+
+
+@pytest.mark.gpu
+def test_infos_of_many_robots_are_read_before_the_next_rollout_overwrites_them():
+    values = torch.ones(5000, device="cuda")
+    read = infos_on_host([{"x": values}])
+    values.zero_()
+    assert aggregate_infos(read) == {"x": 1.0}
