@@ -183,7 +183,7 @@ def test_the_state_keeps_no_graph():
 def test_a_memory_of_other_robots_is_refused_with_the_remedy():
     policy = make("gru")
     policy.act(torch.randn(4, OBS))
-    with pytest.raises(ValueError, match=r"4 robots.*of 3.*forget\(\)"):
+    with pytest.raises(ValueError, match=r"4 robots.*of 3.*clear_hidden_states\(\)"):
         policy.act_inference(torch.randn(3, OBS))
     policy.clear_hidden_states()
     assert policy.act_inference(torch.randn(3, OBS)).shape == (3, A)

@@ -45,7 +45,7 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_changes_nothing(saved, t
 def test_what_was_captured_before_is_forgotten_when_tensors_are_replaced(saved, monkeypatch):
     runner = make_runner(config=small_config(empirical_normalization=True))
     forgotten = []
-    monkeypatch.setattr(runner.alg.engine, "forget", lambda: forgotten.append(1))
+    monkeypatch.setattr(runner.alg.engine, "discard_graphs", lambda: forgotten.append(1))
     runner.load(saved)
     assert len(forgotten) == 1
     runner.get_inference_policy(device="cpu")  # where it is: nothing moves
