@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from st_rl.algorithms import APPO, PPO
-from st_rl.algorithms.discriminator_learning import DiscriminatorOptions
+from st_rl.algorithms.discriminator_trainer import DiscriminatorOptions
 from st_rl.modules import ActorCritic, ActorCriticRecurrent
 from st_rl.runners import OnPolicyRunner, build_runner
 from st_rl.runners.train_config import RUNNER_KEYS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from st_rl.algorithms.discriminator_learning import (
+from st_rl.algorithms.discriminator_trainer import (
     DiscriminatorOptions,
     DiscriminatorTrainer,
     masked_mean,
@@ -82,7 +82,7 @@ class APPOAlgoMixin(_Algorithm):
         self.ref_obs_normalizer = self._new_normalizer()
         self.ref_motion_normalizer = self.ref_obs_normalizer if share_amp_normalizer else self._new_normalizer()
         self._masks_resets, self._has_replay = options.mask_resets, options.replay_size > 0
-        self._discriminator_learning = DiscriminatorTrainer(
+        self._discriminator_trainer = DiscriminatorTrainer(
             options, self._discriminator, self.optimizer_class_name, float(self.learning_rate), self.device
         )
         self._start_schedules(options)
@@ -160,7 +160,7 @@ class APPOAlgoMixin(_Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything of the algorithm that a checkpoint keeps."""
-        return super().state_dict() | self._discriminator_learning.state_dict()
+        return super().state_dict() | self._discriminator_trainer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; everything but the model may be missing."""
@@ -172,9 +172,9 @@ class APPOAlgoMixin(_Algorithm):
                 "the checkpoint was trained with a normaliser for the reference alone, which is ignored; set "
                 "share_amp_normalizer=False to go on as it was"
             )
-        self._discriminator_learning.check(state_dict)
+        self._discriminator_trainer.check(state_dict)
         super().load_state_dict(state_dict)
-        self._discriminator_learning.load_state_dict(state_dict)
+        self._discriminator_trainer.load_state_dict(state_dict)
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
         """Every plain number and word that the losses may read, those of the discriminator too."""
@@ -266,7 +266,7 @@ class APPOAlgoMixin(_Algorithm):
         if self._has_replay:
             self._refresh_past()
         losses, stats = super().update(current_learning_iteration)
-        learning = self._discriminator_learning
+        learning = self._discriminator_trainer
         if "amp_policy_accuracy" in stats and learning.watch(
             stats["amp_expert_accuracy"], stats["amp_policy_accuracy"]
         ):
@@ -285,7 +285,7 @@ class APPOAlgoMixin(_Algorithm):
     @torch.no_grad()
     def _refresh_past(self) -> None:
         """Put part of this rollout into the replay, and past transitions beside the new ones in the storage."""
-        storage, learning = self.storage, self._discriminator_learning
+        storage, learning = self.storage, self._discriminator_trainer
         rows = slice(0, storage.num_valid_steps)
         # As they came: the statistics that they were normalised with go on changing.
         raw = self._raw_features()[0].reshape(-1, self.amp_obs_dim)
@@ -295,7 +295,7 @@ class APPOAlgoMixin(_Algorithm):
 
     def minibatch_step(self, minibatch: Any) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
-        learning = self._discriminator_learning
+        learning = self._discriminator_trainer
         if learning.stepper is None or self.discriminator_loss_coef == 0:
             return super().minibatch_step(minibatch)
         learning.stepper.zero_grad()

@@ -15,10 +15,10 @@ from st_rl.algorithms.losses import (
     clipped_value,
     gaussian_kl,
 )
-from st_rl.algorithms.novelty import RndTrainer
 from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.algorithms.rnd_trainer import RndTrainer
 from st_rl.algorithms.saved_algorithm import SavedAlgorithm
-from st_rl.algorithms.symmetry import SymmetryAugmentation
+from st_rl.algorithms.symmetry_augmentation import SymmetryAugmentation
 from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
@@ -122,9 +122,9 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
         strict = bool(kwargs.pop("strict", False))
         report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
-        self._novelty = RndTrainer(rnd_cfg, device, strict) if rnd_cfg else None
-        self.rnd = self._novelty.rnd if self._novelty else None
-        self.rnd_optimizer = self._novelty.optimizer if self._novelty else None
+        self._rnd_trainer = RndTrainer(rnd_cfg, device, strict) if rnd_cfg else None
+        self.rnd = self._rnd_trainer.rnd if self._rnd_trainer else None
+        self.rnd_optimizer = self._rnd_trainer.optimizer if self._rnd_trainer else None
         self.intrinsic_rewards: Tensor | None = None
         self.symmetry = SymmetryAugmentation(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
@@ -293,8 +293,8 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
             total, measured, kl = objective(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)
-        if self._novelty is not None:
-            measured["loss/rnd"] = self._novelty.learn(minibatch.rnd_state)
+        if self._rnd_trainer is not None:
+            measured["loss/rnd"] = self._rnd_trainer.learn(minibatch.rnd_state)
         measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm, self.engine.fused)
         if hasattr(self.actor_critic, "clip_std"):
             self.actor_critic.clip_std(min=self.clip_min_std)

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from st_rl.algorithms.novelty import RndTrainer
 from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.algorithms.rnd_trainer import RndTrainer
 from st_rl.engine import Engine
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.utils.log import logger
@@ -19,7 +19,7 @@ class SavedAlgorithm:
     obs_normalizer: nn.Module
     critic_obs_normalizer: nn.Module
     _optimizer: GuardedOptimizer
-    _novelty: RndTrainer | None
+    _rnd_trainer: RndTrainer | None
     engine: Engine
 
     def state_dict(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class SavedAlgorithm:
         for key, normalizer in self._normalizers().items():
             if isinstance(normalizer, EmpiricalNormalization):
                 state[key] = normalizer.state_dict()
-        return state if self._novelty is None else state | self._novelty.state_dict()
+        return state if self._rnd_trainer is None else state | self._rnd_trainer.state_dict()
 
     def _normalizers(self) -> dict[str, nn.Module]:
         """Checkpoint key -> normaliser."""
@@ -53,8 +53,8 @@ class SavedAlgorithm:
         self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
         for key, state in statistics.items():
             self._normalizers()[key].load_state_dict(state)
-        if self._novelty is not None:
-            self._novelty.load_state_dict(state_dict)
+        if self._rnd_trainer is not None:
+            self._rnd_trainer.load_state_dict(state_dict)
         # Optimisers have new tensors now, and captured steps would go on with the old ones.
         self.engine.discard_graphs()
 

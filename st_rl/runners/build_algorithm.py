@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from st_rl.algorithms import algorithm_classes
-from st_rl.algorithms.symmetry import completed_symmetry
+from st_rl.algorithms.symmetry_augmentation import completed_symmetry
 from st_rl.modules import build_actor_critic
 from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.train_config import TrainConfig

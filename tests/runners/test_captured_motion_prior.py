@@ -81,7 +81,7 @@ def test_captured_motion_priors_equal_eager_ones(policy, variant):
         for name, value in eager.alg.state_dict()[key].items():
             torch.testing.assert_close(graph.alg.state_dict()[key][name], value, rtol=2e-2, atol=2e-2)
     if variant == "options":
-        learning = graph.alg._discriminator_learning
+        learning = graph.alg._discriminator_trainer
         assert int(learning._num_mini_batches) == 6 * 4
         assert float(graph.alg.actor_critic.discriminator.task_reward_lerp) == pytest.approx(0.5)
 
@@ -90,7 +90,7 @@ def test_captured_motion_priors_equal_eager_ones(policy, variant):
 def test_a_replay_beside_captured_steps(engine):
     options = {**VARIANTS["options"], "replay_size": 300, "replay_iterations": 3}
     runner = train("AmpActorCritic", options, engine)
-    replay = runner.alg._discriminator_learning.replay
+    replay = runner.alg._discriminator_trainer.replay
     assert replay.num_samples == 300
     # Raw positions of robots: what was normalised has been taken back.
     assert replay.states.abs().max() <= 2.1

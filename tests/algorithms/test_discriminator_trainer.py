@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.algorithms.discriminator_learning import DiscriminatorOptions, differences, scheduled_value
+from st_rl.algorithms.discriminator_trainer import DiscriminatorOptions, differences, scheduled_value
 from tests.algorithms.motions import WIDTH, make_appo, rollout
 from tests.algorithms.rollouts import assert_same_parameters, collect, parameters_of
 
@@ -148,7 +148,7 @@ class TestReplay:
             came.append(torch.cat([info["observations"]["ref_obs"].reshape(-1, WIDTH) for info in infos]))
             collect(alg, steps, infos)
             alg.update(iteration)
-        replay = alg._discriminator_learning.replay
+        replay = alg._discriminator_trainer.replay
         assert replay is not None
         assert replay.num_samples == 40
         kept = torch.cat([replay.states, replay.next_states], dim=1)
@@ -175,7 +175,7 @@ class TestReplay:
 
     def test_an_odd_width_loses_nothing(self):
         alg = make_appo(discriminator={"input_dim": 5}, discriminator_cfg=REPLAY)
-        learning = alg._discriminator_learning
+        learning = alg._discriminator_trainer
         rows = torch.arange(50.0).reshape(10, 5)
         learning.remember(rows, None)
         drawn = learning.recall(30)
@@ -211,7 +211,7 @@ class TestMask:
         # With one iteration it wants more rows than there are that count.
         config = {"mask_resets": True, "replay_size": 20, "replay_iterations": iterations}
         alg = make_appo(discriminator_cfg=config)
-        learning = alg._discriminator_learning
+        learning = alg._discriminator_trainer
         rows = torch.arange(60.0).reshape(10, WIDTH)
         mask = torch.tensor([0.0, 1.0] * 5)
         for _ in range(8):
@@ -258,7 +258,7 @@ class TestSchedules:
 
 class TestWatch:
     def make(self, patience=3):
-        return make_appo(discriminator_cfg={"saturation_patience": patience})._discriminator_learning
+        return make_appo(discriminator_cfg={"saturation_patience": patience})._discriminator_trainer
 
     def test_warns_once_when_the_accuracy_stays_too_high(self):
         learning = self.make()
