@@ -1,0 +1,103 @@
+"""What an environment may offer beyond `VecEnv`, one `Protocol` for each capability.
+
+Test for a capability with `isinstance(env, StatefulEnv)`. An attribute that is missing or None is not offered.
+Attributes that a wrapper forwards through `__getattr__` count, also on Python 3.12 and later, where `isinstance` on a
+plain `Protocol` ignores them. The test reads the attributes, so properties among them must be cheap.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+
+class _CapabilityMeta(type(Protocol)):
+    """Lets `isinstance` read attributes with `getattr`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if not vars(cls).get("_is_protocol"):  # an environment class that derives from a protocol
+            return super().__instancecheck__(instance)
+        names = {name for name in (*cls.__annotations__, *vars(cls)) if not name.startswith("_")}
+        return all(getattr(instance, name, None) is not None for name in names)
+
+
+@runtime_checkable
+class GraphSafeEnv(Protocol, metaclass=_CapabilityMeta):
+    """Steps on fixed device buffers without host syncs while `is_graph_safe`, so that a CUDA graph can capture it."""
+
+    is_graph_safe: bool
+
+    def during_capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
+        """Return the context that a capture on `stream` runs in."""
+        ...
+
+
+@runtime_checkable
+class CompilableEnv(Protocol, metaclass=_CapabilityMeta):
+    """Lets the engine compile the tensor part of its step."""
+
+    def compile_with(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace the tensor part of the step by `compiled(part)`."""
+        ...
+
+
+@runtime_checkable
+class StatefulEnv(Protocol, metaclass=_CapabilityMeta):
+    """Saves and restores its full state, for a bit-exact resume."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return copies of all that the next step depends on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class CommandedEnv(Protocol, metaclass=_CapabilityMeta):
+    """Follows velocity commands that an evaluation can fix."""
+
+    def hold_commands(self, commands: torch.Tensor) -> None:
+        """Set the commands `(N, 3)` (m/s, m/s, rad/s) and keep them over all further episodes."""
+        ...
+
+
+@runtime_checkable
+class MirroredEnv(Protocol, metaclass=_CapabilityMeta):
+    """Describes its left-right symmetry in the form of `symmetry_cfg`."""
+
+    mirror: Mapping[str, Any]
+
+
+@runtime_checkable
+class SegmentedEnv(Protocol, metaclass=_CapabilityMeta):
+    """Names the components of its observation, in order: name -> shape."""
+
+    obs_segments: Mapping[str, Any]
+
+
+@runtime_checkable
+class ConfiguredEnv(Protocol, metaclass=_CapabilityMeta):
+    """Carries the configuration it was built from."""
+
+    cfg: Any
+
+
+@runtime_checkable
+class RenderableEnv(Protocol, metaclass=_CapabilityMeta):
+    """Renders frames."""
+
+    def render(self) -> Any:
+        """Return the current frame."""
+        ...
+
+
+@runtime_checkable
+class ClosableEnv(Protocol, metaclass=_CapabilityMeta):
+    """Holds resources to release."""
+
+    def close(self) -> None:
+        """Release them."""
+        ...
