@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import describe_machine, write_results
 from benchmarks.plots import start_plot
 from st_rl.cli.support.system_info import num_cores
-from st_rl.cli.support.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.datasets.biped_gaits import BIPED_GAITS
 from st_rl.datasets.gaits import GAITS
 from st_rl.runners import build_runner

@@ -27,7 +27,7 @@ import torch
 from machine import describe_machine, write_results
 from plots import start_plot
 
-from st_rl.cli.support.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.evaluation.evaluator import random_numbers_kept

@@ -29,7 +29,7 @@ from distillation import DAGGER, RESULTS, TASK, ReturnMeter, task_config, train_
 from machine import describe_machine, write_results
 
 from st_rl.algorithms.teacher import load_teacher
-from st_rl.cli.support.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners import DaggerSaver, DemonstrationSaver, OnPolicyRunner, TwoStageRunner
 from st_rl.sim.tasks import TASKS, make_task

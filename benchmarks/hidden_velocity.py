@@ -27,7 +27,7 @@ from parkour_trials import learn_in_time
 from seeds import with_spread
 from torch import Tensor
 
-from st_rl.cli.support.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.env import VecEnv
 from st_rl.modules import policy_classes
 from st_rl.modules.misaligned import load_misaligned_normalizer

@@ -31,7 +31,7 @@ from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
-from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
 from st_rl.sim.tasks import make_task
@@ -121,7 +121,7 @@ CURVES = {
 
 def load(task: str, run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
     """A policy of a run, and the configuration of its task."""
-    saved = SavedRun(RunFolder(run))
+    saved = LoadedRun(RunFolder(run))
     env = make_task(task, 1, device, cfg=saved.env_config)
     return saved.load_policy(env, saved.run.checkpoint(checkpoint), device).policy, saved.env_config
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from humanoid import keep_the_policies, read_progress
 from machine import describe_machine, write_results
 
-from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
 
@@ -76,7 +76,7 @@ def train(options: argparse.Namespace, robot: str, seed: int) -> None:
 
 def judge(run: Path, setup: Setup) -> dict[str, Any]:
     """Figures of the best policy of a run on the CPU with fine physics."""
-    saved = SavedRun(RunFolder(run))
+    saved = LoadedRun(RunFolder(run))
     plan = setup.plan
     task = make_eval_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
     policy = saved.load_policy(task, saved.run.checkpoint(), "cpu").policy

@@ -17,7 +17,7 @@ from machine import describe_machine, write_results
 from plots import can_plot
 from seeds import with_spread
 
-from st_rl.cli.support.training import seed_everything, use_tensor_cores
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.sim.tasks import TASKS, make_task, with_overrides

@@ -33,7 +33,7 @@ from plots import can_plot, start_plot
 from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
 from seeds import with_spread
 
-from st_rl.cli.support.loading import SavedRun
+from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder
 from st_rl.sim.tasks import make_task, with_overrides
 from st_rl.utils.files import load_checkpoint, save_checkpoint
@@ -138,7 +138,7 @@ def load(run: Path, device: str) -> tuple[Any, Any]:
     if run.name.startswith("student") and not (run / TEACHER_FILE).exists():
         teacher = RunFolder(run.with_name(run.name.replace("student", "rough"))).checkpoint()
         shutil.copyfile(teacher, run / TEACHER_FILE)
-    saved = SavedRun(RunFolder(run))
+    saved = LoadedRun(RunFolder(run))
     env = make_task(saved.source.name, 1, device, cfg=saved.env_config)
     policy = saved.load_policy(env, saved.run.checkpoint(), device).policy
     if saved.source.name == TASK:

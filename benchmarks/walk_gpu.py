@@ -21,7 +21,8 @@ from device_limits import device_limits
 from machine import describe_machine, write_results
 
 from st_rl.cli.support.task_source import find_source
-from st_rl.cli.support.training import make_judge, seed_everything
+from st_rl.cli.support.torch_setup import seed_everything
+from st_rl.cli.support.training import make_evaluator
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import make_task, with_overrides
 
@@ -61,7 +62,7 @@ def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
     config["policy"] |= {"actor_hidden_dims": options.hidden, "critic_hidden_dims": options.hidden}
     config["algorithm"]["mixed_precision"] = options.mixed_precision
     runner = OnPolicyRunner(env, config, log_dir=tempfile.mkdtemp(), device="cuda")
-    runner.evaluator = make_judge(source, task_config, "cuda")
+    runner.evaluator = make_evaluator(source, task_config, "cuda")
     return runner
 
 

@@ -8,7 +8,7 @@ import torch
 from workload import RecordedSteps, Stopwatch, Training, Workload, serve
 
 import st_rl
-from st_rl.cli.support.training import choose_update_threads
+from st_rl.cli.support.torch_setup import choose_update_threads
 from st_rl.env import VecEnv
 from st_rl.runners import build_runner
 from st_rl.sim.tasks import make_task

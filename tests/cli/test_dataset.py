@@ -79,14 +79,14 @@ class TestCollect:
     def test_the_policy_sees_what_it_saw_in_training(self, teacher, tmp_path):
         import torch
 
-        from st_rl.cli.support.loading import SavedRun
+        from st_rl.cli.support.loaded_run import LoadedRun
         from st_rl.cli.support.run_folder import RunFolder
 
         folder = tmp_path / "demos"
         options = ["--steps", "64", "--robots", "4", "--checkpoint", "last", "--format", "npz", "--output", str(folder)]
         assert main(["collect", str(teacher), *options]) == 0
         content = load(next(folder.rglob("traj_*.npz")))
-        saved = SavedRun(RunFolder(teacher))
+        saved = LoadedRun(RunFolder(teacher))
         env = saved.source.make(saved.env_config, 1, "cpu", 0)
         policy = saved.load_policy(env, teacher / "model_2.pt").policy
         expected = policy(torch.from_numpy(content["observations"])).detach().numpy()

@@ -8,7 +8,7 @@ import pytest
 
 from st_rl.cli import main
 from st_rl.cli.support.task_source import find_source
-from st_rl.cli.support.training import make_judge
+from st_rl.cli.support.training import make_evaluator
 from tests.env.managed import Managed
 
 ALGORITHM = {
@@ -80,7 +80,7 @@ def test_it_is_trained_as_mjlab_would(mjlab):
     assert training["algorithm"].items() <= ALGORITHM.items()
     assert len(training["algorithm"]) == len(ALGORITHM) - 2
     # Its episodes are too slow to be judged by.
-    assert make_judge(source, source.default_config, "cpu") is None
+    assert make_evaluator(source, source.default_config, "cpu") is None
 
 
 def test_the_command_line_trains_it(mjlab, tmp_path, capsys):

@@ -11,8 +11,8 @@ import torch
 
 from st_rl.cli import main
 from st_rl.cli.commands.sweep import trials
-from st_rl.cli.commands.sweep.judged_trial import JudgedTrial
-from st_rl.cli.commands.sweep.searched_setting import read_search
+from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
+from st_rl.cli.commands.sweep.search_parameter import read_search
 from st_rl.cli.commands.train import TrainOptions, read_training
 from st_rl.cli.support.command_line import UsageError
 from st_rl.cli.support.run_folder import find_run
@@ -50,15 +50,15 @@ def judged_by(monkeypatch):
     """Trials get the scores that a function of their number gives them; it may raise as well."""
 
     def replace(score):
-        def prepare(source, options, training, command_line):
+        def prepare_training(source, options, training, command_line):
             number = int(options.log_dir.name.removeprefix("trial_"))
             score(number)
             runner, run = original(source, options, training, command_line)
             runner.evaluator = lambda policy: score(number)
             return runner, run
 
-        original = trials.prepare
-        monkeypatch.setattr(trials, "prepare", prepare)
+        original = trials.prepare_training
+        monkeypatch.setattr(trials, "prepare_training", prepare_training)
 
     return replace
 
@@ -170,14 +170,14 @@ def test_a_sweep_in_which_everything_fails_ends_soon(tmp_path, capsys):
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_trial_starts_over(tmp_path, monkeypatch, capsys):
-    original = JudgedTrial.report
+    original = EvaluatedTrial.report
 
     def report(self, tracking_error, iteration):
         if self._trial.number == 1 and iteration == 1:
             signal.raise_signal(signal.SIGINT)
         original(self, tracking_error, iteration)
 
-    monkeypatch.setattr(JudgedTrial, "report", report)
+    monkeypatch.setattr(EvaluatedTrial, "report", report)
     assert sweep(tmp_path, 3, *SEARCH) == 130
     command = capsys.readouterr().out.splitlines()[-1].strip()
     assert [trial["state"] for trial in results(tmp_path)["trials"]] == ["complete", "interrupted", "waiting"]

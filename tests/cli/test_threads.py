@@ -9,7 +9,7 @@ import torch
 from st_rl import engine
 from st_rl.cli import main
 from st_rl.cli.support import system_info as environment_facts
-from st_rl.cli.support.training import choose_update_threads
+from st_rl.cli.support.torch_setup import choose_update_threads
 
 ENV = SimpleNamespace(num_envs=256, num_obs=8)
 

@@ -51,13 +51,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(CollectOptions, arguments, "collect", __doc__ or "")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    from st_rl.cli.support.loading import SavedRun
-    from st_rl.cli.support.training import check_device, seed_everything
+    from st_rl.cli.support.loaded_run import LoadedRun
+    from st_rl.cli.support.torch_setup import check_device, seed_everything
     from st_rl.runners import DemonstrationSaver
 
     check_device(options.device)
     seed_everything(options.seed)
-    saved = SavedRun(run)
+    saved = LoadedRun(run)
     robots = options.robots or int(saved.settings["num_envs"])
     env = saved.source.make(saved.env_config, robots, options.device, options.seed)
     loaded = saved.load_policy(env, checkpoint, options.device)
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def collect(saver: Any, config: Any) -> int:
     """Let a saver do its work with a bar, stop gently when asked to; returns the exit code."""
-    from st_rl.cli.support.interruption import GracefulShutdown
+    from st_rl.cli.support.graceful_shutdown import GracefulShutdown
     from st_rl.cli.support.progress import ProgressBar
 
     begin = time.perf_counter()

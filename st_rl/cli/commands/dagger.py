@@ -58,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     import torch
 
     from st_rl.cli.commands.collect import collect
-    from st_rl.cli.support.loading import SavedRun
-    from st_rl.cli.support.training import check_device, seed_everything
+    from st_rl.cli.support.loaded_run import LoadedRun
+    from st_rl.cli.support.torch_setup import check_device, seed_everything
     from st_rl.runners import DaggerSaver
     from st_rl.utils.heartbeat import new_writer_id
 
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str]) -> int:
     seed_everything(seed)
     # The networks are small, and one thread leaves the cores to physics and to the other processes.
     torch.set_num_threads(1)
-    student = SavedRun(RunFolder(options.student))
+    student = LoadedRun(RunFolder(options.student))
     robots = options.robots or int(student.settings["num_envs"])
     env = student.source.make(student.env_config, robots, options.device, seed)
-    teacher = SavedRun(teacher_run)
+    teacher = LoadedRun(teacher_run)
     policy, normalizer, sees_critic_obs = load_teacher_for(env, teacher, checkpoint, student, options.device)
     config = student.training.to_dict()
     algorithm = config["algorithm"]

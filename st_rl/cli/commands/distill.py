@@ -21,7 +21,7 @@ from st_rl.cli.support.run_folder import (
     make_writable,
     new_run_folder,
 )
-from st_rl.cli.support.train_config import PolicyConfig, TrainingConfig
+from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
 
 Schedule = Literal["linear", "exp", "tanh"]
 _PRIVILEGED = "privileged_actor"
@@ -108,10 +108,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     if len(names) < 2:
         raise UsageError("who teaches what? st-rl distill TEACHER TASK ..., with the teacher's run and the task")
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.task_source import find_source
 
-    source, teacher = find_source(names[1]), SavedRun(find_run(names[0]))
+    source, teacher = find_source(names[1]), LoadedRun(find_run(names[0]))
     defaults = TrainingConfig.from_dict(source.training)
     options: DistillOptions[Any] = parse_options(
         DistillOptions[type(source.default_config)],

@@ -13,7 +13,7 @@ from st_rl.cli.support.command_line import UsageError, parse_options
 from st_rl.cli.support.run_folder import find_run, writable_file
 
 if TYPE_CHECKING:
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
 
 EVAL_FILE = "eval.json"
 COLUMNS = {"training physics": False, "fine physics": True}
@@ -57,10 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     target = writable_file(options.output or run.file(EVAL_FILE))
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.utils.files import write_json
 
-    result = evaluate_run(SavedRun(run), checkpoint, options)
+    result = evaluate_run(LoadedRun(run), checkpoint, options)
     result["command_line"] = f"st-rl eval {shlex.join(arguments)}"
     write_json(target, without_nan(result))
     show_table(result)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def evaluate_run(saved: SavedRun, checkpoint: Path, options: EvalOptions) -> dict[str, Any]:
+def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict[str, Any]:
     """All figures of a checkpoint, ready for JSON."""
     from st_rl.cli.support.task_source import BuiltInTask
     from st_rl.sim.evaluation.evaluator import (

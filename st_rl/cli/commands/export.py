@@ -13,7 +13,7 @@ from st_rl.cli.support.command_line import parse_options
 from st_rl.cli.support.run_folder import find_run, writable_file
 
 if TYPE_CHECKING:
-    from st_rl.cli.support.loading import LoadedPolicy, SavedRun
+    from st_rl.cli.support.loaded_run import LoadedPolicy, LoadedRun
 
 POLICY_FILE = "policy.onnx"
 EXPORT_FILE = "policy.json"
@@ -38,11 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     target = writable_file(options.output or run.file(POLICY_FILE))
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.export import export_onnx
     from st_rl.utils.files import write_json
 
-    saved = SavedRun(run)
+    saved = LoadedRun(run)
     env = _make_env(saved)
     loaded = saved.load_policy(env, checkpoint)
     metadata = describe_policy(saved, env, loaded)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _make_env(saved: SavedRun) -> Any:
+def _make_env(saved: LoadedRun) -> Any:
     """A few robots as in an evaluation."""
     from st_rl.cli.support.task_source import BuiltInTask
     from st_rl.sim.evaluation.evaluator import make_eval_task
@@ -89,7 +89,7 @@ def _record(env: Any, policy: Any) -> Any:
     return torch.cat(seen)
 
 
-def describe_policy(saved: SavedRun, env: Any, loaded: LoadedPolicy) -> dict[str, Any]:
+def describe_policy(saved: LoadedRun, env: Any, loaded: LoadedPolicy) -> dict[str, Any]:
     """What a controller must know to use the file."""
     from st_rl import __version__
 

@@ -15,7 +15,7 @@ from st_rl.cli.support.run_folder import RunFolder, find_run, make_writable
 from st_rl.sim.evaluation.screen import has_screen
 
 if TYPE_CHECKING:
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
 
 VIDEO_FILE = "play.mp4"
 GIF_FILE = "play.gif"
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--seconds must be above 0, got {options.seconds:g}")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.task_source import BuiltInTask
 
-    saved = SavedRun(run)
+    saved = LoadedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         make_writable(run.path, "copy the run to a folder of yours")
         return _play_rendered(saved, checkpoint, options)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     return _write_video(saved, checkpoint, options, f"st-rl play {shlex.join(arguments)}")
 
 
-def make_recorder(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> Any:
+def make_recorder(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> Any:
     """One robot under the policy, with the commands that it is shown with."""
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
     from st_rl.sim.evaluation.recording import Recorder, Scene, command_script
@@ -80,7 +80,7 @@ def make_recorder(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> An
     return Recorder(task, policy, script)
 
 
-def _write_video(saved: SavedRun, checkpoint: Path, options: PlayOptions, command: str) -> int:
+def _write_video(saved: LoadedRun, checkpoint: Path, options: PlayOptions, command: str) -> int:
     """Record the robot into the run folder."""
     from st_rl.sim.evaluation.rendering import prepare_rendering
     from st_rl.sim.evaluation.video import require_ffmpeg
@@ -115,7 +115,7 @@ def _write_gif(run: RunFolder, options: PlayOptions) -> None:
     print(run.file(GIF_FILE))
 
 
-def _open_viewer(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int:
+def _open_viewer(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
     """Show the robot in MuJoCo's viewer, in real time, until its window is closed."""
     from st_rl.sim.require import require_mujoco
 
@@ -158,7 +158,7 @@ def _open_viewer(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int
             return 0
 
 
-def _play_rendered(saved: SavedRun, checkpoint: Path, options: PlayOptions) -> int:
+def _play_rendered(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
     """Write a video of what an environment of gymnasium or mjlab renders."""
     import torch
 

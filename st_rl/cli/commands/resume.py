@@ -35,18 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     make_writable(run.path, "copy the run to a folder of yours")
-    from st_rl.cli.support.loading import SavedRun
-    from st_rl.cli.support.training import (
-        check_device,
-        learn,
-        make_judge,
-        seed_everything,
-        set_threads,
-        use_tensor_cores,
-        write_settings,
-    )
+    from st_rl.cli.support.loaded_run import LoadedRun
+    from st_rl.cli.support.torch_setup import check_device, seed_everything, set_threads, use_tensor_cores
+    from st_rl.cli.support.training import learn, make_evaluator, write_settings
 
-    saved = SavedRun(run)
+    saved = LoadedRun(run)
     settings = saved.settings
     device = options.device or str(settings["device"])
     check_device(device)
@@ -58,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     seed_everything(int(settings["seed"]))
     env = saved.source.make(saved.env_config, int(settings["num_envs"]), device, int(settings["seed"]))
     runner = saved.make_runner(env, device, run.path)
-    runner.evaluator = make_judge(saved.source, saved.env_config, device)
+    runner.evaluator = make_evaluator(saved.source, saved.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration
     left = options.iterations if options.iterations is not None else int(settings["iterations"]) - done

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options, wrapped
 from st_rl.cli.support.run_folder import RUNS, RunFolder, make_writable, new_run_folder
-from st_rl.cli.support.train_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
+from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 
 EnvConfig = TypeVar("EnvConfig")
 
@@ -112,25 +112,24 @@ def train(source: Any, options: TrainOptions[Any], training: TrainingConfig, com
     """Build the task and the runner, keep what a repetition needs, and learn."""
     from st_rl.cli.support.training import learn
 
-    runner, run = prepare(source, options, training, command_line)
+    runner, run = prepare_training(source, options, training, command_line)
     print(f"Training {source.name} with {runner.env.num_envs} robots; the run is in {run.path}")
     return learn(runner, training.runner.max_iterations, options.minutes, run, spread_episodes=True)
 
 
-def prepare(
+def prepare_training(
     source: Any, options: TrainOptions[Any], training: TrainingConfig, command_line: str
 ) -> tuple[Any, RunFolder]:
     """A runner that can begin to learn, and its run folder with what a repetition needs."""
     from st_rl.cli.support.system_info import git_state, machine, versions
-    from st_rl.cli.support.training import (
+    from st_rl.cli.support.torch_setup import (
         check_device,
         choose_update_threads,
-        make_judge,
         seed_everything,
         set_threads,
         use_tensor_cores,
-        write_settings,
     )
+    from st_rl.cli.support.training import make_evaluator, write_settings
     from st_rl.runners import build_runner
 
     if training.runner.max_iterations < 1:
@@ -152,7 +151,7 @@ def prepare(
         runner = build_runner(runner_class, env, config, log_dir=folder, device=options.device)
     except TypeError as error:  # an algorithm that cannot train such a policy; it says which one it can
         raise CommandError(str(error)) from error
-    runner.evaluator = make_judge(source, options.env, options.device)
+    runner.evaluator = make_evaluator(source, options.env, options.device)
     settings = {
         "task": source.name,
         "task_config": dataclasses.asdict(options.env),

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from st_rl.cli.commands.motion.reading import ReadingOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
 
 
 @dataclass
-class ConvertOptions(ReadingOptions):
+class ConvertOptions(ClipOptions):
     """Options of `st-rl motion convert`."""
 
     motion: str

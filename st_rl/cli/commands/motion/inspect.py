@@ -8,12 +8,12 @@ from typing import Any
 
 import tyro
 
-from st_rl.cli.commands.motion.reading import ReadingOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import parse_options
 
 
 @dataclass
-class InspectOptions(ReadingOptions):
+class InspectOptions(ClipOptions):
     """Options of `st-rl motion inspect`."""
 
     motions: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -88,7 +88,7 @@ def _biped_gaits(options: MakeOptions) -> list[Any]:
 
 def _recordings(options: MakeOptions) -> list[Any]:
     """Clips of a run's policy, one for each speed where it takes commands."""
-    from st_rl.cli.support.loading import SavedRun
+    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.run_folder import find_run
     from st_rl.cli.support.task_source import BuiltInTask
     from st_rl.datasets.biped_gaits import BIPED_GAITS
@@ -102,7 +102,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
         raise UsageError(
             f"'{options.what}' is no gait ({', '.join((*GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
         ) from error
-    saved = SavedRun(run)
+    saved = LoadedRun(run)
     if not isinstance(saved.source, BuiltInTask):
         raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from st_rl.cli.commands.motion.reading import ReadingOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
 
 
 @dataclass
-class ViewOptions(ReadingOptions):
+class ViewOptions(ClipOptions):
     """Options of `st-rl motion view`."""
 
     motion: str

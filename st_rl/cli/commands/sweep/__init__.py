@@ -11,7 +11,7 @@ from typing import Any
 from st_rl.cli.commands.train import read_training, split_task
 from st_rl.cli.support.command_line import UsageError, parse_options, without
 from st_rl.cli.support.run_folder import RUN_FILE, RUNS, make_writable, new_run_folder
-from st_rl.cli.support.train_config import TrainingConfig
+from st_rl.cli.support.training_config import TrainingConfig
 
 STUDY_FILE = "study.log"
 
@@ -64,9 +64,9 @@ def sweep(source: Any, options: Any, arguments: Sequence[str]) -> int:
     """Refuse what cannot work, open the study, run its trials."""
     _require_optuna()
     from st_rl.cli.commands.sweep.results import Sweep
-    from st_rl.cli.commands.sweep.searched_setting import read_search
+    from st_rl.cli.commands.sweep.search_parameter import read_search
     from st_rl.cli.commands.sweep.trials import run_trials
-    from st_rl.cli.support.training import check_device
+    from st_rl.cli.support.torch_setup import check_device
 
     if not source.has_evaluator:
         raise UsageError(f"st-rl sweep compares policies without noise, and {source.name} has no judge for that")

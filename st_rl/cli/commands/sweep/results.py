@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from st_rl.cli.commands.sweep.searched_setting import SearchedSetting, as_text
+from st_rl.cli.commands.sweep.search_parameter import SearchParameter, as_text
 from st_rl.cli.support.command_line import CommandError, without
 from st_rl.cli.support.run_folder import SWEEP_FILE
-from st_rl.cli.support.train_config import TrainingConfig
+from st_rl.cli.support.training_config import TrainingConfig
 
 _SHOWN_TRIALS = 10
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
@@ -26,7 +26,7 @@ class Sweep:
     """Optuna's."""
     folder: Path
     source: Any
-    searched: Sequence[SearchedSetting]
+    searched: Sequence[SearchParameter]
     fixed: Sequence[str]
     """Arguments of `st-rl train` that all trials have in common."""
     num_trials: int

@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from st_rl.cli.commands.sweep.judged_trial import JudgedTrial
+from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
 from st_rl.cli.commands.sweep.results import Sweep, show_results, trial_line, write_results
-from st_rl.cli.commands.train import prepare, read_training
+from st_rl.cli.commands.train import prepare_training, read_training
 from st_rl.cli.support.command_line import CommandError, one_line
-from st_rl.cli.support.interruption import GracefulShutdown
+from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.training import time_limit
 
 # How often a trial is judged, unless its snapshots are rarer or more frequent by themselves.
@@ -95,8 +95,8 @@ def _train(sweep: Sweep, trial: Any) -> float:
     # What the last training left makes room.
     gc.collect()
     with _only_a_bar(f"trial {trial.number}", sweep.iterations) as show_iteration:
-        runner, _ = prepare(sweep.source, options, training, shlex.join(["st-rl", "train", name, *arguments]))
-        judged = JudgedTrial(trial, runner.evaluator, show_iteration)
+        runner, _ = prepare_training(sweep.source, options, training, shlex.join(["st-rl", "train", name, *arguments]))
+        judged = EvaluatedTrial(trial, runner.evaluator, show_iteration)
         runner.evaluator = judged.judge
         runner.init_writter(False)
         interruption = GracefulShutdown(runner.request_stop)

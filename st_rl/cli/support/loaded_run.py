@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
 from st_rl.cli.support.task_source import TaskSource, find_source, is_foreign
-from st_rl.cli.support.train_config import TrainingConfig
+from st_rl.cli.support.training_config import TrainingConfig
 
 
 class LoadedPolicy(NamedTuple):
@@ -35,7 +35,7 @@ def _find_source_of(run: RunFolder, task: str) -> TaskSource:
         ) from error
 
 
-class SavedRun:
+class LoadedRun:
     """A run as its folder describes it."""
 
     def __init__(self, run: RunFolder):

@@ -9,7 +9,7 @@ from typing import Any
 from st_rl.cli.support.command_line import CommandError
 
 
-class JudgedTrial:
+class EvaluatedTrial:
     """Reports to Optuna what the judge of the best snapshot finds, in the place of figures with exploration noise.
 
     The judge speaks at every snapshot and is heard in the next iteration. `on_iteration` is called with the number of

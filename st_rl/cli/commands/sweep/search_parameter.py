@@ -15,7 +15,7 @@ _LOGARITHMIC_FROM = 10.0
 _FORMS = "--search takes NAME LOW HIGH, or NAME A,B,C; for example --search algorithm.learning-rate 1e-4 1e-2"
 
 
-class SearchedSetting(NamedTuple):
+class SearchParameter(NamedTuple):
     """A setting with the values that it may take."""
 
     name: str
@@ -57,7 +57,7 @@ def as_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def read_search(words: Sequence[str], options: Any, command: str) -> SearchedSetting:
+def read_search(words: Sequence[str], options: Any, command: str) -> SearchParameter:
     """The setting that `--search` names; UsageError for one that is not there and for values that it cannot take."""
     from optuna.distributions import CategoricalDistribution
 
@@ -72,13 +72,13 @@ def read_search(words: Sequence[str], options: Any, command: str) -> SearchedSet
     # The number of robots is the task's unless the command says another.
     default = values.get("env.num-envs") if name == "num-envs" and values[name] is None else values[name]
     if len(words) == 3:
-        return SearchedSetting(name, _range(name, words[1], words[2], default), default)
+        return SearchParameter(name, _range(name, words[1], words[2], default), default)
     choices = [" ".join(choice.split()) for choice in words[1].split(",")]
     if len(set(choices)) < max(len(choices), 2) or not all(choices):
         raise UsageError(f"--search {name}: give two or more different choices, separated by commas; got '{words[1]}'")
     if isinstance(default, bool) and not set(choices) <= {"true", "false"}:
         raise UsageError(f"--search {name} is a matter of yes or no: true,false; got '{words[1]}'")
-    return SearchedSetting(name, CategoricalDistribution(choices), default)
+    return SearchParameter(name, CategoricalDistribution(choices), default)
 
 
 def _range(name: str, low_text: str, high_text: str, default: Any) -> Any:

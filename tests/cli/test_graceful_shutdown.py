@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from st_rl.cli.support.interruption import GracefulShutdown
+from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 
 
 @pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

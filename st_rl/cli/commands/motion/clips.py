@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(kw_only=True)
-class ReadingOptions:
+class ClipOptions:
     """How motion files are read."""
 
     robot: str | None = None
