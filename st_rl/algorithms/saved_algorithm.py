@@ -91,8 +91,8 @@ class SavedAlgorithm:
 
     def rollout_state(self) -> dict[str, Any]:
         """What the next rollout continues from beside the environment: the memories of the running episodes."""
-        return {"memory": self.actor_critic.memory_state()}
+        return {"memory": self.actor_critic.hidden_state_dict()}
 
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
         """Continue the episodes of which `rollout_state` told."""
-        self.actor_critic.load_memory_state(state["memory"])
+        self.actor_critic.load_hidden_state_dict(state["memory"])

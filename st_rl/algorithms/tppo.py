@@ -309,7 +309,7 @@ class TPPO(PPO):
     def rollout_state(self) -> dict[str, Any]:
         """What the next rollout continues from: memories, drivers, and the steps that a rolling storage retains."""
         return super().rollout_state() | {
-            "teacher_memory": self.teacher_actor_critic.memory_state(),
+            "teacher_memory": self.teacher_actor_critic.hidden_state_dict(),
             "use_teacher_act_mask": self.use_teacher_act_mask,
             "storage": self.storage.state_dict() if self.storage.buffer_dilation_ratio > 1 else None,
         }
@@ -317,7 +317,7 @@ class TPPO(PPO):
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
         """Continue the episodes of which `rollout_state` told."""
         super().load_rollout_state(state)
-        self.teacher_actor_critic.load_memory_state(state.get("teacher_memory") or {})
+        self.teacher_actor_critic.load_hidden_state_dict(state.get("teacher_memory") or {})
         mask = state.get("use_teacher_act_mask")
         self.use_teacher_act_mask = None if mask is None else mask.to(self.device, copy=True)
         if state.get("storage") is not None and self.storage.buffer_dilation_ratio > 1:

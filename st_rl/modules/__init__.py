@@ -27,6 +27,7 @@ from st_rl.modules.encoder_actor_critic import (
 )
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
+from st_rl.modules.policy import Policy
 from st_rl.modules.rnd import RandomNetworkDistillation
 from st_rl.modules.state_adaptor import (
     AdaptorActorHiddenState,
@@ -73,6 +74,7 @@ __all__ = [
     "MlpModel",
     "Normalize",
     "Normalizer",
+    "Policy",
     "PrivilegeEstimatorMixin",
     "PrivilegeStateAc",
     "PrivilegeStateAcRecurrent",

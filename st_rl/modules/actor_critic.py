@@ -336,14 +336,14 @@ class ActorCritic(nn.Module):
         for memory in self._memories().values():
             memory.settle()
 
-    def memory_state(self) -> dict[str, list[Tensor]]:
+    def hidden_state_dict(self) -> dict[str, list[Tensor]]:
         """The state of every memory as plain lists of tensors, for a checkpoint; those without a state are left out."""
         return {
             name: memory.state_leaves() for name, memory in self._memories().items() if memory.hidden_states is not None
         }
 
-    def load_memory_state(self, state: Mapping[str, Sequence[Tensor]]) -> None:
-        """Continue from what `memory_state` gave."""
+    def load_hidden_state_dict(self, state: Mapping[str, Sequence[Tensor]]) -> None:
+        """Continue from what `hidden_state_dict` gave."""
         for name, memory in self._memories().items():
             memory.load_state_leaves(state.get(name))
 

@@ -52,11 +52,11 @@ class Memory(nn.Module):
         """The state where the input is, and in a form that autograd takes; ValueError when it is of other robots."""
         if self.hidden_states is None:
             return None
-        num_robots = _leaves(self.hidden_states)[0].shape[1]
-        if num_robots != input.shape[0]:
+        num_envs = _leaves(self.hidden_states)[0].shape[1]
+        if num_envs != input.shape[0]:
             raise ValueError(
-                f"the memory holds the past of {num_robots} robots, the observation is of {input.shape[0]}; "
-                "call clear_hidden_states() on the policy before it acts for others"
+                f"the hidden states are of {num_envs} environments, the observations of {input.shape[0]}; "
+                "call clear_hidden_states() on the policy first"
             )
         return _map_state(self.hidden_states, lambda leaf: _ordinary(leaf.to(input.device)))
 

@@ -184,7 +184,9 @@ class OnPolicyRunner(SavedTraining):
         if self._observations is not None and self._continue_from_observations:
             self._continue_from_observations = False
         else:
-            if any(leaf.shape[1] != self.env.num_envs for leaves in policy.memory_state().values() for leaf in leaves):
+            if any(
+                leaf.shape[1] != self.env.num_envs for leaves in policy.hidden_state_dict().values() for leaf in leaves
+            ):
                 # Since the last call the policy has been used elsewhere, with another number of robots.
                 policy.clear_hidden_states()
             obs, critic_obs, _ = self._observe()

@@ -102,10 +102,10 @@ def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_t
     torch.manual_seed(1)
     sizes = {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_hidden_size": 5, "rnn_num_layers": 2}
     policy = ActorCriticRecurrent(7, 9, 3, rnn_type=rnn_type, **sizes)
-    before = policy.memory_state()
+    before = policy.hidden_state_dict()
     _, normalizer = make_policy()
     export_onnx(policy, normalizer, tmp_path / "policy.onnx", recorded=torch.randn(30, 7))
-    assert policy.memory_state() == before == {}
+    assert policy.hidden_state_dict() == before == {}
     session = runtime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
     assert names == ["obs", "memory_a_hidden", *(["memory_a_cell"] if rnn_type == "lstm" else [])]

@@ -267,8 +267,8 @@ def test_memory_members_exist_and_do_nothing():
     policy.reset()
     policy.reset(torch.tensor([1, 0]))
     assert policy.get_hidden_states() is None
-    assert policy.memory_state() == {}
-    policy.load_memory_state({})
+    assert policy.hidden_state_dict() == {}
+    policy.load_hidden_state_dict({})
     policy.clear_hidden_states()
 
 

@@ -180,10 +180,10 @@ def test_the_state_keeps_no_graph():
         assert not leaf.requires_grad
 
 
-def test_a_memory_of_other_robots_is_refused_with_the_remedy():
+def test_rejects_another_number_of_environments_with_hint():
     policy = make("gru")
     policy.act(torch.randn(4, OBS))
-    with pytest.raises(ValueError, match=r"4 robots.*of 3.*clear_hidden_states\(\)"):
+    with pytest.raises(ValueError, match=r"4 environments.*of 3.*clear_hidden_states\(\)"):
         policy.act_inference(torch.randn(3, OBS))
     policy.clear_hidden_states()
     assert policy.act_inference(torch.randn(3, OBS)).shape == (3, A)
@@ -318,22 +318,22 @@ def test_a_state_from_an_inference_mode_rollout_serves_autograd_afterwards():
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_memory_state_survives_saving(rnn_type, tmp_path):
+def test_hidden_states_survive_saving(rnn_type, tmp_path):
     policy, twin = make(rnn_type), make(rnn_type)
     twin.load_state_dict(policy.state_dict())
     with torch.inference_mode():
         policy.act(torch.randn(5, OBS))
         policy.evaluate(torch.randn(5, OC))
-    state = {name: [leaf.clone() for leaf in tensors] for name, tensors in policy.memory_state().items()}
+    state = {name: [leaf.clone() for leaf in tensors] for name, tensors in policy.hidden_state_dict().items()}
     torch.save(state, tmp_path / "state.pt")
-    twin.load_memory_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    twin.load_hidden_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     obs, critic_obs = torch.randn(5, OBS), torch.randn(5, OC)
     assert torch.equal(policy.act_inference(obs), twin.act_inference(obs))
     assert torch.equal(policy.evaluate(critic_obs), twin.evaluate(critic_obs))
-    twin.load_memory_state({})
+    twin.load_hidden_state_dict({})
     assert twin.get_hidden_states() == ActorCriticHiddenState(None, None)
     policy.clear_hidden_states()
-    assert policy.memory_state() == {}
+    assert policy.hidden_state_dict() == {}
 
 
 def test_a_policy_in_use_can_be_copied_and_pickled():

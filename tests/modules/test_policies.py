@@ -268,10 +268,10 @@ class TestMemory:
         for row in obs:
             policy.act(row)
             stepped.append(policy.action_mean)
-        before = policy.memory_state()
+        before = policy.hidden_state_dict()
         policy.act(obs, masks=torch.ones(self.STEPS, self.ROBOTS, dtype=torch.bool))
         torch.testing.assert_close(policy.action_mean, torch.stack(stepped), rtol=1e-4, atol=1e-5)
-        assert all(torch.equal(a, b) for key in before for a, b in zip(before[key], policy.memory_state()[key]))
+        assert all(torch.equal(a, b) for key in before for a, b in zip(before[key], policy.hidden_state_dict()[key]))
 
     def test_hidden_states_have_the_documented_layout(self, name, options):
         for rnn_type in ("gru", "lstm"):
@@ -299,11 +299,11 @@ class TestMemory:
         obs, critic_obs = observations(self.ROBOTS)
         policy.act(obs)
         policy.evaluate(critic_obs)
-        before = policy.memory_state()
+        before = policy.hidden_state_dict()
         policy.reset(torch.tensor([0, 0, 1, 0, 1]).to(dtype))
         memories = {key for key, module in policy.named_modules() if isinstance(module, Memory)}
         assert set(before) == memories
-        for key, leaves in policy.memory_state().items():
+        for key, leaves in policy.hidden_state_dict().items():
             for leaf, old in zip(leaves, before[key]):
                 assert bool((leaf[:, [2, 4]] == 0).all()), key
                 assert torch.equal(leaf[:, [0, 1, 3]], old[:, [0, 1, 3]]), key

@@ -149,7 +149,7 @@ def test_without_an_environment_state_robots_start_new_episodes_and_the_rest_goe
     # Episodes of robots that start anew must not inherit what others had earned.
     assert first._episodes.cur_episode_length.tolist() == [18.0] * 8
     assert second._episodes.cur_episode_length.tolist() == [0.0] * 8
-    assert second.alg.actor_critic.memory_state() == {}
+    assert second.alg.actor_critic.hidden_state_dict() == {}
     second.learn(1)
 
 

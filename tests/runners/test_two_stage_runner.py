@@ -144,7 +144,7 @@ class TestHandOver:
         memories = []
         act = runner.alg.act
         runner.alg.act = lambda *args: (
-            memories.append(copy.deepcopy(runner.alg.actor_critic.memory_state())) or act(*args)
+            memories.append(copy.deepcopy(runner.alg.actor_critic.hidden_state_dict())) or act(*args)
         )
         shown = env.get_observations()[0].clone()
         runner.learn(2)
