@@ -30,7 +30,7 @@ from plots import start_plot
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner
-from st_rl.sim.evaluation.evaluator import random_numbers_kept
+from st_rl.sim.evaluation.evaluator import preserve_rng_state
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 
 TASK = "quadruped-walk"
@@ -93,7 +93,7 @@ class ReturnMeter:
         self._network = copy.deepcopy(runner.alg.actor_critic).eval()
         self._normalizer = copy.deepcopy(runner.alg.obs_normalizer).eval()
         cfg = with_overrides(cfg, {"episode_length_s": options.seconds + 1.0})
-        with random_numbers_kept(options.device):
+        with preserve_rng_state(options.device):
             torch.manual_seed(HELD_OUT_SEED)
             self._env = make_task(TASK, options.judged, options.device, HELD_OUT_SEED, cfg=cfg)
         self._start = self._env.state_dict()
@@ -119,7 +119,7 @@ class ReturnMeter:
         """Return and falls of the policy as it is now."""
         self._network.load_state_dict(self._runner.alg.actor_critic.state_dict())
         self._normalizer.load_state_dict(self._runner.alg.obs_normalizer.state_dict())
-        with random_numbers_kept(self._env.device):
+        with preserve_rng_state(self._env.device):
             torch.manual_seed(HELD_OUT_SEED)
             self._env.load_state_dict(self._start)
             self._network.clear_hidden_states()

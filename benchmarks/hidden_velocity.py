@@ -32,8 +32,8 @@ from st_rl.env import VecEnv
 from st_rl.modules import policy_classes
 from st_rl.modules.misaligned import load_misaligned_normalizer
 from st_rl.runners import OnPolicyRunner
+from st_rl.sim.evaluation.command_grid import EvaluationCfg, command_grid, command_ranges
 from st_rl.sim.evaluation.evaluator import evaluate_walk, make_eval_task
-from st_rl.sim.evaluation.plan import EvaluationPlan, command_grid, plan_ranges
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.segments import get_obs_slice, get_subobs_size, segment_slices
 
@@ -193,7 +193,7 @@ def watch(
     after the first second in which the robot had not fallen, and which robot `(S,)` it was.
     """
     env.reset()
-    env.hold_commands(command_grid(plan_ranges(EvaluationPlan(), env.cfg.commands), env.num_envs).to(env.device))
+    env.hold_commands(command_grid(command_ranges(EvaluationCfg(), env.cfg.commands), env.num_envs).to(env.device))
     obs, extras = env.get_observations()
     critic_obs = extras["observations"]["critic"]
     upright = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
@@ -255,7 +255,7 @@ def correlation(first: Tensor, second: Tensor) -> Tensor:
 
 def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
     """How well an undisturbed robot follows commands, with fine physics."""
-    plan = EvaluationPlan(robots=settings.judged, seconds=settings.seconds, push_speed=0.0)
+    plan = EvaluationCfg(robots=settings.judged, seconds=settings.seconds, push_speed=0.0)
     env = make_eval_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
     figures, _ = evaluate_walk(env, JudgedPolicy(runner, env, blank), plan)
     return {name: figures[name] for name in TRACKING}

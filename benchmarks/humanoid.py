@@ -33,7 +33,7 @@ from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
-from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
+from st_rl.sim.evaluation.evaluator import EvaluationCfg, evaluate_walk, make_eval_task
 from st_rl.sim.tasks import make_task
 
 RESULTS = Path(__file__).parent / "results"
@@ -131,7 +131,7 @@ def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[st
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     trained |= read_progress(run)
     policy, config = load(task, run, "cpu", checkpoint)
-    plan = EvaluationPlan(forward=FORWARD, sideways=(0.0, 0.0), turning=TASKS[task][1], push_speed=0.0)
+    plan = EvaluationCfg(forward=FORWARD, sideways=(0.0, 0.0), turning=TASKS[task][1], push_speed=0.0)
     env = make_eval_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
         walk, robots = evaluate_walk(env, policy, plan)

@@ -23,7 +23,7 @@ from machine import describe_machine, write_results
 
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
-from st_rl.sim.evaluation.evaluator import EvaluationPlan, evaluate_walk, make_eval_task
+from st_rl.sim.evaluation.evaluator import EvaluationCfg, evaluate_walk, make_eval_task
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -34,17 +34,17 @@ class Setup(NamedTuple):
     """How one robot is trained and judged."""
 
     task: str
-    plan: EvaluationPlan
+    plan: EvaluationCfg
     iterations: int
     options: tuple[str, ...] = ()
     """Further options of `st-rl train`."""
 
 
 SETUPS = {
-    "go1": Setup("quadruped-walk", EvaluationPlan(), 300),
+    "go1": Setup("quadruped-walk", EvaluationCfg(), 300),
     "g1": Setup(
         "humanoid-walk",
-        EvaluationPlan(forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(-0.5, 0.5)),
+        EvaluationCfg(forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(-0.5, 0.5)),
         800,
         # Feet of three capsules touch at six points each; wrists are held still like the rest of the arms.
         ("--env.physics.max-contacts", "20", "--env.posture-joints", "hip_roll|hip_yaw|waist|shoulder|elbow|wrist"),

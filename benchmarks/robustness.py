@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from st_rl.engine import Engine
-from st_rl.sim.evaluation.evaluator import random_numbers_kept
-from st_rl.sim.evaluation.plan import command_grid
+from st_rl.sim.evaluation.command_grid import command_grid
+from st_rl.sim.evaluation.evaluator import preserve_rng_state
 from st_rl.sim.tasks import make_task, with_overrides
 from st_rl.sim.terms.rewards import TRACKING_SCALE
 
@@ -75,7 +75,7 @@ def judge_walk(
     plan, condition = plan or Plan(), condition or Condition()
     judged = cfg.for_evaluation(fine)
     judged.episode_length_s = max(judged.episode_length_s, plan.seconds + 1.0)
-    with random_numbers_kept(device), torch.inference_mode():
+    with preserve_rng_state(device), torch.inference_mode():
         torch.manual_seed(HELD_OUT_SEED)
         env = make_task(task, plan.robots, device, HELD_OUT_SEED, cfg=with_overrides(judged, condition.task))
         return _Meter(env, policy, plan).measure(condition.push_speed)

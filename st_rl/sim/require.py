@@ -1,6 +1,12 @@
-"""The one place that imports MuJoCo, so that its absence is explained once."""
+"""Imports MuJoCo in one place, with one error where it is missing; names of its classes for annotations."""
 
 from types import ModuleType
+from typing import Any, TypeAlias
+
+# MuJoCo ships no type stubs: to a type checker its classes are Any.
+MjModel: TypeAlias = Any
+MjData: TypeAlias = Any
+MjSpec: TypeAlias = Any
 
 
 def require_mujoco() -> ModuleType:

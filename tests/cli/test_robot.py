@@ -7,7 +7,7 @@ import pytest
 
 from st_rl.cli import main
 from st_rl.cli.commands.robot import png
-from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
+from tests.sim.robots.foreign_robots import FIXED_ARM, torque_quadruped
 
 
 def test_built_in_quadruped_stands_and_is_described(capsys):

@@ -9,7 +9,7 @@ import torch
 
 from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.tasks import make_task
-from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
+from tests.sim.robots.foreign_robots import FIXED_ARM, torque_quadruped
 
 N = 4
 QUIET = {

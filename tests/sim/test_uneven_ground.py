@@ -5,7 +5,7 @@ import torch
 
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.terrain.uneven_ground import hip_offsets, next_levels
-from tests.sim.foreign_robots import torque_quadruped
+from tests.sim.robots.foreign_robots import torque_quadruped
 
 
 def test_the_base_stands_between_its_hips(tmp_path):

@@ -72,16 +72,16 @@ def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> di
     """All figures of a checkpoint, ready for JSON."""
     from st_rl.cli.support.task_source import BuiltInTask
     from st_rl.sim.evaluation.evaluator import (
-        EPISODE_ROWS,
-        WALK_ROWS,
-        EvaluationPlan,
+        EPISODE_METRICS,
+        WALK_METRICS,
+        EvaluationCfg,
         evaluate_episodes,
         evaluate_walk,
         is_commanded,
         make_eval_task,
     )
 
-    plan = EvaluationPlan(
+    plan = EvaluationCfg(
         robots=options.robots,
         seconds=options.seconds,
         forward=options.forward,
@@ -92,7 +92,7 @@ def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> di
     )
     columns: dict[str, dict[str, Any]] = {}
     grid: dict[str, dict[str, Any]] = {}
-    rows, iteration = EPISODE_ROWS, 0
+    rows, iteration = EPISODE_METRICS, 0
     built_in = isinstance(saved.source, BuiltInTask)
     for name, fine in COLUMNS.items() if built_in else {"environment": False}.items():
         if fine and not options.fine:
@@ -104,7 +104,7 @@ def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> di
         loaded = saved.load_policy(env, checkpoint)
         iteration = loaded.iteration
         if is_commanded(env):
-            rows = WALK_ROWS
+            rows = WALK_METRICS
             columns[name], grid[name] = evaluate_walk(env, loaded.policy, plan)
         else:
             columns[name] = evaluate_episodes(env, loaded.policy)
@@ -113,7 +113,7 @@ def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> di
         "task": saved.source.name,
         "checkpoint": checkpoint.name,
         "iteration": iteration,
-        "description": _describe(plan, rows is WALK_ROWS, any(COLUMNS.get(name) for name in columns)),
+        "description": _describe(plan, rows is WALK_METRICS, any(COLUMNS.get(name) for name in columns)),
         "rows": shown,
         "columns": columns,
         "grid": grid,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.support.run_folder import RunFolder, find_run, make_writable
-from st_rl.sim.evaluation.screen import has_screen
+from st_rl.sim.evaluation.rendering import has_display
 
 if TYPE_CHECKING:
     from st_rl.cli.support.loaded_run import LoadedRun
@@ -32,7 +32,7 @@ class PlayOptions:
     """Length of the video."""
     command: tuple[float, float, float] | None = None
     """One command for the whole video: forward m/s, sideways m/s, turning rad/s; a tour of all directions when None."""
-    viewer: bool = field(default_factory=has_screen)
+    viewer: bool = field(default_factory=has_display)
     """Whether to open MuJoCo's viewer instead of writing a video; the default is to do so where there is a screen."""
     width: int = 640
     """Width of the video in pixels."""
@@ -69,14 +69,18 @@ def main(arguments: Sequence[str]) -> int:
 def make_recorder(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> Any:
     """One robot under the policy, with the commands that it is shown with."""
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
-    from st_rl.sim.evaluation.recording import Recorder, Scene, command_script
+    from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
 
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds, options.seed, fine=True)
     policy = saved.load_policy(task, checkpoint).policy
     if not is_commanded(task):
         return Recorder(task, policy)
     given = options.command
-    script = command_script(task.cfg.commands, options.seconds) if given is None else [Scene(options.seconds, given)]
+    script = (
+        make_command_schedule(task.cfg.commands, options.seconds)
+        if given is None
+        else [CommandSegment(options.seconds, given)]
+    )
     return Recorder(task, policy, script)
 
 

@@ -13,7 +13,7 @@ from st_rl.cli.support.command_line import parse_options
 
 if TYPE_CHECKING:
     from st_rl.sim.robots import Robot
-    from st_rl.sim.robots.standing import Standing
+    from st_rl.sim.robots.standing import StandingResult
 
 # Joints that sag further, and motors that need a larger share of their torque only to stand, are worth a word.
 _LARGE_SAG = 0.3
@@ -128,9 +128,9 @@ def _fall_names(robot: Robot) -> list[str]:
     return [model.geom(int(model.sensor_objid[sensors[address]])).name for address in robot.fall_sensors]
 
 
-def _stand(robot: Robot, options: RobotOptions) -> Standing | None:
+def _stand(robot: Robot, options: RobotOptions) -> StandingResult | None:
     """Let the robot stand, if it can be asked to."""
-    from st_rl.sim.robots.standing import stand
+    from st_rl.sim.robots.standing import simulate_standing
 
     gains = None
     if options.stiffness is not None and options.damping is not None:
@@ -138,10 +138,10 @@ def _stand(robot: Robot, options: RobotOptions) -> Standing | None:
     can_be_held = robot.actuation == "position" or gains is not None
     if options.seconds <= 0 or robot.free_joint is None or not robot.feet or not can_be_held:
         return None
-    return stand(robot, options.seconds, gains)
+    return simulate_standing(robot, options.seconds, gains)
 
 
-def _outcome(robot: Robot, standing: Standing, seconds: float) -> str:
+def _outcome(robot: Robot, standing: StandingResult, seconds: float) -> str:
     """One line on how the robot stood."""
     worst = int(abs(standing.sag).argmax())
     sag = f"{robot.joint_names[worst]} sags most, by {standing.sag[worst]:+.2f} rad"
@@ -154,7 +154,7 @@ def _outcome(robot: Robot, standing: Standing, seconds: float) -> str:
     )
 
 
-def _notes(robot: Robot, standing: Standing | None, options: RobotOptions) -> Iterator[str]:
+def _notes(robot: Robot, standing: StandingResult | None, options: RobotOptions) -> Iterator[str]:
     """What may surprise somebody who trains this robot."""
     if robot.actuation == "position" and (options.stiffness, options.damping) != (None, None):
         yield "it has servos of its own: --stiffness and --damping are for torque motors, and were not used"

@@ -24,12 +24,12 @@ def make_evaluator(source: TaskSource, config: Any, device: str) -> Any:
     """
     if not source.has_evaluator:
         return None
-    from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationPlan, make_eval_task, random_numbers_kept
+    from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, make_eval_task, preserve_rng_state
 
     robots, seconds = JUDGED_WALK["cuda" if device.startswith("cuda") else "cpu"]
-    plan = EvaluationPlan(robots=robots, seconds=seconds, push_speed=0.0)
+    plan = EvaluationCfg(robots=robots, seconds=seconds, push_speed=0.0)
     # A task on a GPU seeds the generator that the training draws from.
-    with random_numbers_kept(device):
+    with preserve_rng_state(device):
         if isinstance(source, BuiltInTask):
             env = make_eval_task(source.name, config, plan.robots, plan.seconds, plan.seed, False, device)
         else:

@@ -10,7 +10,7 @@ from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_table import MotionTable
 from st_rl.datasets.processing import reorder_joints, resample
-from st_rl.sim.motions import model_rows
+from st_rl.sim.motions.clips import clip_to_qpos_qvel
 from st_rl.sim.robots import Robot
 from st_rl.utils.config import unknown_name_message
 
@@ -63,7 +63,7 @@ class MotionReference:
         self._split = [robot.model.nq, robot.model.nv]
         states = []
         for clip in self.clips:
-            qpos, qvel = model_rows(robot, clip)
+            qpos, qvel = clip_to_qpos_qvel(robot, clip)
             # Wherever a clip has got to, robots start at home.
             qpos[:, base.qpos : base.qpos + 2] = robot.default_qpos[base.qpos : base.qpos + 2]
             states.append(torch.from_numpy(np.concatenate([qpos, qvel], axis=1))[:-1])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, evaluation_commands
 from st_rl.sim.evaluation.gait_metrics import (
     diagonal_alternation,
     diagonal_pairs,
@@ -22,12 +23,19 @@ from st_rl.sim.evaluation.gait_metrics import (
     side_pairs,
     step_asymmetry,
 )
-from st_rl.sim.evaluation.plan import AXES, EvaluationPlan, commands_for
-from st_rl.sim.evaluation.walker import Policy, Repeatable, Walk, Walker, has_course, identity, memory_of
+from st_rl.sim.evaluation.rollout import (
+    EvaluationRollout,
+    Policy,
+    RolloutRecord,
+    StepWrapper,
+    has_course,
+    identity,
+    memory_of,
+)
 from st_rl.utils.log import logger
 
 # Figures of a walk, in the order of the table, with the words that explain them.
-WALK_ROWS = {
+WALK_METRICS = {
     "falls": "Falls",
     "success": "Get past everything in their way",
     "success_by_level": "The same on each level, from 0",
@@ -46,7 +54,7 @@ WALK_ROWS = {
     "push_survival": "Survive pushes",
     "diverged": "Unstable simulations",
 }
-EPISODE_ROWS = {
+EPISODE_METRICS = {
     "return_mean": "Return of an episode, mean",
     "return_std": "Return of an episode, deviation",
     "return_min": "Return of an episode, lowest",
@@ -60,14 +68,14 @@ def is_commanded(env: Any) -> bool:
     return callable(getattr(env, "hold_commands", None))
 
 
-def _counted(result: Walk, settle_s: float) -> Tensor:
+def _counted(result: RolloutRecord, settle_s: float) -> Tensor:
     """Which steps of which robots count, `(T, N)` bool: those after the beginning and before a fall."""
     counted = result.standing.clone()
     counted[: round(settle_s / result.period)] = False
     return counted
 
 
-def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
+def compute_tracking_metrics(result: RolloutRecord, settle_s: float) -> dict[str, Any]:
     """How well the robots of a walk followed their commands."""
     counted = _counted(result, settle_s)
     error = result.velocity - result.told
@@ -79,8 +87,8 @@ def judge_tracking(result: Walk, settle_s: float) -> dict[str, Any]:
     return figures
 
 
-def judge(
-    result: Walk,
+def compute_walk_metrics(
+    result: RolloutRecord,
     mass: float,
     pairs: Sequence[tuple[int, int]],
     settle_s: float,
@@ -94,7 +102,7 @@ def judge(
     walking = _counted(result, settle_s) & (result.commands.norm(dim=1) > moving)
     swings = find_swings(result.foot_height, result.contact, walking, result.period)
     speed = result.velocity[..., :2].norm(dim=-1)
-    figures = judge_tracking(result, settle_s)
+    figures = compute_tracking_metrics(result, settle_s)
     figures["foot_clearance"] = nan_mean(swings.clearance)
     figures["swing_rate"] = nan_mean(swings.rate)
     figures["stance_share"] = mean_over_time(result.contact.float(), walking).nanmean(0).tolist()
@@ -105,25 +113,25 @@ def judge(
     return figures
 
 
-def foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
+def diagonal_foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
     """The diagonal pairs of the robot's feet, from where they stand in its default pose."""
     return diagonal_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
 
 
-def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+def evaluate_walk(task: Any, policy: Policy, plan: EvaluationCfg) -> tuple[dict[str, Any], dict[str, Any]]:
     """Figures of a task's robots, and what each of them was told and did: lists by name."""
     if plan.seconds <= plan.settle_s:
         raise ValueError(
             f"a walk of {plan.seconds:g} s is over within the first {plan.settle_s:g} s, which do not count: "
             "give more seconds"
         )
-    commands = commands_for(plan, task)
-    moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, foot_pairs(task)
-    walker = Walker(task, policy, plan.seconds)
+    commands = evaluation_commands(plan, task)
+    moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, diagonal_foot_pairs(task)
+    walker = EvaluationRollout(task, policy, plan.seconds)
     plain = walker.walk(commands)
     _report_overruled(plan, plain, moving)
     sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
-    figures = judge(plain, mass, pairs, plan.settle_s, moving, sides)
+    figures = compute_walk_metrics(plain, mass, pairs, plan.settle_s, moving, sides)
     if has_course(task):
         level = task.level.cpu()
         figures["success"] = nan_mean(plain.success)
@@ -141,7 +149,7 @@ def evaluate_walk(task: Any, policy: Policy, plan: EvaluationPlan) -> tuple[dict
     return figures, robots
 
 
-def _report_overruled(plan: EvaluationPlan, result: Walk, moving: float) -> None:
+def _report_overruled(plan: EvaluationCfg, result: RolloutRecord, moving: float) -> None:
     """Warn of commands that were asked for and that the task replaced by its own."""
     walks = result.standing & (result.commands.norm(dim=1) > moving)
     differs = ((result.told - result.commands).abs() > 1e-6) & walks[..., None]
@@ -194,7 +202,7 @@ def make_eval_task(
 
 
 @contextmanager
-def random_numbers_kept(device: torch.device | str) -> Iterator[None]:
+def preserve_rng_state(device: torch.device | str) -> Iterator[None]:
     """Whatever is drawn inside, the generators of torch on the CPU and on `device` go on as if nothing had happened."""
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -208,29 +216,29 @@ class CheckpointEvaluator:
     memory fast; what it makes of them serves until the policy is another one.
     """
 
-    def __init__(self, env: Any, plan: EvaluationPlan, repeatable: Repeatable | None = None):
+    def __init__(self, env: Any, plan: EvaluationCfg, repeatable: StepWrapper | None = None):
         self._env = env
         self._plan = plan
         self._repeatable = repeatable
-        self._walker: Walker | None = None
+        self._walker: EvaluationRollout | None = None
         self._walker_places: tuple[int, ...] = ()
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
-        with random_numbers_kept(getattr(self._env, "device", "cpu")):
+        with preserve_rng_state(getattr(self._env, "device", "cpu")):
             if not is_commanded(self._env):
                 return float(evaluate_episodes(self._env, policy)["return_mean"])
-            result = self._walker_for(policy).walk(commands_for(self._plan, self._env))
-            return walk_score(judge_tracking(result, self._plan.settle_s))
+            result = self._walker_for(policy).walk(evaluation_commands(self._plan, self._env))
+            return walk_score(compute_tracking_metrics(result, self._plan.settle_s))
 
-    def _walker_for(self, policy: Policy) -> Walker:
+    def _walker_for(self, policy: Policy) -> EvaluationRollout:
         """The walker of before if the policy computes with the same numbers in the same places, else a new one."""
         places = _places(policy)
         if self._walker is None or places != self._walker_places:
             # A memory is never in the same place twice.
             has_memory = getattr(getattr(policy, "actor_critic", None), "is_recurrent", True)
             repeatable = None if has_memory else self._repeatable
-            self._walker = Walker(self._env, policy, self._plan.seconds, repeatable or identity)
+            self._walker = EvaluationRollout(self._env, policy, self._plan.seconds, repeatable or identity)
             self._walker_places = places
         return self._walker
 

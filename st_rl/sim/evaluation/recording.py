@@ -13,8 +13,8 @@ from torch import Tensor
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.evaluator import AXES, is_commanded
 from st_rl.sim.evaluation.rendering import Arrow, FrameRenderer
+from st_rl.sim.evaluation.rollout import Policy
 from st_rl.sim.evaluation.video import open_video
-from st_rl.sim.evaluation.walker import Policy
 
 COMMAND_COLOR = (0.17, 0.71, 0.45, 1.0)
 VELOCITY_COLOR = (0.23, 0.51, 0.96, 1.0)
@@ -22,7 +22,7 @@ VELOCITY_COLOR = (0.23, 0.51, 0.96, 1.0)
 _ARROW_SCALE = 0.3
 
 
-class Scene(NamedTuple):
+class CommandSegment(NamedTuple):
     """A command that is held for a while."""
 
     seconds: float
@@ -54,7 +54,7 @@ class Traces:
     """Seconds at which the robot was put back on its feet."""
 
 
-def command_script(commands: Any, seconds: float) -> list[Scene]:
+def make_command_schedule(commands: Any, seconds: float) -> list[CommandSegment]:
     """A walk that shows everything within the task's command ranges, one thing after the other, `seconds` long."""
     forward, sideways, turning = (getattr(commands, axis) for axis in AXES)
     rest = tuple(min(max(0.0, low), high) for low, high in (forward, sideways, turning))
@@ -69,13 +69,13 @@ def command_script(commands: Any, seconds: float) -> list[Scene]:
     if rest == (0.0, 0.0, 0.0):
         scenes.append((0.5, (0.0, 0.0, 0.0)))
     unit = seconds / sum(share for share, _ in scenes)
-    return [Scene(share * unit, (float(a), float(b), float(c))) for share, (a, b, c) in scenes]
+    return [CommandSegment(share * unit, (float(a), float(b), float(c))) for share, (a, b, c) in scenes]
 
 
 class Recorder:
     """Steps a task of one robot under a policy and keeps what it does."""
 
-    def __init__(self, task: Any, policy: Policy, script: list[Scene] | None = None):
+    def __init__(self, task: Any, policy: Policy, script: list[CommandSegment] | None = None):
         self.task = task
         self._policy = policy
         self._script = script if script and is_commanded(task) else None

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from st_rl.sim.evaluation.screen import has_screen
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.terrain.visible_ground import VisibleGround
 
@@ -42,13 +41,20 @@ class Arrow(NamedTuple):
     """Colour."""
 
 
+def has_display() -> bool:
+    """Whether a window can be opened."""
+    if platform.system() == "Linux":
+        return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return True
+
+
 def choose_gl() -> str:
     """The value of MUJOCO_GL to render with: the user's own, else the first library that is here.
 
     Empty where MuJoCo's default is right (a screen, or not Linux). RenderingError when no library is here.
     """
     chosen = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if chosen or platform.system() != "Linux" or has_screen():
+    if chosen or platform.system() != "Linux" or has_display():
         return chosen
     for name, library, _ in OFFSCREEN_LIBRARIES:
         if ctypes.util.find_library(library):

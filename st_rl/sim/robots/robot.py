@@ -8,13 +8,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.adaptation import described_scale
-from st_rl.sim.robots.assembly import FreeJoint, assemble, fall_geoms, foot_shapes
+from st_rl.sim.robots.apply_description import described_scale
+from st_rl.sim.robots.build_model import FreeJoint, assemble, fall_geoms, foot_shapes
 from st_rl.sim.robots.description import SUFFIXES, RobotDescription
 from st_rl.sim.robots.mirror import Mirror, find_mirror
-from st_rl.sim.robots.poses import home_qpos, posed
+from st_rl.sim.robots.model_queries import home_qpos, pose_data, sole_height
 from st_rl.sim.robots.sensors import FootShape, SensorKind, sensor_address
-from st_rl.sim.robots.shapes import sole_height
 
 # Left and right joints may differ by this much from a mirrored default pose, rad.
 _POSE_TOLERANCE = 1e-3
@@ -152,7 +151,7 @@ class Robot:
         """`(F, 3)` where the feet are in the default pose, in the frame of the base: forward, left, up."""
         if self.free_joint is None:
             return np.zeros((0, 3))
-        data = posed(self.model, self.default_qpos)
+        data = pose_data(self.model, self.default_qpos)
         base = self.free_joint.body
         places = [data.geom(foot.name).xpos - data.xpos[base] for foot in self.feet]
         return np.array(places).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
@@ -163,7 +162,7 @@ class Robot:
         if self.free_joint is None:
             return np.zeros((0, 3))
         model, base = self.model, self.free_joint.body
-        data = posed(model, self.default_qpos)
+        data = pose_data(model, self.default_qpos)
         hips = []
         for foot in self.feet:
             body = int(model.geom_bodyid[model.geom(foot.name).id])
@@ -192,10 +191,10 @@ class Robot:
         joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
         feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
         try:
-            found = find_mirror(self.model, posed(self.model, self.default_qpos), base, joints, feet)
+            found = find_mirror(self.model, pose_data(self.model, self.default_qpos), base, joints, feet)
         except ValueError:
             # A lopsided pose hides the symmetry of the robot; then the pose is what the error is about.
-            found = find_mirror(self.model, posed(self.model, self.model.qpos0), base, joints, feet)
+            found = find_mirror(self.model, pose_data(self.model, self.model.qpos0), base, joints, feet)
         pose = self.default_joint_pos
         apart = np.abs(pose - pose[list(found.joints)] * found.signs)
         if apart.max() > _POSE_TOLERANCE:
@@ -239,7 +238,7 @@ def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription 
     """The feet with the addresses of their sensors."""
     if floating is None:
         return []
-    data = posed(model, home_qpos(model))
+    data = pose_data(model, home_qpos(model))
     return [
         Foot(
             name=model.geom(shape.geom).name,

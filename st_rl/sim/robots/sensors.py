@@ -4,7 +4,7 @@ import re
 from typing import Any, Literal, NamedTuple
 
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.shapes import lowest_height
+from st_rl.sim.robots.model_queries import is_colliding, lowest_height
 
 SensorKind = Literal["contact", "position", "velocity"]
 
@@ -36,7 +36,7 @@ def find_feet(model: Any, data: Any, base_body: int) -> list[FootShape]:
     Geoms called foot, feet, toe or sole that can touch something come first; without any, the lowest colliding geom of
     each outermost link that ends near the ground in the pose of `data`.
     """
-    colliding = [g for g in range(model.ngeom) if _below(model, g, base_body) and collides(model, g)]
+    colliding = [g for g in range(model.ngeom) if _below(model, g, base_body) and is_colliding(model, g)]
     named = [g for g in colliding if _FOOT_NAME.search(model.geom(g).name)]
     if not named:
         named = [g for g in colliding if _FOOT_NAME.search(model.body(model.geom_bodyid[g]).name)]
@@ -63,15 +63,15 @@ def foot_of_each_body(model: Any, data: Any, geoms: list[int]) -> list[FootShape
         ground = min(lowest_height(model, data, g) for g in group)
         level = [g for g in group if lowest_height(model, data, g) <= ground + _LEVEL]
         geom = max(level, key=lambda g: float(model.geom_rbound[g]))
-        others = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and collides(model, g)]
+        others = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and is_colliding(model, g)]
         feet.append(FootShape(geom, body if len(group) > 1 and set(others) == set(group) else None))
     return sorted(feet)
 
 
 def find_fall_geoms(model: Any, base_body: int) -> list[int]:
     """Geom ids that touch the ground only when the robot has fallen: those of its base, and its knees."""
-    base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and collides(model, g)]
-    knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and collides(model, g)]
+    base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and is_colliding(model, g)]
+    knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and is_colliding(model, g)]
     return sorted({*base, *knees})
 
 
@@ -131,24 +131,11 @@ def _add_sensor(spec: Any, kind: SensorKind, shape: FootShape) -> None:
     )
 
 
-def has_ground(model: Any) -> bool:
-    """Whether the world holds a plane or a height field to stand on, and not only to look at."""
-    kind = require_mujoco().mjtGeom
-    ground = (int(kind.mjGEOM_PLANE), int(kind.mjGEOM_HFIELD))
-    own = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == 0 and collides(model, g))
-    return any(int(model.geom_type[g]) in ground for g in own)
-
-
 def _sensor_type(kind: str) -> Any:
     """MuJoCo's sensor type for one of our three kinds."""
     types = require_mujoco().mjtSensor
     named = {"contact": "mjSENS_CONTACT", "position": "mjSENS_FRAMEPOS", "velocity": "mjSENS_FRAMELINVEL"}
     return getattr(types, named[kind])
-
-
-def collides(model: Any, geom: int) -> bool:
-    """Whether a geom can touch another one."""
-    return bool(model.geom_contype[geom] or model.geom_conaffinity[geom])
 
 
 def _below(model: Any, geom: int, base_body: int) -> bool:

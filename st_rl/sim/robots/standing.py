@@ -13,7 +13,7 @@ from st_rl.sim.robots.robot import Robot
 _FALLEN = 60.0
 
 
-class Standing(NamedTuple):
+class StandingResult(NamedTuple):
     """What became of a robot that was put down in its default pose."""
 
     height: float
@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     """The `mujoco.MjModel` that it belongs to."""
 
 
-def stand(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None = None) -> Standing:
+def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None = None) -> StandingResult:
     """Put a robot down in its default pose and hold it there with fine physics.
 
     Args:
@@ -70,7 +70,7 @@ def stand(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None 
         touches = any(data.sensordata[s] > 0 for s in robot.fall_sensors)
         if fell_after is None and (touches or _lean(data, base.body, upright) > _FALLEN):
             fell_after = (step + 1) * physics.timestep
-    return Standing(
+    return StandingResult(
         height=float(data.qpos[base.qpos + 2]),
         lean=_lean(data, base.body, upright),
         fell_after=fell_after,

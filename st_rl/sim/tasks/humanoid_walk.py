@@ -22,7 +22,7 @@ from st_rl.sim.envs.legged_walk_cfg import (
 )
 from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.envs.task import Term
-from st_rl.sim.robots.names import compiled
+from st_rl.sim.robots.name_patterns import compiled
 from st_rl.sim.terms import rewards as terms
 
 # Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.

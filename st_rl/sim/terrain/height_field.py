@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.contact_bits import ground_bits
+from st_rl.sim.robots.model_queries import ground_contact_bits
 
 # Solid ground below the lowest point, m.
 _DEPTH = 1.0
@@ -76,7 +76,7 @@ def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> No
         userdata=field.heights.astype(np.float32).reshape(-1),
     )
     planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
-    touch: dict[str, Any] = {"group": 0, **ground_bits(spec)}
+    touch: dict[str, Any] = {"group": 0, **ground_contact_bits(spec)}
     if planes:
         touch["material"] = planes[0].material
     for plane in planes:

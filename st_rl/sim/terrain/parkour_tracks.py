@@ -15,7 +15,7 @@ import numpy as np
 
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.contact_bits import ground_bits
+from st_rl.sim.robots.model_queries import ground_contact_bits
 from st_rl.utils.config import unknown_name_message
 
 BLOCKS = ("step_up", "step_down", "hurdle", "gap")
@@ -171,7 +171,7 @@ def add_boxes(spec: Any, tracks: Tracks, width: float) -> None:
     planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
     for plane in planes:
         plane.pos = [plane.pos[0], plane.pos[1], plane.pos[2] + tracks.floor]
-    touch: dict[str, Any] = {"group": 0, **ground_bits(spec)}
+    touch: dict[str, Any] = {"group": 0, **ground_contact_bits(spec)}
     if not any(plane.contype or plane.conaffinity for plane in planes):
         spec.worldbody.add_geom(
             name="st_rl/floor",

@@ -71,10 +71,10 @@ def _changed(clip, options: ConvertOptions):
     if options.weight is not None:
         clip = replace(clip, weight=options.weight)
     if options.reorder or options.bodies:
-        from st_rl.sim.motions import with_bodies
+        from st_rl.sim.motions.clips import add_body_poses
         from st_rl.sim.robots import Robot, robot_path
 
         robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
         clip = processing.reorder_joints(clip, robot.joint_names)
-        clip = with_bodies(robot, clip) if options.bodies else clip
+        clip = add_body_poses(robot, clip) if options.bodies else clip
     return clip

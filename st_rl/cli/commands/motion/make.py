@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
     """Clips of gaits at all speeds."""
     from st_rl.datasets.gaits import make_gait
-    from st_rl.sim.motions import quadruped_geometry
+    from st_rl.sim.motions.geometry import quadruped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
     geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot or "quadruped")))
@@ -79,7 +79,7 @@ def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
 def _biped_gaits(options: MakeOptions) -> list[Any]:
     """Clips of a gait on two legs at all speeds."""
     from st_rl.datasets.biped_gaits import make_biped_gait
-    from st_rl.sim.biped_geometry import biped_geometry
+    from st_rl.sim.motions.geometry import biped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
     geometry = biped_geometry(Robot.from_file(robot_path(options.robot or "humanoid")))
@@ -94,7 +94,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
     from st_rl.datasets.biped_gaits import BIPED_GAITS
     from st_rl.datasets.gaits import GAITS
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
-    from st_rl.sim.motions import record_policy
+    from st_rl.sim.motions.clips import record_policy
 
     try:
         run = find_run(options.what)

@@ -34,7 +34,7 @@ class ViewOptions(ClipOptions):
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(ViewOptions, arguments, "motion view", __doc__ or "")
-    from st_rl.sim.motions import with_bodies
+    from st_rl.sim.motions.clips import add_body_poses
     from st_rl.sim.robots import Robot, robot_path
 
     if not options.plot and not options.video:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
         if options.plot:
             path = options.output / f"{clip.name}.png"
-            plot(with_bodies(robot, clip), robot, path)
+            plot(add_body_poses(robot, clip), robot, path)
             print(path)
         if options.video:
             path = options.output / f"{clip.name}.mp4"
@@ -58,11 +58,11 @@ def _write_video(robot: Any, clip: Any, path: Path, options: ViewOptions) -> Non
     """Draw the clip in real time, several times one after the other."""
     from st_rl.sim.evaluation.rendering import prepare_rendering
     from st_rl.sim.evaluation.video import require_ffmpeg
-    from st_rl.sim.motions import draw_clip
+    from st_rl.sim.motions.clips import render_clip
 
     require_ffmpeg()
     prepare_rendering()
-    draw_clip(robot, clip, path, options.repeats, options.width & ~1, options.height & ~1)
+    render_clip(robot, clip, path, options.repeats, options.width & ~1, options.height & ~1)
 
 
 def plot(clip: Any, robot: Any, path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.sim.robots import Robot, robot_path
-from tests.sim.foreign_robots import torque_quadruped
+from tests.sim.robots.foreign_robots import torque_quadruped
 
 
 @pytest.mark.parametrize("name", ["quadruped", "humanoid"])

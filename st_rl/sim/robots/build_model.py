@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import require_mujoco
-from st_rl.sim.robots.adaptation import adapt, described_falls, described_feet
-from st_rl.sim.robots.contact_bits import ground_bits
+from st_rl.sim.robots.apply_description import adapt, described_falls, described_feet
 from st_rl.sim.robots.description import RobotDescription
-from st_rl.sim.robots.poses import home_qpos, posed
-from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet, has_ground
+from st_rl.sim.robots.model_queries import ground_contact_bits, has_ground, home_qpos, pose_data
+from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet
 
 
 class FreeJoint(NamedTuple):
@@ -89,13 +88,13 @@ def _add_floor(spec: Any) -> None:
         size=[0, 0, 0.05],
         material="st_rl/floor",
         group=0,
-        **ground_bits(spec),
+        **ground_contact_bits(spec),
     )
 
 
 def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
     """The feet in the home pose."""
-    data = posed(model, home_qpos(model))
+    data = pose_data(model, home_qpos(model))
     if description is not None and description.feet:
         return described_feet(model, data, description)
     return find_feet(model, data, floating.body)
@@ -104,5 +103,5 @@ def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription |
 def fall_geoms(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
     """Geoms that tell a fall."""
     if description is not None and description.falls:
-        return described_falls(model, posed(model, home_qpos(model)), description)
+        return described_falls(model, pose_data(model, home_qpos(model)), description)
     return find_fall_geoms(model, floating.body)

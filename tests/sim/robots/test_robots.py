@@ -7,7 +7,7 @@ import torch
 
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import make_task
-from tests.sim.foreign_robots import FIXED_ARM, torque_quadruped
+from tests.sim.robots.foreign_robots import FIXED_ARM, torque_quadruped
 
 
 @pytest.fixture

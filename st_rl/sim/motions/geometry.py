@@ -1,16 +1,66 @@
-"""Reads from a robot's model what the kinematics of two legs needs."""
+"""Leg geometry of a robot for gait synthesis, read from its model."""
 
 import re
 
 import numpy as np
 
 from st_rl.datasets.biped_kinematics import BipedGeometry
+from st_rl.datasets.leg_kinematics import QuadrupedGeometry
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
 
+# Hip, thigh, calf.
+_QUADRUPED_LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 # Hip pitch, roll and yaw, knee, ankle pitch and roll.
-_LEG_AXES = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
+_BIPED_LEG_AXES = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
 _SHOULDER_NAME = re.compile(r"shoulder.*pitch", re.IGNORECASE)
+
+
+def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
+    """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
+    model = robot.model
+    robot.require_locomotion("a motion")
+    # In the order of the gaits' phases: from front to rear, the right one first, whatever the order in the file.
+    ordered = [robot.feet[place] for place in robot.feet_by_place]
+    feet = np.array([model.geom(foot.name).id for foot in ordered])
+    calves = model.geom_bodyid[feet]
+    thighs = model.body_parentid[calves]
+    hips = model.body_parentid[thighs]
+    joints = model.body_jntadr[np.stack([hips, thighs, calves], axis=1)]
+    below = np.concatenate([model.body_pos[calves][:, :2], model.geom_pos[feet][:, :2], model.body_pos[thighs][:, ::2]])
+    lengths = np.stack([model.body_pos[calves][:, 2], model.geom_pos[feet][:, 2], [foot.radius for foot in ordered]])
+    are_alike = len(feet) == 4 and np.allclose(lengths, lengths[:, :1])
+    if not are_alike or not np.allclose(model.jnt_axis[joints], _QUADRUPED_LEG_AXES) or not np.allclose(below, 0.0):
+        raise ValueError(
+            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of the same lengths, with a hip "
+            "that turns about x, a thigh and a calf that turn about y, each straight below the one before; record a "
+            "policy instead"
+        )
+    about_x, about_y = _gyration(robot)
+    return QuadrupedGeometry(
+        joint_names=tuple(model.joint(joint).name for joint in joints.reshape(-1)),
+        foot_names=tuple(foot.name for foot in ordered),
+        hips=model.body_pos[hips].copy(),
+        sideways=model.body_pos[thighs][:, 1].copy(),
+        thigh=float(-model.body_pos[calves][0, 2]),
+        calf=float(-model.geom_pos[feet][0, 2]),
+        foot_radius=ordered[0].radius,
+        gyration=(about_x, about_y),
+    )
+
+
+def _gyration(robot: Robot) -> tuple[float, float]:
+    """Radii of gyration of the robot about x and y through its centre of mass, in its default pose."""
+    mujoco, model = require_mujoco(), robot.model
+    data = mujoco.MjData(model)
+    data.qpos[:] = robot.default_qpos
+    mujoco.mj_forward(model, data)
+    axes = data.ximat.reshape(-1, 3, 3)
+    own = np.einsum("bij,bj,bkj->ik", axes[1:], model.body_inertia[1:], axes[1:])
+    mass, arm = model.body_mass[1:], data.xipos[1:] - data.subtree_com[0]
+    square = (mass * (arm**2).sum(axis=1)).sum() - (mass[:, None] * arm**2).sum(axis=0)
+    about_x, about_y, _ = np.sqrt((np.diag(own) + square) / robot.mass)
+    return float(about_x), float(about_y)
 
 
 def biped_geometry(robot: Robot) -> BipedGeometry:
@@ -55,7 +105,7 @@ def _bodies_of_legs(robot: Robot, geoms: np.ndarray) -> np.ndarray | None:
     chains = []
     for geom in geoms:
         chain = [int(robot.model.geom_bodyid[geom])]
-        while len(chain) < len(_LEG_AXES):
+        while len(chain) < len(_BIPED_LEG_AXES):
             chain.append(int(robot.model.body_parentid[chain[-1]]))
         if int(robot.model.body_parentid[chain[-1]]) != robot.free_joint.body:
             return None
@@ -73,7 +123,7 @@ def _is_known_leg(
     offsets, shapes = model.body_pos[bodies], model.geom_pos[geoms]
     apart = np.concatenate([offsets[:, [1, 2, 5]].reshape(-1), offsets[:, [3, 4], :2].reshape(-1)])
     facts = (
-        np.allclose(model.jnt_axis[joints], _LEG_AXES),
+        np.allclose(model.jnt_axis[joints], _BIPED_LEG_AXES),
         np.allclose(apart, 0.0) and np.allclose(model.jnt_pos[joints], 0.0),
         np.allclose(model.body_quat[bodies], [1, 0, 0, 0]),
         np.allclose(offsets[0, 3:], offsets[1, 3:]) and np.allclose(shapes[0], shapes[1]),

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
-from st_rl.sim.evaluation.plan import Range
+from st_rl.sim.evaluation.command_grid import Range
 
 Policy = Callable[[Tensor], Tensor]
 """Actions `(N, A)` for raw observations `(N, O)`."""
-Repeatable = Callable[[Callable[[], None]], Callable[[], Any]]
+StepWrapper = Callable[[Callable[[], None]], Callable[[], Any]]
 """Makes a function that will be called often fast, such as a captured graph of it."""
 
 
-class Walk(NamedTuple):
+class RolloutRecord(NamedTuple):
     """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall, or its end, on."""
 
     commands: Tensor
@@ -60,13 +60,13 @@ def identity(step: Callable[[], None]) -> Callable[[], Any]:
     return step
 
 
-class Walker:
+class EvaluationRollout:
     """Lets the robots of a task walk under a policy, again and again for the same time.
 
     `repeatable` turns one step, which works on tensors in fixed places, into something that may be called often.
     """
 
-    def __init__(self, task: Any, policy: Policy, seconds: float, repeatable: Repeatable = identity):
+    def __init__(self, task: Any, policy: Policy, seconds: float, repeatable: StepWrapper = identity):
         self._task = task
         self._policy = policy
         self._num_steps = round(seconds / task.step_dt)
@@ -80,7 +80,7 @@ class Walker:
         self._go_on = repeatable(self._step)
 
     @torch.inference_mode()
-    def walk(self, commands: Tensor, pushes: Range | None = None) -> Walk:
+    def walk(self, commands: Tensor, pushes: Range | None = None) -> RolloutRecord:
         """Walk under commands `(N, 3)` from new starts, optionally with pushes of so many m/s every so many seconds."""
         task = self._task
         memory_of(self._policy)(None)
@@ -101,7 +101,7 @@ class Walker:
         diverged = int(task.diverged_count) - diverged_before
         on_host = {name: tensor.to("cpu", copy=True) for name, tensor in self._recorded.items()}
         ends = {"success": self._success.to("cpu", copy=True), "arrived": self._arrived.to("cpu", copy=True)}
-        return Walk(commands.cpu(), **on_host, **ends, period=task.step_dt, diverged=diverged)
+        return RolloutRecord(commands.cpu(), **on_host, **ends, period=task.step_dt, diverged=diverged)
 
     def _observe(self) -> Tensor:
         return split_observations(self._task.get_observations())[0]
@@ -133,9 +133,11 @@ class Walker:
         self._place.add_(1)
 
 
-def walk(task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None) -> Walk:
+def run_rollout(
+    task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None
+) -> RolloutRecord:
     """Let every robot walk once under its command `(N, 3)`."""
-    return Walker(task, policy, seconds).walk(commands, pushes)
+    return EvaluationRollout(task, policy, seconds).walk(commands, pushes)
 
 
 def _empty_records(task: Any, steps: int) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from st_rl.datasets.biped_kinematics import leg_angles
 from st_rl.datasets.gaits import GRAVITY, foot_phases
 from st_rl.datasets.library import load_clips, motion_paths
 from st_rl.datasets.processing import mirror
-from st_rl.sim.biped_geometry import biped_geometry
-from st_rl.sim.motions import with_bodies
+from st_rl.sim.motions.clips import add_body_poses
+from st_rl.sim.motions.geometry import biped_geometry
 from st_rl.sim.robots import Robot, robot_path
 
 GAIT = BIPED_GAITS["walk"]
@@ -73,7 +73,7 @@ def test_another_robot_is_refused(tmp_path):
 
 @pytest.mark.parametrize("speed", [0.2, 0.8])
 def test_standing_feet_are_flat_and_still_and_swinging_feet_clear_the_ground(robot, geometry, speed):
-    clip = with_bodies(robot, make_biped_gait(geometry, "walk", speed, fps=200.0, strides=2))
+    clip = add_body_poses(robot, make_biped_gait(geometry, "walk", speed, fps=200.0, strides=2))
     stance = foot_phases(GAIT, np.arange(clip.num_frames) / clip.fps) < GAIT.stance_share
     np.testing.assert_allclose(clip.feet.pos[..., 2][stance], geometry.foot_height, atol=1e-9)
     np.testing.assert_allclose(clip.feet.vel[stance], 0.0, atol=5e-3)
@@ -122,7 +122,7 @@ def test_velocities_are_those_of_the_positions(robot, geometry):
     moving = (clip.joint_pos[2:] - clip.joint_pos[:-2]) * 500.0
     assert np.median(np.abs(moving - clip.joint_vel[1:-1])) < 2e-3
     np.testing.assert_allclose((clip.root_pos[2:] - clip.root_pos[:-2]) * 500.0, clip.root_lin_vel[1:-1], atol=1e-3)
-    np.testing.assert_allclose(with_bodies(robot, clip).feet.vel, clip.feet.vel, atol=1e-4)
+    np.testing.assert_allclose(add_body_poses(robot, clip).feet.vel, clip.feet.vel, atol=1e-4)
 
 
 def test_too_fast_a_walk_is_out_of_reach(geometry):

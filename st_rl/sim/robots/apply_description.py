@@ -7,10 +7,9 @@ import numpy as np
 
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots.description import RobotDescription
-from st_rl.sim.robots.names import compiled, matching, nearest_words, spread
-from st_rl.sim.robots.poses import HOME, home_qpos, posed
-from st_rl.sim.robots.sensors import FootShape, collides, foot_of_each_body
-from st_rl.sim.robots.shapes import lowest_height
+from st_rl.sim.robots.model_queries import HOME, home_qpos, is_colliding, lowest_height, pose_data, robot_geoms
+from st_rl.sim.robots.name_patterns import compiled, matching, nearest_words, spread
+from st_rl.sim.robots.sensors import FootShape, foot_of_each_body
 
 
 def adapt(spec: Any, description: RobotDescription) -> None:
@@ -64,14 +63,14 @@ def described_scale(joint_names: Sequence[str], description: RobotDescription) -
 def _set_collisions(spec: Any, model: Any, description: RobotDescription) -> None:
     """Decide which geoms of the robot touch what."""
     elements = {geom.id: geom for geom in spec.geoms}
-    own = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) != 0]
+    own = robot_geoms(model)
     if description.collisions:
         names, where = [model.geom(g).name for g in own], f"{description.path}: collisions"
         chosen = {own[i] for p in description.collisions for i in matching(p, names, "geom of the robot", where)}
         for g in own:
             if g not in chosen:
                 elements[g].contype = elements[g].conaffinity = 0
-            elif not collides(model, g):
+            elif not is_colliding(model, g):
                 elements[g].contype = elements[g].conaffinity = 1
     if description.self_collisions is None:
         return
@@ -81,7 +80,7 @@ def _set_collisions(spec: Any, model: Any, description: RobotDescription) -> Non
             # Without a bit of its own a geom meets those of the world only.
             element.contype, element.conaffinity = int(description.self_collisions), 1
     for g in range(model.ngeom):
-        if g not in own and collides(model, g):
+        if g not in own and is_colliding(model, g):
             elements[g].contype |= 1
 
 
@@ -164,20 +163,20 @@ def _default_qpos(model: Any, home: np.ndarray, description: RobotDescription) -
 
 def _lowest(model: Any, qpos: np.ndarray) -> float:
     """Height of the lowest point of the robot's geoms that touch anything, in a pose `(nq,)`."""
-    data = posed(model, qpos)
-    own = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) != 0 and collides(model, g)]
+    data = pose_data(model, qpos)
+    own = [g for g in robot_geoms(model) if is_colliding(model, g)]
     return min((lowest_height(model, data, g) for g in own), default=0.0)
 
 
 def _named_geoms(model: Any, data: Any, pattern: str, where: str) -> list[int]:
     """Geoms of the robot that collide and carry a name, belong to a body or are nearest to a site of that name."""
     regex = compiled(pattern, where)
-    own = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) != 0]
+    own = robot_geoms(model)
     named = [g for g in own if regex.fullmatch(model.geom(g).name)]
-    found = [g for g in named if collides(model, g)]
+    found = [g for g in named if is_colliding(model, g)]
     if not found:
         bodies = {b for b in range(1, model.nbody) if regex.fullmatch(model.body(b).name)}
-        found = [g for g in own if int(model.geom_bodyid[g]) in bodies and collides(model, g)]
+        found = [g for g in own if int(model.geom_bodyid[g]) in bodies and is_colliding(model, g)]
         named += list(bodies)
     if not found:
         sites = [s for s in range(model.nsite) if regex.fullmatch(model.site(s).name)]
@@ -189,7 +188,7 @@ def _named_geoms(model: Any, data: Any, pattern: str, where: str) -> list[int]:
             "not 0), or name such a geom under collisions"
         )
     if not found:
-        names = [model.geom(g).name for g in own if collides(model, g)]
+        names = [model.geom(g).name for g in own if is_colliding(model, g)]
         names += [model.body(b).name for b in range(1, model.nbody)] + [model.site(s).name for s in range(model.nsite)]
         raise ValueError(f"{where}: '{pattern}' matches no geom, body or site; {nearest_words(pattern, names)}")
     return found
@@ -198,7 +197,7 @@ def _named_geoms(model: Any, data: Any, pattern: str, where: str) -> list[int]:
 def _nearest_geom(model: Any, data: Any, site: int) -> int | None:
     """The colliding geom of a site's body that is nearest to it."""
     body = int(model.site_bodyid[site])
-    geoms = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and collides(model, g)]
+    geoms = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and is_colliding(model, g)]
     distances = [float(np.linalg.norm(data.geom_xpos[g] - data.site_xpos[site])) for g in geoms]
     return geoms[int(np.argmin(distances))] if geoms else None
 

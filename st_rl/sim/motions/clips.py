@@ -1,4 +1,4 @@
-"""Motions on robots of the simulation: geometry for made gaits, feet and bodies of a clip, a policy as a clip."""
+"""Clips on a robot: model states and body poses of a clip, a policy recorded as a clip, a video of a clip."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ import torch
 
 from st_rl.datasets import quaternions
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
-from st_rl.datasets.leg_kinematics import QuadrupedGeometry
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.rendering import FrameRenderer
@@ -18,57 +17,9 @@ from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
 
 _VIDEO_FPS = 25.0
-_LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
-def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
-    """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
-    model = robot.model
-    robot.require_locomotion("a motion")
-    # In the order of the gaits' phases: from front to rear, the right one first, whatever the order in the file.
-    ordered = [robot.feet[place] for place in robot.feet_by_place]
-    feet = np.array([model.geom(foot.name).id for foot in ordered])
-    calves = model.geom_bodyid[feet]
-    thighs = model.body_parentid[calves]
-    hips = model.body_parentid[thighs]
-    joints = model.body_jntadr[np.stack([hips, thighs, calves], axis=1)]
-    below = np.concatenate([model.body_pos[calves][:, :2], model.geom_pos[feet][:, :2], model.body_pos[thighs][:, ::2]])
-    lengths = np.stack([model.body_pos[calves][:, 2], model.geom_pos[feet][:, 2], [foot.radius for foot in ordered]])
-    are_alike = len(feet) == 4 and np.allclose(lengths, lengths[:, :1])
-    if not are_alike or not np.allclose(model.jnt_axis[joints], _LEG_AXES) or not np.allclose(below, 0.0):
-        raise ValueError(
-            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of the same lengths, with a hip "
-            "that turns about x, a thigh and a calf that turn about y, each straight below the one before; record a "
-            "policy instead"
-        )
-    about_x, about_y = _gyration(robot)
-    return QuadrupedGeometry(
-        joint_names=tuple(model.joint(joint).name for joint in joints.reshape(-1)),
-        foot_names=tuple(foot.name for foot in ordered),
-        hips=model.body_pos[hips].copy(),
-        sideways=model.body_pos[thighs][:, 1].copy(),
-        thigh=float(-model.body_pos[calves][0, 2]),
-        calf=float(-model.geom_pos[feet][0, 2]),
-        foot_radius=ordered[0].radius,
-        gyration=(about_x, about_y),
-    )
-
-
-def _gyration(robot: Robot) -> tuple[float, float]:
-    """Radii of gyration of the robot about x and y through its centre of mass, in its default pose."""
-    mujoco, model = require_mujoco(), robot.model
-    data = mujoco.MjData(model)
-    data.qpos[:] = robot.default_qpos
-    mujoco.mj_forward(model, data)
-    axes = data.ximat.reshape(-1, 3, 3)
-    own = np.einsum("bij,bj,bkj->ik", axes[1:], model.body_inertia[1:], axes[1:])
-    mass, arm = model.body_mass[1:], data.xipos[1:] - data.subtree_com[0]
-    square = (mass * (arm**2).sum(axis=1)).sum() - (mass[:, None] * arm**2).sum(axis=0)
-    about_x, about_y, _ = np.sqrt((np.diag(own) + square) / robot.mass)
-    return float(about_x), float(about_y)
-
-
-def model_rows(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
+def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
     """The clip as positions `(F, nq)` and velocities `(F, nv)` of the model; MotionError if it lacks a joint."""
     base = robot.require_locomotion("a motion")
     clip = reorder_joints(clip, robot.joint_names)
@@ -84,11 +35,11 @@ def model_rows(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
     return qpos, qvel
 
 
-def with_bodies(robot: Robot, clip: MotionClip) -> MotionClip:
+def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
     """The clip with the feet and all bodies of the robot, root first, where its joints put them."""
     mujoco, model = require_mujoco(), robot.model
     base = robot.require_locomotion("a motion")
-    qpos, qvel = model_rows(robot, clip)
+    qpos, qvel = clip_to_qpos_qvel(robot, clip)
     bodies = [base.body, *(b for b in range(1, model.nbody) if b != base.body)]
     feet = [model.geom(foot.name).id for foot in robot.feet]
     data = mujoco.MjData(model)
@@ -156,10 +107,10 @@ def record_policy(
         root_lin_vel=qvel[:, base.qvel : base.qvel + 3],
         root_ang_vel=turning,
     )
-    return with_bodies(robot, clip)
+    return add_body_poses(robot, clip)
 
 
-def draw_clip(
+def render_clip(
     robot: Robot, clip: MotionClip, path: Path, repeats: int = 1, width: int = 640, height: int = 360
 ) -> None:
     """Write the clip as an mp4 in real time, `repeats` times; each time the robot goes on from where it has got to."""
@@ -167,7 +118,7 @@ def draw_clip(
         raise ValueError(f"repeats is {repeats}; a video shows the clip at least once")
     mujoco, base = require_mujoco(), robot.require_locomotion("a motion")
     every = max(1, round(clip.fps / _VIDEO_FPS))
-    qpos, _ = model_rows(robot, clip)
+    qpos, _ = clip_to_qpos_qvel(robot, clip)
     way = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]
     data = mujoco.MjData(robot.model)
     with (

@@ -12,7 +12,7 @@ AXES = ("forward", "sideways", "turning")
 
 
 @dataclass
-class EvaluationPlan:
+class EvaluationCfg:
     """How long, how many and under which commands."""
 
     robots: int = 64
@@ -56,18 +56,18 @@ def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
     return grid.repeat(-(-count // len(grid)), 1)[:count].clone()
 
 
-def commands_for(plan: EvaluationPlan, task: Any) -> Tensor:
+def evaluation_commands(plan: EvaluationCfg, task: Any) -> Tensor:
     """Commands `(N, 3)` of a task's robots; shuffled where robots are on ground of different levels.
 
     Otherwise slow robots would be on the hardest ground and fast ones on the easiest.
     """
-    commands = command_grid(plan_ranges(plan, task.cfg.commands), task.num_envs)
+    commands = command_grid(command_ranges(plan, task.cfg.commands), task.num_envs)
     if getattr(task, "level", None) is None:
         return commands
     return commands[torch.randperm(len(commands), generator=torch.Generator().manual_seed(0))]
 
 
-def plan_ranges(plan: EvaluationPlan, commands: Any) -> list[Range]:
+def command_ranges(plan: EvaluationCfg, commands: Any) -> list[Range]:
     """The ranges of the three commands, low to high: the plan's, else those of the task's configuration."""
     chosen = (getattr(plan, axis) if getattr(plan, axis) is not None else getattr(commands, axis) for axis in AXES)
     return [(float(min(ends)), float(max(ends))) for ends in chosen]

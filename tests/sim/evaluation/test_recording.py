@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from st_rl.sim.evaluation.recording import Recorder, Scene, command_script
+from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
 
 pytest.importorskip("mujoco")
 
@@ -20,7 +20,7 @@ def commands(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8)):
     ids=["all directions", "forward only", "backward only"],
 )
 def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
-    script = command_script(given, 12.0)
+    script = make_command_schedule(given, 12.0)
     assert sum(scene.seconds for scene in script) == pytest.approx(12.0)
     for scene in script:
         for value, (low, high) in zip(scene.command, (given.forward, given.sideways, given.turning)):
@@ -29,7 +29,7 @@ def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
 
 
 def test_the_tour_shows_every_direction():
-    seen = [scene.command for scene in command_script(commands(), 12.0)]
+    seen = [scene.command for scene in make_command_schedule(commands(), 12.0)]
     for axis, extremes in enumerate([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]):
         assert set(extremes) <= {command[axis] for command in seen}
 
@@ -42,7 +42,9 @@ def recording():
     task = make_eval_task("quadruped-walk", TASKS["quadruped-walk"].cfg(), 1, 1.0, seed=3, fine=False)
     states = []
     recorder = Recorder(
-        task, lambda obs: torch.zeros(1, 12), [Scene(0.4, (0.5, 0.0, 0.1)), Scene(0.6, (0.0, 0.2, 0.0))]
+        task,
+        lambda obs: torch.zeros(1, 12),
+        [CommandSegment(0.4, (0.5, 0.0, 0.1)), CommandSegment(0.6, (0.0, 0.2, 0.0))],
     )
     traces = recorder.run(1.0, lambda step: states.append((task.backend.qpos[0].clone(), task.torques[0].clone())))
     return task, recorder, traces, states

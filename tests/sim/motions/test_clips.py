@@ -13,7 +13,8 @@ from st_rl.datasets.gaits import GAITS, foot_phases, make_gait
 from st_rl.datasets.leg_kinematics import foot_positions, joint_angles
 from st_rl.datasets.library import CLIPS, load_clips, motion_paths
 from st_rl.datasets.processing import reorder_joints
-from st_rl.sim.motions import draw_clip, model_rows, quadruped_geometry, record_policy, with_bodies
+from st_rl.sim.motions.clips import add_body_poses, clip_to_qpos_qvel, record_policy, render_clip
+from st_rl.sim.motions.geometry import quadruped_geometry
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import make_task
 
@@ -99,7 +100,7 @@ def test_a_foot_out_of_reach_is_an_error(geometry):
 
 @pytest.mark.parametrize("name", GAITS)
 def test_standing_feet_stay_where_they_are_and_swinging_feet_clear_the_ground(robot, geometry, name):
-    clip = with_bodies(robot, make_gait(geometry, name, 0.6, fps=200.0, strides=2))
+    clip = add_body_poses(robot, make_gait(geometry, name, 0.6, fps=200.0, strides=2))
     gait = GAITS[name]
     phase = foot_phases(gait, np.arange(clip.num_frames) / clip.fps)
     stance = phase < gait.stance_share
@@ -117,7 +118,7 @@ def test_velocities_are_those_of_the_positions(robot, geometry, name):
     # Where a foot leaves or meets the ground, accelerations jump.
     assert np.median(np.abs(moving - clip.joint_vel[1:-1])) < 2e-3
     np.testing.assert_allclose((clip.root_pos[2:] - clip.root_pos[:-2]) * 500.0, clip.root_lin_vel[1:-1], atol=1e-3)
-    complete = with_bodies(robot, clip)
+    complete = add_body_poses(robot, clip)
     np.testing.assert_allclose(complete.feet.vel, clip.feet.vel, atol=1e-4)
     np.testing.assert_allclose(complete.bodies.ang_vel[:, 0], clip.root_ang_vel, atol=1e-9)
     np.testing.assert_allclose(complete.bodies.lin_vel[:, 0], clip.root_lin_vel, atol=1e-9)
@@ -164,7 +165,7 @@ def test_a_clip_ends_as_it_begins(geometry):
 
 def test_a_video_shows_the_clip_at_least_once(robot, geometry, tmp_path):
     with pytest.raises(ValueError, match="repeats is 0; a video shows the clip at least once"):
-        draw_clip(robot, make_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
+        render_clip(robot, make_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
     assert not list(tmp_path.iterdir())
 
 
@@ -181,17 +182,17 @@ def test_rows_of_the_model(robot, geometry):
         joint_pos=clip.joint_pos[:, ::-1],
         joint_vel=clip.joint_vel[:, ::-1],
     )
-    qpos, qvel = model_rows(robot, shuffled)
+    qpos, qvel = clip_to_qpos_qvel(robot, shuffled)
     np.testing.assert_allclose(qpos[:, 7:], clip.joint_pos)
     np.testing.assert_allclose(qpos[:, 3:7], clip.root_rot)
     np.testing.assert_allclose(qvel[:, 6:], clip.joint_vel)
     # MuJoCo integrates these velocities to the next positions.
     step, data = 1e-4, qpos[10].copy()
     mujoco.mj_integratePos(robot.model, data, qvel[10], step)
-    fine, _ = model_rows(robot, make_gait(geometry, "pace", 0.5, fps=1 / step, strides=1))
+    fine, _ = clip_to_qpos_qvel(robot, make_gait(geometry, "pace", 0.5, fps=1 / step, strides=1))
     np.testing.assert_allclose(data, fine[round(10 / 50 / step) + 1], atol=1e-5)
     with pytest.raises(MotionError, match="joint_names lack FR_hip_joint"):
-        model_rows(robot, replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
+        clip_to_qpos_qvel(robot, replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
 
 
 def test_clips_of_the_library_are_what_the_command_makes(geometry):

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.sim.evaluation.command_grid import EvaluationCfg, command_grid, command_ranges, evaluation_commands
 from st_rl.sim.evaluation.evaluator import (
     CheckpointEvaluator,
+    compute_walk_metrics,
+    diagonal_foot_pairs,
     evaluate_episodes,
     evaluate_walk,
-    foot_pairs,
     is_commanded,
-    judge,
     make_eval_task,
     walk_score,
 )
-from st_rl.sim.evaluation.plan import EvaluationPlan, command_grid, commands_for, plan_ranges
-from st_rl.sim.evaluation.walker import walk
+from st_rl.sim.evaluation.rollout import run_rollout
 from st_rl.sim.terrain.uneven_ground import Course
 from tests.fakes import EchoEnv
 
@@ -105,13 +105,13 @@ def test_robots_too_few_for_a_grid_walk_in_the_middle_of_the_ranges(count):
 
 def test_a_range_may_be_given_from_high_to_low():
     commands = SimpleNamespace(forward=(1.0, -0.5), sideways=(-0.4, 0.4), turning=(0.0, 0.0))
-    assert plan_ranges(EvaluationPlan(turning=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
+    assert command_ranges(EvaluationCfg(turning=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
 
 
 def test_every_level_of_the_ground_is_walked_slowly_and_fast():
     flat, rough = KnownWalk(num_envs=64), KnownWalk(num_envs=64)
     rough.level = torch.arange(64).div(16, rounding_mode="floor")
-    in_order, shuffled = (commands_for(EvaluationPlan(), task)[:, 0] for task in (flat, rough))
+    in_order, shuffled = (evaluation_commands(EvaluationCfg(), task)[:, 0] for task in (flat, rough))
     assert torch.equal(in_order, torch.linspace(0.0, 1.0, 64))
     assert torch.equal(shuffled.sort().values, in_order)
     for level in range(4):
@@ -120,19 +120,19 @@ def test_every_level_of_the_ground_is_walked_slowly_and_fast():
 
 def test_a_walk_that_is_over_before_it_counts_is_refused():
     with pytest.raises(ValueError, match=r"of 1 s is over .* first 1 s.* give more seconds"):
-        evaluate_walk(KnownWalk(), still, EvaluationPlan(robots=4, seconds=1.0))
+        evaluate_walk(KnownWalk(), still, EvaluationCfg(robots=4, seconds=1.0))
 
 
 def test_the_plan_may_narrow_the_commands_of_the_task():
     commands = SimpleNamespace(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8))
-    plan = EvaluationPlan(forward=(0.3, 1.0), turning=(0.0, 0.0))
-    assert plan_ranges(plan, commands) == [(0.3, 1.0), (-0.4, 0.4), (0.0, 0.0)]
+    plan = EvaluationCfg(forward=(0.3, 1.0), turning=(0.0, 0.0))
+    assert command_ranges(plan, commands) == [(0.3, 1.0), (-0.4, 0.4), (0.0, 0.0)]
 
 
 def test_error_of_the_mean_forgives_a_wave_that_the_instant_does_not():
     task = KnownWalk(bias=0.1, wave=0.3)
     commands = command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4)
-    figures = judge(walk(task, still, commands, 6.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    figures = compute_walk_metrics(run_rollout(task, still, commands, 6.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
     # Whole periods after the settling second: the wave cancels in the mean.
     steps = range(51, 301)
     instant = [abs(0.1 + 0.3 * math.sin(2 * math.pi * s * PERIOD / 0.5)) for s in steps]
@@ -143,8 +143,8 @@ def test_error_of_the_mean_forgives_a_wave_that_the_instant_does_not():
 
 def test_a_fallen_robot_counts_as_fallen_and_no_longer_in_the_errors():
     task = KnownWalk(bias=0.1, falls={1: 100, 3: 20}, fall_speed=50.0)
-    result = walk(task, still, command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4), 4.0)
-    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = run_rollout(task, still, command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4), 4.0)
+    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
     assert figures["falls"] == 2
     assert result.fell.tolist() == [False, True, False, True]
     assert figures["forward_error"] == pytest.approx(0.1, abs=1e-5)
@@ -161,7 +161,9 @@ class LedWalk(KnownWalk):
 
 def test_robots_are_judged_by_what_they_were_told():
     led = LedWalk(bias=0.0)
-    figures = judge(walk(led, still, torch.full((4, 3), 0.5), 4.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    figures = compute_walk_metrics(
+        run_rollout(led, still, torch.full((4, 3), 0.5), 4.0), 10.0, PAIRS, settle_s=1.0, moving=0.1
+    )
     assert figures["turning_error"] == pytest.approx(0.0, abs=1e-6)
     assert figures["turning_error_now"] == pytest.approx(0.0, abs=1e-6)
 
@@ -200,7 +202,7 @@ NEVER = 100.0
 def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_ground_is_no_fall():
     # Robot 0 has a free way; 1 falls after it got past everything, 2 before; 3 needs its second life; 4 never does.
     task = CourseWalk([math.nan, 1.0, 1.0, 3.0, NEVER, 3.0], falls={1: 100, 2: 25, 3: 120})
-    plan = EvaluationPlan(robots=6, seconds=10.0, push_speed=0.0)
+    plan = EvaluationCfg(robots=6, seconds=10.0, push_speed=0.0)
     figures, robots = evaluate_walk(task, still, plan)
     assert robots["fell"] == [False, True, True, True, False, False]
     assert figures["falls"] == 3
@@ -215,17 +217,19 @@ def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_gro
 
 def test_nothing_counts_from_the_end_of_the_ground_on():
     task = CourseWalk([math.nan] * 6, falls=dict.fromkeys(range(6), 201), fall_speed=50.0)
-    result = walk(task, still, torch.full((6, 3), 0.5), 8.0)
+    result = run_rollout(task, still, torch.full((6, 3), 0.5), 8.0)
     assert result.standing[:200].all()
     assert not result.standing[200:].any()
-    assert judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)["forward_error"] == pytest.approx(0.0, abs=1e-6)
+    assert compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)["forward_error"] == pytest.approx(
+        0.0, abs=1e-6
+    )
     assert result.success.isnan().all()
 
 
 def test_on_open_ground_there_is_nothing_to_succeed_in():
     task = KnownWalk()
     task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
-    figures, _ = evaluate_walk(task, still, EvaluationPlan(robots=4, seconds=2.0))
+    figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=2.0))
     assert not {"success", "success_by_level"} & set(figures)
 
 
@@ -233,7 +237,7 @@ def test_on_open_ground_there_is_nothing_to_succeed_in():
 def test_nobody_survives_pushes_that_never_came(seconds, pushes):
     task = KnownWalk()
     task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
-    figures, _ = evaluate_walk(task, still, EvaluationPlan(robots=4, seconds=seconds))
+    figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=seconds))
     assert [step for step, _, _ in task.pushes] == pushes
     assert ("push_survival" in figures) == bool(pushes)
 
@@ -241,21 +245,21 @@ def test_nobody_survives_pushes_that_never_came(seconds, pushes):
 def test_a_command_that_the_task_overrules_is_said(caplog):
     led = LedWalk(bias=0.0)
     led.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
-    plan = EvaluationPlan(robots=4, seconds=2.0, turning=(-0.5, 0.5), push_speed=0.0)
+    plan = EvaluationCfg(robots=4, seconds=2.0, turning=(-0.5, 0.5), push_speed=0.0)
     with caplog.at_level("WARNING", logger="st_rl"):
         _, robots = evaluate_walk(led, still, plan)
     assert "turning" in caplog.text
     assert "forward" not in caplog.text
     assert [command[2] for command in robots["command"]] == pytest.approx([0.4] * 4)
     caplog.clear()
-    evaluate_walk(led, still, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0))
+    evaluate_walk(led, still, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0))
     assert caplog.text == "", "nobody asked for a turn"
 
 
 def test_gait_figures_of_a_known_trot():
     task = KnownWalk(bias=0.0)
-    result = walk(task, still, torch.full((4, 3), 0.5), 5.0)
-    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = run_rollout(task, still, torch.full((4, 3), 0.5), 5.0)
+    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
     assert figures["foot_clearance"] == pytest.approx(0.05)
     assert figures["swing_rate"] == pytest.approx(2.0, abs=0.15)  # a swing cut off by either end does not count
     assert figures["stance_share"] == pytest.approx([0.5] * 4, abs=0.03)
@@ -266,15 +270,15 @@ def test_gait_figures_of_a_known_trot():
 
 def test_robots_told_to_stand_have_no_gait_to_judge():
     task = KnownWalk(bias=0.0)
-    result = walk(task, still, torch.zeros(4, 3), 3.0)
-    figures = judge(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = run_rollout(task, still, torch.zeros(4, 3), 3.0)
+    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
     assert math.isnan(figures["foot_clearance"])
     assert figures["forward_error"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
     task = KnownWalk(num_envs=8)
-    walk(task, still, torch.zeros(8, 3), 10.0, pushes=(0.5, 3.0))
+    run_rollout(task, still, torch.zeros(8, 3), 10.0, pushes=(0.5, 3.0))
     assert [step for step, _, _ in task.pushes] == [150, 300, 450]
     for _, velocity, mask in task.pushes:
         assert velocity[:, :2].norm(dim=1).tolist() == pytest.approx([0.5] * 8, abs=1e-5)
@@ -320,7 +324,7 @@ def test_what_was_made_of_a_step_serves_until_the_policy_is_another_one():
         made.append(step)
         return step
 
-    scorer = CheckpointEvaluator(task, EvaluationPlan(robots=4, seconds=2.0, push_speed=0.0), repeatable)
+    scorer = CheckpointEvaluator(task, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0), repeatable)
     network, other = torch.nn.Linear(2, 12), torch.nn.Linear(2, 12)
     network.is_recurrent = other.is_recurrent = False
     # All three axes are 0.1 off; the last one counts half.
@@ -346,7 +350,7 @@ def test_judge_takes_no_random_numbers_from_the_training():
         def __call__(self, obs):
             return torch.randn(obs.shape[0], 2)
 
-    scorer = CheckpointEvaluator(EchoEnv(num_envs=3, episode_length=5), EvaluationPlan())
+    scorer = CheckpointEvaluator(EchoEnv(num_envs=3, episode_length=5), EvaluationCfg())
     torch.manual_seed(5)
     before = torch.get_rng_state()
     score = scorer(Noisy())
@@ -376,13 +380,13 @@ class TestBuiltInTask:
 
     def test_pairs_are_the_feet_across_the_body(self, task):
         names = [foot.name for foot in task.robot.feet]
-        pairs = {frozenset((names[a], names[b])) for a, b in foot_pairs(task)}
+        pairs = {frozenset((names[a], names[b])) for a, b in diagonal_foot_pairs(task)}
         assert pairs == {frozenset(("FR_foot", "RL_foot")), frozenset(("FL_foot", "RR_foot"))}
 
     def test_robots_told_to_go_that_stand_still_err_by_their_command(self, task):
         commands = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.6], [0.0, 0.0, 0.0]])
-        first = walk(task, lambda obs: torch.zeros(4, 12), commands, 1.6)
-        figures = judge(first, task.robot.mass, foot_pairs(task), settle_s=1.0, moving=0.1)
+        first = run_rollout(task, lambda obs: torch.zeros(4, 12), commands, 1.6)
+        figures = compute_walk_metrics(first, task.robot.mass, diagonal_foot_pairs(task), settle_s=1.0, moving=0.1)
         assert figures["falls"] == 0
         assert figures["forward_error"] == pytest.approx(0.5 / 4, abs=0.05)
         assert figures["sideways_error"] == pytest.approx(0.3 / 4, abs=0.05)
@@ -390,10 +394,10 @@ class TestBuiltInTask:
         assert torch.equal(task.commands, commands)
 
     def test_small_commands_are_those_of_standing_robots(self, task):
-        result = walk(task, lambda obs: torch.zeros(4, 12), torch.full((4, 3), 0.05), 0.2)
+        result = run_rollout(task, lambda obs: torch.zeros(4, 12), torch.full((4, 3), 0.05), 0.2)
         assert (result.commands > 0).all()
         assert (result.told == 0).all()
 
     def test_a_hard_push_throws_a_standing_robot(self, task):
-        thrown = walk(task, lambda obs: torch.zeros(4, 12), torch.zeros(4, 3), 1.6, pushes=(6.0, 0.4))
+        thrown = run_rollout(task, lambda obs: torch.zeros(4, 12), torch.zeros(4, 3), 1.6, pushes=(6.0, 0.4))
         assert thrown.fell.any()

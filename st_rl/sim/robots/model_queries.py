@@ -1,0 +1,99 @@
+"""Queries on a MuJoCo model: default pose, extent of geoms, collisions, ground."""
+
+import numpy as np
+
+from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
+
+HOME = "home"
+"""Keyframe of the default pose."""
+# Above this cosine of its tilt a foot counts as standing flat.
+_NEARLY_FLAT = 0.94
+
+
+def home_qpos(model: MjModel) -> np.ndarray:
+    """`(nq,)` keyframe "home", else `qpos0`."""
+    mujoco = require_mujoco()
+    key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
+    return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
+
+
+def pose_data(model: MjModel, qpos: np.ndarray) -> MjData:
+    """A new `mujoco.MjData` with the kinematics of a pose `(nq,)`."""
+    mujoco = require_mujoco()
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(model, data)
+    return data
+
+
+def is_colliding(model: MjModel, geom: int) -> bool:
+    """Whether a geom can collide with any other."""
+    return bool(model.geom_contype[geom] or model.geom_conaffinity[geom])
+
+
+def robot_geoms(model: MjModel) -> list[int]:
+    """Ids of all geoms that do not belong to the world body."""
+    return [geom for geom in range(model.ngeom) if int(model.geom_bodyid[geom]) != 0]
+
+
+def has_ground(model: MjModel) -> bool:
+    """Whether the world body has a colliding plane or height field."""
+    kinds = require_mujoco().mjtGeom
+    ground = (int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_HFIELD))
+    world = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == 0 and is_colliding(model, g))
+    return any(int(model.geom_type[geom]) in ground for geom in world)
+
+
+def ground_contact_bits(spec: MjSpec) -> dict[str, int]:
+    """`contype` and `conaffinity` for new ground: those of the plane of the world, if it has a colliding one.
+
+    Otherwise bits that match every colliding geom of the robot, whatever the defaults of the file are.
+    """
+    plane = require_mujoco().mjtGeom.mjGEOM_PLANE
+    for geom in spec.worldbody.geoms:
+        if geom.type == plane and (geom.contype or geom.conaffinity):
+            return {"contype": geom.contype, "conaffinity": geom.conaffinity}
+    bits = {"contype": 1, "conaffinity": 1}
+    for geom in spec.geoms:
+        bits["contype"] |= geom.conaffinity
+        bits["conaffinity"] |= geom.contype
+    return bits
+
+
+def lowest_height(model: MjModel, data: MjData, geom: int) -> float:
+    """World height of the lowest point of a geom in the pose of `data`."""
+    down = data.geom_xmat[geom].reshape(3, 3)[2]
+    return float(data.geom_xpos[geom, 2] - _extent(model, geom, down))
+
+
+def sole_height(model: MjModel, data: MjData, geom: int) -> float:
+    """Height of a geom's centre above the ground when it stands with the orientation of `data`.
+
+    A foot that is tilted slightly is measured as if it stood flat.
+    """
+    up = data.geom_xmat[geom].reshape(3, 3)[2].copy()
+    nearest = int(np.abs(up).argmax())
+    if abs(up[nearest]) > _NEARLY_FLAT:
+        up = np.sign(up[nearest]) * np.eye(3)[nearest]
+    return float(_extent(model, geom, up))
+
+
+def _extent(model: MjModel, geom: int, up: np.ndarray) -> float:
+    """Distance from the centre of a geom to its lowest point, for the unit vector `up` `(3,)` in the geom's frame."""
+    kinds = require_mujoco().mjtGeom
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    if kind == int(kinds.mjGEOM_SPHERE):
+        return float(size[0])
+    if kind == int(kinds.mjGEOM_CAPSULE):
+        return float(size[0] + size[1] * abs(up[2]))
+    if kind == int(kinds.mjGEOM_CYLINDER):
+        return float(size[0] * np.hypot(up[0], up[1]) + size[1] * abs(up[2]))
+    if kind == int(kinds.mjGEOM_ELLIPSOID):
+        return float(np.linalg.norm(size * up))
+    if kind == int(kinds.mjGEOM_BOX):
+        return float(size @ np.abs(up))
+    if kind == int(kinds.mjGEOM_MESH):
+        mesh = int(model.geom_dataid[geom])
+        start, count = int(model.mesh_vertadr[mesh]), int(model.mesh_vertnum[mesh])
+        return float(-(model.mesh_vert[start : start + count] @ up).min())
+    return float(model.geom_rbound[geom])
