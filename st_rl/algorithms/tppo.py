@@ -23,11 +23,11 @@ from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
-from st_rl.storage.mini_batches import leaves
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
 from st_rl.utils.log import logger
 from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tree import tree_leaves
 
 __all__ = ["GET_PROB_FUNC", "TPPO"]
 
@@ -380,7 +380,7 @@ class TPPO(PPO):
 
     def _resampled(self, hidden_states: Any) -> Any:
         """Hidden states, leaves `(L, K, H)`, with those of some trajectories drawn from U(-1, 1)."""
-        first = next(leaves(hidden_states))
+        first = tree_leaves(hidden_states)[0]
         chosen = torch.rand(first.shape[1], device=first.device) < self.hidden_state_resample_prob
 
         def resample(leaf: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The declaration of a storage's per-step buffers, and the record types that follow from it."""
+"""Declares the per-step buffers of a storage and derives `Transition` and `MiniBatch` from the declaration."""
 
 import operator
 from collections import namedtuple
@@ -8,33 +8,36 @@ from typing import Any
 
 import torch
 
+Shape = int | Sequence[int] | Sequence[None] | None
+"""Shape of one row as clients write it; None, `[None]`, 0 and `[0]` mean that there is no such data."""
+
 
 @dataclass(frozen=True)
 class BufferField:
-    """One tensor kept for every step: where it comes from, how it is stored and where it goes."""
+    """One tensor stored for every step: its source in the transition, its buffer and its mini-batch field."""
 
     name: str
     """Attribute of the storage that holds the buffer `(T, N, *shape)`."""
     shape: str
     """Shape kind: `"scalar"`, or `k` for the constructor argument `k_shape`."""
     source: str | None = None
-    """Attribute of the transition that is copied in at every step; None when the storage fills the buffer itself."""
+    """Attribute of the transition that is copied at every step; None when the storage computes the buffer."""
     batch: str | None = None
-    """Field of the mini-batch that receives the selected rows; None when no mini-batch needs them."""
+    """Field of the mini-batch that receives the selected rows; None: not part of mini-batches."""
     dtype: torch.dtype = torch.float32
     """Element type of the buffer."""
     flag: bool = False
-    """Whether the source is a truth value of any type, stored as 0 or 1."""
+    """Whether the source is a flag of any dtype, stored as 0 or 1."""
     padded: bool = False
     """Whether a recurrent mini-batch holds it as padded trajectories `(T, K, *shape)` instead of `(T, B, *shape)`."""
     optional: bool = False
     """Whether there is no buffer (None) when its shape is None, `[None]`, 0 or `[0]`."""
     fallback: str | None = None
-    """Earlier mini-batch field that stands in when there is no buffer."""
+    """Earlier mini-batch field to use when there is no buffer."""
 
 
 class StepTransition:
-    """What one step hands to the storage; every field is None until it is set."""
+    """The data of one step of all environments; every field is None until it is set."""
 
     observations: torch.Tensor | None = None
     critic_observations: torch.Tensor | None = None
@@ -49,24 +52,24 @@ class StepTransition:
     rnd_state: torch.Tensor | None = None
 
     def clear(self) -> None:
-        """Forget what was set, so that every field reads None again."""
+        """Reset every field to None."""
         self.__dict__.clear()
-        # A subclass may set fields of its own in its constructor instead of declaring them.
+        # A subclass may set further fields in its constructor instead of declaring them.
         self.__init__()
 
 
-def resolve_shape(shape: Any) -> tuple[int, ...] | None:
-    """Return a shape given as int, tuple or list as a tuple; None, `[None]`, 0 and `[0]` mean "absent": None."""
+def resolve_shape(shape: Shape) -> tuple[int, ...] | None:
+    """Return a shape given as int, tuple or list as a tuple; None for None, `[None]`, 0 and `[0]`."""
     if shape is None:
         return None
-    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if sizes in ((), (None,), (0,)):
         return None
     return tuple(operator.index(size) for size in sizes)
 
 
-def fit(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool = False) -> torch.Tensor:
-    """Return a transition's value in the shape of its buffer row `(N, ...)`; a size that does not agree is refused."""
+def fit_row(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool = False) -> torch.Tensor:
+    """Return a transition's value in the shape of its buffer row `(N, ...)`; ValueError if the sizes differ."""
     if value is None:
         raise ValueError(f"transition.{source} is None; set it before add_transitions")
     if flag and value.dtype != torch.bool:
@@ -76,29 +79,25 @@ def fit(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool =
     # Rewards and log-probs come as (N,) or (N, 1), images flat or not; broadcasting would hide a wrong size.
     if value.shape[:1] != row.shape[:1] or value.numel() != row.numel():
         expected, given = tuple(row.shape), tuple(value.shape)
-        raise ValueError(f"transition.{source} has shape {given}; the storage keeps {expected} per step")
+        raise ValueError(f"transition.{source} has shape {given}; the storage expects {expected} per step")
     return value.reshape(row.shape)
 
 
-def copy_all(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy every value into its row, those of one layout and type together, which a GPU does in one go."""
-    if not any(row.is_cuda for row in rows):
-        for row, value in zip(rows, values):
+def copy_rows(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy every value into its row; on a GPU those of equal layout and dtype in one kernel."""
+    matching: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for row, value in zip(rows, values):
+        if row.is_cuda and (row.dtype, row.stride()) == (value.dtype, value.stride()):
+            matching[0].append(row)
+            matching[1].append(value)
+        else:
             row.copy_(value)
-        return
-    alike = [
-        row.is_cuda and (row.dtype, row.stride()) == (value.dtype, value.stride()) for row, value in zip(rows, values)
-    ]
-    together = [(row, value) for row, value, is_alike in zip(rows, values, alike) if is_alike]
-    if together:
-        torch._foreach_copy_([row for row, _ in together], [value for _, value in together])  # pyright: ignore[reportPrivateImportUsage]
-    for row, value, is_alike in zip(rows, values, alike):
-        if not is_alike:
-            row.copy_(value)
+    if matching[0]:
+        torch._foreach_copy_(*matching)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def extend_transition(parent: type, fields: Iterable[BufferField], owner: type) -> type:
-    """Return `parent` with an attribute, None by default, for every source it does not know yet."""
+    """Return `parent` with an attribute, None by default, for every source that it lacks."""
     missing = {field.source: None for field in fields if field.source and field.source not in dir(parent)}
     if not missing:
         return parent
@@ -119,5 +118,5 @@ def extend_mini_batch(parent: Any, fields: Iterable[BufferField], owner: type) -
 
 
 def _location(owner: type, name: str) -> dict[str, str]:
-    """Where pickle finds a record type that is an attribute of `owner`."""
+    """Module and qualified name under which pickle finds a class that is an attribute of `owner`."""
     return {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{name}"}

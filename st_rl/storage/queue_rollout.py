@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from st_rl.storage.fields import StepTransition
-from st_rl.storage.mini_batches import leaves
 from st_rl.storage.rollout_base import RolloutStorage
 from st_rl.utils.buffer import buffer_expand, buffer_from_example, buffer_swap, buffer_to
+from st_rl.utils.tree import tree_leaves
 
 
 class QueueRolloutStorage(RolloutStorage):
@@ -76,7 +76,7 @@ class QueueRolloutStorage(RolloutStorage):
         """Rotate every buffer in place so that the oldest step is row 0, where the next one will be written."""
         for field in self.fields:
             self._untie(getattr(self, field.name))
-        for leaf in leaves(self.saved_hidden_states):
+        for leaf in tree_leaves(self.saved_hidden_states):
             self._untie(leaf)
         self.step = 0
 
@@ -109,7 +109,7 @@ class QueueRolloutStorage(RolloutStorage):
             "buffer_full": self.buffer_full,
             "num_steps": self.num_transitions_per_env,
             "buffers": {name: buffer for name, buffer in buffers.items() if buffer is not None},
-            "hidden_states": [leaf for leaf in leaves(self.saved_hidden_states) if leaf is not None],
+            "hidden_states": [leaf for leaf in tree_leaves(self.saved_hidden_states) if leaf is not None],
         }
 
     def load_state_dict(self, state: Mapping[str, Any], hidden_states: Any = None) -> None:
@@ -126,6 +126,6 @@ class QueueRolloutStorage(RolloutStorage):
                 setattr(self, name, rows.to(self.device, copy=True))
             container = buffer_from_example(hidden_states, (num_steps,)) if state["hidden_states"] else None
             self.saved_hidden_states = buffer_to(container, self.device)
-            for saved, rows in zip(leaves(self.saved_hidden_states), state["hidden_states"]):
+            for saved, rows in zip(tree_leaves(self.saved_hidden_states), state["hidden_states"]):
                 saved.copy_(rows)
         self.num_transitions_per_env, self.step, self.buffer_full = num_steps, step, is_full

@@ -1,4 +1,4 @@
-"""`RolloutStorage`: the steps of one rollout, their returns and the mini-batches cut from them."""
+"""`RolloutStorage`: the transitions of one rollout, their returns and mini-batches."""
 
 from collections import namedtuple
 from collections.abc import Iterator
@@ -10,25 +10,28 @@ import torch
 from st_rl.storage.compact_buffer import CompactBuffer, find_dtypes
 from st_rl.storage.fields import (
     BufferField,
+    Shape,
     StepTransition,
-    copy_all,
+    copy_rows,
     extend_mini_batch,
     extend_transition,
-    fit,
+    fit_row,
     resolve_shape,
 )
-from st_rl.storage.mini_batches import Select, chunk_size, every_epoch, leaves, select_samples
+from st_rl.storage.mini_batches import MiniBatch as MiniBatchType
+from st_rl.storage.mini_batches import chunk_size, repeat_epochs
 from st_rl.storage.returns import generalized_advantages, normalize_advantages
-from st_rl.utils.buffer import buffer_from_example, buffer_func, buffer_to
+from st_rl.utils.buffer import buffer_from_example, buffer_to
 from st_rl.utils.segments import get_subobs_size
 from st_rl.utils.trajectories import TrajectoryIndex, index_trajectories, pad
+from st_rl.utils.tree import tree_leaves, tree_map
 
 
 class RolloutStorage:
-    """Keeps `T` steps of `N` environments and cuts them into mini-batches.
+    """Stores `T` steps of `N` environments and splits them into mini-batches.
 
-    A subclass that stores more declares it: `fields = Parent.fields + (BufferField(...),)`. Allocation, copying,
-    `Transition`, `MiniBatch` and the gathering of mini-batches follow from that declaration.
+    A subclass declares further data with `fields = (*Parent.fields, BufferField(...))`. Allocation, copying,
+    `Transition`, `MiniBatch` and the gathering of mini-batches follow from the declaration.
     """
 
     fields: ClassVar[tuple[BufferField, ...]] = (
@@ -55,14 +58,10 @@ class RolloutStorage:
     )
 
     Transition: ClassVar[Any] = StepTransition
-    MiniBatch: ClassVar[Any] = namedtuple(
-        "MiniBatch",
-        "obs critic_obs actions values advantages returns old_actions_log_prob old_mu old_sigma hidden_states masks "
-        "rnd_state",
-        defaults=[None],
-    )
+    MiniBatch: ClassVar[Any] = namedtuple("MiniBatch", MiniBatchType.__annotations__, defaults=[None])
     MiniBatch.__qualname__ = "RolloutStorage.MiniBatch"
-    # What is gathered from the fields; a subclass may write a `MiniBatch` with more, which it fills itself.
+    # The named tuple of all gathered fields. It is `MiniBatch`, unless a subclass defines one with more fields and
+    # fills those in `get_minibatch_from_indices`.
     _GatheredBatch: ClassVar[Any] = MiniBatch
 
     observations: torch.Tensor
@@ -79,7 +78,7 @@ class RolloutStorage:
     rnd_state: torch.Tensor | None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Derive the record types of a subclass from its fields, unless it writes them itself."""
+        """Derive `Transition` and `MiniBatch` from the fields, unless the subclass defines them."""
         super().__init_subclass__(**kwargs)
         if "Transition" not in vars(cls):
             cls.Transition = extend_transition(cls.Transition, cls.fields, cls)
@@ -93,9 +92,9 @@ class RolloutStorage:
         self,
         num_envs: int,
         num_transitions_per_env: int,
-        obs_shape: Any,
-        privileged_obs_shape: Any,
-        actions_shape: Any,
+        obs_shape: Shape,
+        privileged_obs_shape: Shape,
+        actions_shape: Shape,
         device: torch.device | str = "cpu",
         **kwargs: Any,
     ) -> None:
@@ -105,13 +104,13 @@ class RolloutStorage:
             num_envs: `N`.
             num_transitions_per_env: `T`.
             obs_shape: shape of one actor observation.
-            privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic sees `obs`.
+            privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic reads `obs`.
             actions_shape: shape of one action.
-            device: where the buffers live.
-            **kwargs: `k_shape` of every further shape kind `k` among the fields (`rnd_state_shape`, ...). `obs_dtypes`,
-                component -> `float16`, `bfloat16` or, for numbers from 0 to 1, `uint8`, with `obs_segments` and
-                `critic_obs_segments` that name them: observations are kept in these types and come out as float32.
-                The rest is ignored, because a client hands the same storage settings to every algorithm.
+            device: device of the buffers.
+            **kwargs: `k_shape` for every further shape kind `k` of the fields (`rnd_state_shape`, ...). `obs_dtypes`
+                maps components of `obs_segments` and `critic_obs_segments` to the dtype they are stored in: `float16`,
+                `bfloat16` or, for values in [0, 1], `uint8`; mini-batches are float32. Other keys are ignored, because
+                clients pass the same storage settings to every algorithm.
         """
         for name, count in (("num_envs", num_envs), ("num_transitions_per_env", num_transitions_per_env)):
             if count < 1:
@@ -120,10 +119,10 @@ class RolloutStorage:
         self.num_transitions_per_env = num_transitions_per_env
         self.device = torch.device(device)
         self.step = 0
-        # None until the first recurrent state shows which container and sizes to keep.
+        # None until the first recurrent hidden state defines the container and the sizes.
         self.saved_hidden_states: Any = None
-        # None: recurrent mini-batches hold exactly K trajectories and bool masks. An int: K is that number whatever
-        # the data (it must be at least `max_trajectories`), and `masks` holds positions, so that shapes are static.
+        # None: recurrent mini-batches hold exactly K trajectories and bool masks. An int, at least `max_trajectories`:
+        # K is fixed and `masks` holds positions, so that shapes are static.
         self.trajectory_capacity: int | None = None
         self._segments = {"obs": kwargs.get("obs_segments"), "privileged_obs": kwargs.get("critic_obs_segments")}
         self._obs_dtypes = find_dtypes(kwargs.get("obs_dtypes") or {}, *self._segments.values())
@@ -134,7 +133,7 @@ class RolloutStorage:
             "privileged_obs_shape": privileged_obs_shape,
             "actions_shape": actions_shape,
         }
-        # Buffers must stay ordinary tensors even when the storage is built during an inference-mode rollout.
+        # Not inference tensors, even when the storage is built during an inference-mode rollout.
         with torch.inference_mode(False):
             for field in self.fields:
                 setattr(self, field.name, self._new_buffer(field, shapes.get(f"{field.shape}_shape")))
@@ -144,8 +143,8 @@ class RolloutStorage:
             if field.source is not None and getattr(self, field.name) is not None
         ]
 
-    def _new_buffer(self, field: BufferField, shape: Any) -> Any:
-        """Zeros `(T, N, *shape)` for one field, or None when an optional field has no shape."""
+    def _new_buffer(self, field: BufferField, shape: Shape) -> torch.Tensor | CompactBuffer | None:
+        """Allocate zeros `(T, N, *shape)` for one field; None when an optional field has no shape."""
         sizes = resolve_shape(shape)
         if sizes is None:
             if field.optional:
@@ -153,19 +152,19 @@ class RolloutStorage:
             raise ValueError(f"{field.shape}_shape is {shape!r}; give the positive size(s) of one {field.name} row")
         leading = (self.num_transitions_per_env, self.num_envs)
         segments = self._segments.get(field.shape)
-        # A critic whose components have no names may fall back to the actor's, which say nothing of its observation.
+        # Without critic_obs_segments, obs_segments may be passed for the critic, although its observation differs.
         if self._obs_dtypes and segments is not None and sizes == (get_subobs_size(segments, segments),):
             return CompactBuffer.zeros(leading, segments, self._obs_dtypes, self.device)
         return torch.zeros(*leading, *sizes, dtype=field.dtype, device=self.device)
 
     @property
     def critic_observations(self) -> torch.Tensor | None:
-        """The critic's observations `(T, N, *Oc)`, or None when the critic sees the actor's."""
+        """Critic observations `(T, N, *Oc)`; None when the critic reads the actor observations."""
         return self.privileged_observations
 
     @property
     def num_valid_steps(self) -> int:
-        """Number of leading rows that mini-batches and returns are made of."""
+        """Number of leading rows that hold data."""
         return self.num_transitions_per_env
 
     # Storing ------------------------------------------------------------------------------------------------------
@@ -177,20 +176,22 @@ class RolloutStorage:
             raise AssertionError("Rollout buffer overflow")
         rows, values = [], []
         for field, source in self._inputs:
-            buffer = getattr(self, field.name)
+            buffer, value = getattr(self, field.name), getattr(transition, source)
             if isinstance(buffer, CompactBuffer):
-                buffer.write(self.step, fit(getattr(transition, source), source, buffer.row))
+                buffer.write(self.step, fit_row(value, source, buffer.row))
                 continue
             row = buffer[self.step]
+            if field.flag or value is None or value.shape != row.shape:
+                value = fit_row(value, source, row, field.flag)
             rows.append(row)
-            values.append(fit(getattr(transition, source), source, row, field.flag))
-        copy_all(rows, values)
+            values.append(value)
+        copy_rows(rows, values)
         self._save_hidden_states(transition.hidden_states)
         self.step += 1
 
     def _save_hidden_states(self, hidden_states: Any) -> None:
-        """Copy the state before the step, leaves `(L, N, H)`, into row `step`; a missing one reads as zeros."""
-        states = list(leaves(hidden_states))
+        """Copy the states before the step, leaves `(L, N, H)`, into row `step`; zeros if one is missing."""
+        states = tree_leaves(hidden_states)
         is_complete = all(state is not None for state in states)
         if self.saved_hidden_states is None:
             if not is_complete:
@@ -198,27 +199,23 @@ class RolloutStorage:
             with torch.inference_mode(False):
                 container = buffer_from_example(hidden_states, (self.num_transitions_per_env,))
                 self.saved_hidden_states = buffer_to(container, self.device)
-        rows = [saved[self.step] for saved in leaves(self.saved_hidden_states)]
-        if not is_complete:
-            for row in rows:
-                row.zero_()
-            return
-        for row, state in zip(rows, states, strict=True):
-            row.copy_(state)
+        saved = tree_leaves(self.saved_hidden_states)
+        for buffer, state in zip(saved, states if is_complete else [0.0] * len(saved), strict=True):
+            buffer[self.step] = state
 
     def clear(self) -> None:
-        """Start the next rollout at row 0; the data stays until it is overwritten."""
+        """Write the next rollout from row 0 on; the data is kept until it is overwritten."""
         self.step = 0
 
     # Returns and statistics ---------------------------------------------------------------------------------------
 
     def compute_returns(self, last_values: torch.Tensor, gamma: float, lam: float) -> None:
-        """Fill `returns` and the normalised `advantages`.
+        """Fill `returns` and the normalized `advantages`.
 
         Args:
             last_values: `(N, 1)`, values of the states after the last step.
             gamma: discount.
-            lam: decay of the n-step mixture.
+            lam: GAE decay.
         """
         if last_values.numel() != self.num_envs:
             given = tuple(last_values.shape)
@@ -233,49 +230,49 @@ class RolloutStorage:
     def get_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean trajectory length and the mean reward, 0-d float tensors."""
         dones = self._in_time_order(self.dones)
-        # Every environment's last step ends a piece, whether or not it is a done.
-        num_pieces = (dones[:-1] > 0).sum() + self.num_envs
-        return dones.numel() / num_pieces, self.rewards[: self.num_valid_steps].mean()
+        # The last step of every environment ends a trajectory, whether or not it is done.
+        num_trajectories = (dones[:-1] > 0).sum() + self.num_envs
+        return dones.numel() / num_trajectories, self.rewards[: self.num_valid_steps].mean()
 
     def _in_time_order(self, buffer: torch.Tensor) -> torch.Tensor:
         """The valid rows of a buffer, oldest first."""
         return buffer[: self.num_valid_steps]
 
     def _order_in_time(self) -> None:
-        """Bring the rows of all buffers into time order; here they always are."""
+        """Rotate all buffers into time order; a no-op here, because rows are written in order."""
 
     # Mini-batches -------------------------------------------------------------------------------------------------
 
-    def mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
-        """Return an iterator of feed-forward mini-batches, fields `(M, ...)`, over one permutation of all samples.
+    def mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
+        """Iterate over feed-forward mini-batches, fields `(M, ...)`, of one permutation of all samples.
 
-        Every epoch yields the same mini-batches, so each is gathered once and must not be changed in place.
+        Every epoch yields the same objects: do not modify them in place.
         """
         num_samples = self.num_valid_steps * self.num_envs
         size = chunk_size(num_samples, num_mini_batches, "samples")
         permutation = torch.randperm(num_samples, device=self.device)[: size * num_mini_batches]
-        return every_epoch(self._build_samples, permutation.split(size), num_epochs, keep=not self._obs_dtypes)
+        return repeat_epochs(self._sample_batch, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
 
-    def _build_samples(self, indices: torch.Tensor) -> Any:
-        """The mini-batch of flat sample indices `(M,)`: time `i // N`, environment `i % N`."""
+    def _sample_batch(self, indices: torch.Tensor) -> MiniBatchType:
+        """Gather the mini-batch of flat sample indices `(M,)`: time `i // N`, environment `i % N`."""
         return self.get_minibatch_from_indices(indices // self.num_envs, indices % self.num_envs)
 
-    def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
-        """Return an iterator of recurrent mini-batches, each a contiguous chunk of environments over all steps.
+    def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
+        """Iterate over recurrent mini-batches, each a contiguous chunk of environments over all steps.
 
         `obs` and `critic_obs` are padded trajectories `(T, K, ...)` with `masks (T, K)` and first-step `hidden_states`
         `(L, K, H)`; all other fields are `(T, B, ...)`. With `trajectory_capacity` set, K is that capacity and `masks`
-        holds the int64 positions `(T, B)` of the steps. Every epoch yields the same mini-batches, so each is gathered
-        once and must not be changed in place.
+        holds the int64 positions `(T, B)` of the steps. Every epoch yields the same objects: do not modify them in
+        place.
         """
         self._order_in_time()
         size = chunk_size(self.num_envs, num_mini_batches, "environments")
         starts = self._trajectory_starts()
         bounds = self._trajectory_bounds(starts, num_mini_batches)
-        build = partial(self._build_sequences, starts, size, bounds)
-        return every_epoch(build, range(num_mini_batches), num_epochs, keep=not self._obs_dtypes)
+        gather = partial(self._sequence_batch, starts, size, bounds)
+        return repeat_epochs(gather, range(num_mini_batches), num_epochs, cache=not self._obs_dtypes)
 
-    def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[Any]:
+    def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
         """Forward to `reccurent_mini_batch_generator`, the documented name that users override."""
         return self.reccurent_mini_batch_generator(num_mini_batches, num_epochs)
 
@@ -284,8 +281,8 @@ class RolloutStorage:
         self._order_in_time()
         return self._trajectory_counts(self._trajectory_starts(), num_mini_batches).max()
 
-    def _build_sequences(self, starts: torch.Tensor, size: int, bounds: list[int], chunk: int) -> Any:
-        """The mini-batch of the environments of one chunk, `size` wide, over all valid steps."""
+    def _sequence_batch(self, starts: torch.Tensor, size: int, bounds: list[int], chunk: int) -> MiniBatchType:
+        """Gather the mini-batch of the `size` environments of one chunk over all valid steps."""
         envs = slice(chunk * size, (chunk + 1) * size)
         return self.get_minibatch_from_indices(
             slice(0, self.num_valid_steps),
@@ -307,10 +304,10 @@ class RolloutStorage:
         return starts.sum(0)[: size * num_mini_batches].view(num_mini_batches, size).sum(1)
 
     def _trajectory_bounds(self, starts: torch.Tensor, num_mini_batches: int) -> list[int]:
-        """Where the trajectories of each chunk begin among those of all chunks, and where the last ends."""
+        """First trajectory index of each chunk, then the total number of trajectories."""
         if self.trajectory_capacity is not None:
             return [chunk * self.trajectory_capacity for chunk in range(num_mini_batches + 1)]
-        # The one wait for the device: exact shapes need the counts on the host.
+        # The only host sync: exact shapes need the counts on the host.
         ends = self._trajectory_counts(starts, num_mini_batches).cumsum(0).tolist()
         return [0, *ends]
 
@@ -321,41 +318,38 @@ class RolloutStorage:
         padded_B_slice: slice | None = None,
         prev_done_mask: torch.Tensor | None = None,
     ) -> Any:
-        """Build one mini-batch; both generators go through here.
+        """Gather one mini-batch; both generators call this method.
 
         Args:
             T_slice: time steps; a slice, or in a feed-forward mini-batch indices `(M,)` paired with those of `B_slice`.
             B_slice: environments.
-            padded_B_slice: None for a feed-forward mini-batch. For a recurrent one, the place of its trajectories among
+            padded_B_slice: None for a feed-forward mini-batch. For a recurrent one, the range of its trajectories among
                 those of all environments; its length is the number K of padded trajectories.
-            prev_done_mask: bool `(T, B)`, True where a trajectory starts; None takes it from the stored dones.
+            prev_done_mask: bool `(T, B)`, True where a trajectory starts; None reads the stored dones.
         """
-        if padded_B_slice is None:
-            contents = self._gather(select_samples(T_slice, B_slice, self.num_envs))
-            return self._GatheredBatch(**contents, hidden_states=None, masks=None)
-        index = self._index_trajectories(T_slice, B_slice, padded_B_slice, prev_done_mask)
-        contents = self._gather(
-            lambda buffer: buffer[T_slice, B_slice].contiguous(),
-            lambda buffer: pad(buffer[T_slice, B_slice], index),
-        )
-        hidden_states = self._first_hidden_states(index, T_slice, B_slice)
-        masks = index.masks if self.trajectory_capacity is None else index.position
-        return self._GatheredBatch(**contents, hidden_states=hidden_states, masks=masks)
-
-    def _gather(self, select: Select, select_padded: Select | None = None) -> dict[str, Any]:
-        """Apply `select` to the buffer of every mini-batch field, or `select_padded` to those held as trajectories."""
-        contents: dict[str, Any] = {}
+        index = samples = None
+        if padded_B_slice is not None:
+            index = self._index_trajectories(T_slice, B_slice, padded_B_slice, prev_done_mask)
+        elif isinstance(T_slice, torch.Tensor) and isinstance(B_slice, torch.Tensor) and T_slice.ndim == 1:
+            # One flat index copies whole rows, which is several times faster than indexing two axes.
+            samples = T_slice * self.num_envs + B_slice
+        contents: dict[str, Any] = {"hidden_states": None, "masks": None}
         for field in self.fields:
             if field.batch is None:
                 continue
             buffer = getattr(self, field.name)
             if buffer is None:
                 contents[field.batch] = contents[field.fallback] if field.fallback else None
-            elif field.padded and select_padded is not None:
-                contents[field.batch] = select_padded(buffer)
+            elif samples is not None:
+                contents[field.batch] = buffer.flatten(0, 1).index_select(0, samples)
+            elif index is not None and field.padded:
+                contents[field.batch] = pad(buffer[T_slice, B_slice], index)
             else:
-                contents[field.batch] = select(buffer)
-        return contents
+                contents[field.batch] = buffer[T_slice, B_slice].contiguous()
+        if index is not None:
+            contents["hidden_states"] = self._first_hidden_states(index, T_slice, B_slice)
+            contents["masks"] = index.masks if self.trajectory_capacity is None else index.position
+        return self._GatheredBatch(**contents)
 
     def _index_trajectories(
         self,
@@ -364,13 +358,15 @@ class RolloutStorage:
         padded: slice,
         starts: torch.Tensor | None,
     ) -> TrajectoryIndex:
-        """Where every step of the selected environments goes among their padded trajectories."""
+        """Index every step of the selected environments in their padded trajectories."""
         # A trajectory ends where the next one starts; the last row ends one in any case.
         ends = self.dones[steps, envs, 0] > 0 if starts is None else starts.roll(-1, 0)
         return index_trajectories(ends, None if padded.stop is None else padded.stop - (padded.start or 0))
 
-    def _first_hidden_states(self, index: TrajectoryIndex, steps: slice | torch.Tensor, envs: Any) -> Any:
-        """The recurrent state before the first step of every trajectory, leaves `(L, K, H)`; None when none is kept."""
+    def _first_hidden_states(
+        self, index: TrajectoryIndex, steps: slice | torch.Tensor, envs: slice | torch.Tensor
+    ) -> Any:
+        """Hidden states before the first step of every trajectory, leaves `(L, K, H)`; None when none are stored."""
 
         def select(leaf: torch.Tensor) -> torch.Tensor:
             by_env = leaf[steps][:, :, envs].transpose(1, 2)
@@ -380,4 +376,4 @@ class RolloutStorage:
             is_real = index.masks[0].view(1, -1, *[1] * (first.ndim - 2))
             return torch.where(is_real, first, 0.0).contiguous()
 
-        return buffer_func(self.saved_hidden_states, select)
+        return tree_map(select, self.saved_hidden_states)

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from st_rl.storage.fields import BufferField, StepTransition, fit
+from st_rl.storage.compact_buffer import CompactBuffer
+from st_rl.storage.fields import BufferField, Shape, StepTransition, fit_row
 from st_rl.storage.rollout_base import RolloutStorage
 from st_rl.utils.log import logger
 
@@ -63,7 +64,7 @@ class SarsaRolloutStorage(RolloutStorage):
         self._inputs = [(field, source) for field, source in self._inputs if field.name not in _FOLLOWED]
         self._is_repeat_reported = False
 
-    def _new_buffer(self, field: BufferField, shape: Any) -> torch.Tensor | None:
+    def _new_buffer(self, field: BufferField, shape: Shape) -> torch.Tensor | CompactBuffer | None:
         """Make observations and next observations two views, one row apart, of the same `T + 1` rows."""
         if field.name in _FOLLOWED:
             rows = getattr(self, f"all_{_FOLLOWED[field.name]}")
@@ -71,7 +72,7 @@ class SarsaRolloutStorage(RolloutStorage):
         buffer = super()._new_buffer(field, shape)
         if field.name not in _FOLLOWED.values():
             return buffer
-        rows = None if buffer is None else torch.cat([buffer, buffer[:1]])
+        rows = torch.cat([buffer, buffer[:1]]) if isinstance(buffer, torch.Tensor) else None
         setattr(self, f"all_{field.name}", rows)
         return None if rows is None else rows[:-1]
 
@@ -92,7 +93,7 @@ class SarsaRolloutStorage(RolloutStorage):
             if following is None:
                 following = getattr(self, _FOLLOWED[field.name])[-1]
                 self._report_repeat(source)
-            row.copy_(fit(following, source, row))
+            row.copy_(fit_row(following, source, row))
 
     def _report_repeat(self, source: str) -> None:
         """Warn once that the observation after the rollout is not known."""

@@ -7,39 +7,13 @@ stands for an absent part and passes through everywhere.
 import ctypes
 import math
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from st_rl.utils.collections import is_namedarraytuple, is_namedtuple
-
-
-def _contents(buffer: Any) -> list[Any] | None:
-    """The parts of a container in order, or None for a leaf."""
-    if isinstance(buffer, Mapping):
-        return list(buffer.values())
-    return list(buffer) if isinstance(buffer, tuple | list) and not isinstance(buffer, torch.Size) else None
-
-
-def _rebuild(buffer: Any, contents: list[Any]) -> Any:
-    """A container of the same type with other parts."""
-    if isinstance(buffer, Mapping):
-        return type(buffer)(zip(buffer, contents))  # pyright: ignore[reportCallIssue]
-    if is_namedarraytuple(buffer) or is_namedtuple(buffer):
-        return type(buffer)(*contents)
-    return type(buffer)(contents)
-
-
-def _map(buffer: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply `function` to every leaf that is not None, keeping the containers."""
-    if buffer is None:
-        return None
-    contents = _contents(buffer)
-    if contents is None:
-        return function(buffer)
-    return _rebuild(buffer, [_map(part, function) for part in contents])
+from st_rl.utils.tree import tree_leaves, tree_map
 
 
 def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
@@ -64,7 +38,7 @@ def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: b
 
 def buffer_from_example(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
     """A zero buffer whose leaves have shape `leading_dims + leaf.shape`, in the same containers as `example`."""
-    return _map(example, lambda leaf: build_array(leaf, leading_dims, share_memory))
+    return tree_map(lambda leaf: build_array(leaf, leading_dims, share_memory), example)
 
 
 def buffer_expand(buffer: Any, expand_size: int, dim: int = 0, contiguous: bool = False) -> Any:
@@ -81,7 +55,7 @@ def buffer_expand(buffer: Any, expand_size: int, dim: int = 0, contiguous: bool 
         longer = np.concatenate([leaf, np.zeros(shape, dtype=leaf.dtype)], axis=dim)
         return np.ascontiguousarray(longer) if contiguous else longer
 
-    return _map(buffer, expand)
+    return tree_map(expand, buffer)
 
 
 def buffer_swap(buffer: Any, cursor: int, dim: int = 0, contiguous: bool = False) -> Any:
@@ -98,7 +72,7 @@ def buffer_swap(buffer: Any, cursor: int, dim: int = 0, contiguous: bool = False
         swapped = leaf if cursor in (0, leaf.shape[0]) else np.concatenate([leaf[cursor:], leaf[:cursor]])
         return np.ascontiguousarray(swapped) if contiguous else swapped
 
-    return _map(buffer, swap)
+    return tree_map(swap, buffer)
 
 
 def torchify_buffer(buffer: Any) -> Any:
@@ -109,12 +83,12 @@ def torchify_buffer(buffer: Any) -> Any:
             return torch.from_numpy(leaf)
         return torch.as_tensor(leaf) if isinstance(leaf, np.generic) else leaf
 
-    return _map(buffer, torchify)
+    return tree_map(torchify, buffer)
 
 
 def numpify_buffer(buffer: Any) -> Any:
     """The buffer with numpy arrays in place of tensors, sharing the memory of those on the CPU."""
-    return _map(buffer, lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf)
+    return tree_map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf, buffer)
 
 
 def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
@@ -125,23 +99,23 @@ def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
             raise TypeError("a numpy array cannot move to a device; call torchify_buffer first")
         return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
 
-    return _map(buffer, move)
+    return tree_map(move, buffer)
 
 
 def buffer_method(buffer: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
     """Call the method of this name on every leaf: `buffer_method(state, "detach")`."""
-    return _map(buffer, lambda leaf: getattr(leaf, method_name)(*args, **kwargs))
+    return tree_map(lambda leaf: getattr(leaf, method_name)(*args, **kwargs), buffer)
 
 
 def buffer_func(buffer: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call `func(leaf, *args, **kwargs)` on every leaf."""
-    return _map(buffer, lambda leaf: func(leaf, *args, **kwargs))
+    return tree_map(lambda leaf: func(leaf, *args, **kwargs), buffer)
 
 
 def get_leading_dims(buffer: Any, n_dim: int = 1) -> tuple[int, ...] | None:
     """The first `n_dim` sizes, which all leaves must share; None when there is no leaf."""
-    found: set[tuple[int, ...]] = set()
-    _map(buffer, lambda leaf: found.add(tuple(int(size) for size in leaf.shape[:n_dim])))
+    leaves = [leaf for leaf in tree_leaves(buffer) if leaf is not None]
+    found = {tuple(int(size) for size in leaf.shape[:n_dim]) for leaf in leaves}
     if len(found) > 1:
         raise ValueError(f"leaves have different leading dimensions: {sorted(found)}")
     return found.pop() if found else None

@@ -135,7 +135,7 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"transition\.values is None"):
         storage.add_transitions(transition)
     transition.values = torch.zeros(NUM_ENVS + 1, 1)
-    with pytest.raises(ValueError, match=r"transition\.values has shape \(6, 1\); the storage keeps \(5, 1\)"):
+    with pytest.raises(ValueError, match=r"transition\.values has shape \(6, 1\); the storage expects \(5, 1\)"):
         storage.add_transitions(transition)
     transition.values = torch.zeros(NUM_ENVS, 1)
     transition.observations = torch.zeros(1, OBS_DIM)
