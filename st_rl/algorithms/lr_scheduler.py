@@ -9,7 +9,9 @@ from torch.optim import lr_scheduler
 from st_rl.utils.config import unknown_name_message
 
 
-def make_lr_scheduler(name: str, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]) -> Any:
+def make_lr_scheduler(
+    name: str, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]
+) -> lr_scheduler.LRScheduler:
     """A scheduler of `torch.optim.lr_scheduler` that is stepped once an update."""
     known = {key: cls for key, cls in vars(lr_scheduler).items() if _is_usable(cls) and not key.startswith("_")}
     if name not in known:

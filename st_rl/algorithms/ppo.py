@@ -1,13 +1,13 @@
-"""Proximal policy optimisation, and the one update loop that every algorithm of this library shares."""
+"""Proximal policy optimization, and the update loop that all algorithms share."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from st_rl.algorithms.acting_algorithm import ActingAlgorithm
 from st_rl.algorithms.losses import (
     adapt_learning_rate,
     adapted_learning_rate,
@@ -17,10 +17,11 @@ from st_rl.algorithms.losses import (
 )
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.rnd_trainer import RndTrainer
-from st_rl.algorithms.saved_algorithm import SavedAlgorithm
 from st_rl.algorithms.symmetry_augmentation import SymmetryAugmentation
 from st_rl.engine import Engine
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.env.utils import split_final_observations
+from st_rl.modules.memory import preserve_hidden_states
+from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage.rollout_storage import RolloutStorage
@@ -33,17 +34,16 @@ SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
 
 
-class PPO(ActingAlgorithm, SavedAlgorithm):
-    """Clipped-surrogate PPO; owns the policy, its optimiser, the rollout storage and the observation normalisers.
+class PPO:
+    """Clipped-surrogate PPO; owns the policy, its optimizer, the rollout storage and the observation normalizers.
 
-    A variant adds named losses in `compute_losses`, a reward term in `process_env_step` or a label in `act`; the loop
-    over mini-batches and the gradient step are written here and know nothing of it. The weight of the loss `x` is the
-    attribute `x_coef`, or 1.
+    A variant adds named losses in `compute_losses`, a reward term in `process_env_step` or a label in `act`. The weight
+    of the loss `x` is the attribute `x_coef`, default 1.
     """
 
-    # What keeps the rollout; a variant that stores more per step names another class.
+    # The class of the rollout storage; a variant that stores more per step replaces it.
     storage_class: type[RolloutStorage] = RolloutStorage
-    # Whether there is a loss for what the policy estimates.
+    # Whether a loss trains the policy's state estimator or adaptor.
     trains_estimates: bool = False
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -108,6 +108,7 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
         self.desired_kl = desired_kl
         self.empirical_normalization = empirical_normalization
         self.current_learning_iteration = 0
+        self.lr_scheduler: LRScheduler | None = None
         # Set by init_storage, which knows the environment's sizes.
         self.storage: Any = None
         self.transition: Any = None
@@ -236,6 +237,138 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
     def test_mode(self) -> None:
         """The same as `eval_mode`."""
         self.eval_mode()
+
+    # ---- rollout -------------------------------------------------------------------------------------------------
+
+    def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
+        """Draw actions `(N, A)` for normalised observations and remember what the update needs."""
+        return self._record_transition(self._policy_step, obs, critic_obs)
+
+    def _record_transition(
+        self, decide: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *more: Any
+    ) -> Tensor:
+        """Keep what `decide` says of normalised observations for the storage; returns the actions `(N, A)`."""
+        policy, transition = self.actor_critic, self.transition
+        if policy.is_recurrent:
+            transition.hidden_states = policy.get_hidden_states()
+        if self._draws_once and not self._acts_from_memory:
+            decide = self.engine.compiled(decide)
+        for name, value in decide(obs, critic_obs, *more).items():
+            setattr(transition, name, value)
+        transition.observations = obs
+        transition.critic_observations = critic_obs
+        return transition.actions
+
+    @property
+    def _acts_from_memory(self) -> bool:
+        """Whether a network that takes part in acting is recurrent, which the compiler leaves alone."""
+        return self.actor_critic.is_recurrent
+
+    @property
+    def _draws_once(self) -> bool:
+        """Whether acting draws random numbers only once, so that the compiler cannot change the order of draws."""
+        return True
+
+    def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
+        """What the policy does and thinks of normalised observations, by the names of a transition."""
+        policy = self.actor_critic
+        actions = policy.act(obs).detach()
+        return {
+            "actions": actions,
+            "values": policy.evaluate(critic_obs).detach(),
+            "actions_log_prob": policy.get_actions_log_prob(actions).detach(),
+            "action_mean": policy.action_mean.detach(),
+            "action_sigma": policy.action_std.detach(),
+        }
+
+    def process_env_step(
+        self,
+        rewards: Tensor,
+        dones: Tensor,
+        infos: Mapping[str, Any],
+        next_obs: Tensor | None = None,
+        next_critic_obs: Tensor | None = None,
+    ) -> None:
+        """Store the step that follows `act`: rewards and dones `(N,)`, with bonus and time-out correction."""
+        transition = self.transition
+        # A copy: a storage of somebody's own may write into it.
+        transition.rewards = rewards.clone()
+        transition.dones = dones
+        if self.rnd is not None:
+            rnd_state = (infos.get("observations") or {}).get("rnd_state")
+            if rnd_state is None:
+                raise KeyError(
+                    "infos['observations']['rnd_state'] is missing: the environment must deliver the states whose "
+                    "novelty is rewarded in every step"
+                )
+            transition.rnd_state = rnd_state.to(self.device)
+            self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
+            transition.rewards = transition.rewards + self.intrinsic_rewards
+        correction = self._time_out_correction(infos)
+        if correction is not None:
+            transition.rewards = transition.rewards + correction
+        for field, value in (("next_observations", next_obs), ("next_critic_observations", next_critic_obs)):
+            if hasattr(transition, field):
+                setattr(transition, field, value)
+        self.storage.add_transitions(transition)
+        transition.clear()
+        self.actor_critic.reset(dones)
+
+    def _time_out_correction(self, infos: Mapping[str, Any]) -> Tensor | None:
+        """What a robot would still have earned had its episode not run out of time, `(N,)`; zero for the others.
+
+        None where there is nothing to correct.
+        """
+        if infos.get("time_outs") is None:
+            return None
+        time_outs = infos["time_outs"].to(self.device)
+        if time_outs.device.type == "cpu" and not bool(time_outs.any()):
+            return None
+        time_outs = time_outs.reshape(-1) > 0
+        final, policy = self._final_critic_observation(infos), self.actor_critic
+        bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
+        with preserve_hidden_states(policy):
+            return bootstrap(time_outs, self.transition.values, final)
+
+    def _bootstrap(self, time_outs: Tensor, values: Tensor, final: Tensor | None) -> Tensor:
+        """Discounted values of the last observations `final (N, Oc)`, or else `values (N, 1)`, where time ran out."""
+        if final is not None:
+            final_values = self.actor_critic.evaluate(final).detach()
+            # A last observation that holds NaN or Inf gives no value; the state before it still does.
+            values = torch.where(torch.isfinite(final_values), final_values, values)
+        # `where`, not a product: rows of robots that go on may hold anything.
+        return torch.where(time_outs, self.gamma * values.squeeze(-1), 0.0)
+
+    def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
+        """The last observation `(N, Oc)` of finished episodes, normalised; None where none fits the critic."""
+        final = split_final_observations(infos)
+        if final is None or final.shape[-1] != self.transition.critic_observations.shape[-1]:
+            return None
+        groups = infos["final_observations"]
+        if (
+            self.storage.critic_observations is not None
+            and isinstance(groups, Mapping)
+            and groups.get("critic") is None
+        ):
+            # The actor's last observation says nothing to a critic that sees another one, even of the same width.
+            return None
+        return normalize_without_update(self._critic_stream_normalizer, final.to(self.device))
+
+    @property
+    def _critic_stream_normalizer(self) -> nn.Module:
+        """What normalised the critic's observations; without its own, it sees the actor's as the actor does."""
+        sees_actors = self.storage is not None and self.storage.critic_observations is None
+        return self.obs_normalizer if sees_actors else self.critic_obs_normalizer
+
+    def compute_returns(self, last_critic_obs: Tensor) -> None:
+        """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
+        with preserve_hidden_states(self.actor_critic):
+            last_values = self.actor_critic.evaluate(last_critic_obs).detach()
+        self.storage.compute_returns(last_values, self.gamma, self.lam)
+
+    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Learn from recorded transitions; PPO itself cannot."""
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from a dataset; TPPO can")
 
     # ---- learning ------------------------------------------------------------------------------------------------
 
@@ -389,6 +522,82 @@ class PPO(ActingAlgorithm, SavedAlgorithm):
             self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, desired_kl)
         else:
             self.learning_rate = adapt_learning_rate(rate, float(kl), desired_kl)
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of the algorithm that a checkpoint keeps."""
+        state: dict[str, Any] = {
+            "model_state_dict": self.actor_critic.state_dict(),
+            "optimizer_state_dict": self._optimizer.optimizer.state_dict(),
+        }
+        if self.lr_scheduler is not None:
+            state["lr_scheduler_state_dict"] = self.lr_scheduler.state_dict()
+        for key, normalizer in self._normalizers().items():
+            if isinstance(normalizer, EmpiricalNormalization):
+                state[key] = normalizer.state_dict()
+        return state if self._rnd_trainer is None else state | self._rnd_trainer.state_dict()
+
+    def _normalizers(self) -> dict[str, nn.Module]:
+        """Checkpoint key -> normaliser."""
+        return {
+            "obs_norm_state_dict": self.obs_normalizer,
+            "critic_obs_norm_state_dict": self.critic_obs_normalizer,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; everything but the model may be missing."""
+        # Refused before anything is changed.
+        statistics = self._normalizer_states(state_dict)
+        self.actor_critic.load_state_dict(state_dict["model_state_dict"])
+        if "optimizer_state_dict" in state_dict:
+            self._optimizer.load_state_dict(state_dict["optimizer_state_dict"])
+        self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
+        for key, state in statistics.items():
+            self._normalizers()[key].load_state_dict(state)
+        if self._rnd_trainer is not None:
+            self._rnd_trainer.load_state_dict(state_dict)
+        # Optimisers have new tensors now, and captured steps would go on with the old ones.
+        self.engine.discard_graphs()
+
+    def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """The statistics in a checkpoint by our key; ValueError when there is no normaliser to take them."""
+        upstream_names = {"critic_obs_norm_state_dict": "privileged_obs_norm_state_dict"}
+        states: dict[str, Mapping[str, Any]] = {}
+        for key, normalizer in self._normalizers().items():
+            state = state_dict.get(key) or state_dict.get(upstream_names.get(key, key))
+            if not state:
+                continue
+            if not isinstance(normalizer, EmpiricalNormalization):
+                raise ValueError(
+                    f"the checkpoint was trained with normalised observations ('{key}'), but this algorithm has no "
+                    "normaliser: set empirical_normalization=True, or the policy sees numbers it was not trained on"
+                )
+            states[key] = state
+        return states
+
+    def _load_lr_scheduler(self, state: Mapping[str, Any] | None) -> None:
+        if self.lr_scheduler is None:
+            if state is not None:
+                logger.warning("the checkpoint has a learning-rate scheduler, this algorithm has none: ignored")
+        elif state is None:
+            logger.warning("the checkpoint has no learning-rate scheduler state: the scheduler starts again")
+        else:
+            self.lr_scheduler.load_state_dict(dict(state))
+
+    # ---- between two rollouts ------------------------------------------------------------------------------------
+
+    def pin_hidden_states(self) -> None:
+        """Keep the present state of all memories where the next rollout will look for it."""
+        self.actor_critic.pin_hidden_states()
+
+    def rollout_state(self) -> dict[str, Any]:
+        """What the next rollout continues from beside the environment: the memories of the running episodes."""
+        return {"memory": self.actor_critic.hidden_state_dict()}
+
+    def load_rollout_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the episodes of which `rollout_state` told."""
+        self.actor_critic.load_hidden_state_dict(state["memory"])
 
 
 register_known_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})
