@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from st_rl.datasets import quaternions
+from st_rl.utils import rotations
 
 
 class MotionError(ValueError):
@@ -139,11 +139,11 @@ def make_clip(
         estimated.append(field)
         return linear_velocity(positions, 1.0 / fps)
 
-    def turning(field: str, value: Any, rotations: np.ndarray) -> np.ndarray:
+    def turning(field: str, value: Any, quats: np.ndarray) -> np.ndarray:
         if value is not None:
-            return given(field, value, *rotations.shape[1:-1], 3)
+            return given(field, value, *quats.shape[1:-1], 3)
         estimated.append(field)
-        return quaternions.angular_velocity(rotations, 1.0 / fps)
+        return rotations.angular_velocity(quats, 1.0 / fps)
 
     pos = given("root_pos", root_pos, 3)
     rot = _rotations(source, "root_rot", given("root_rot", root_rot, 4))
@@ -268,4 +268,4 @@ def _rotations(source: str, field: str, q: np.ndarray) -> np.ndarray:
             f"has a quaternion of length {length[frame].min():.3g} at frame {frame}",
             "rotations must be unit quaternions: check the order of the columns",
         )
-    return quaternions.continuous(quaternions.normalized(q))
+    return rotations.remove_sign_flips(rotations.normalize(q))

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from st_rl.datasets import quaternions
 from st_rl.datasets.clip import MotionClip, make_clip
 from st_rl.datasets.leg_kinematics import QuadrupedGeometry, joint_angles
+from st_rl.utils import rotations
 
 GRAVITY = 9.81
 # Points of a stride at which the load of the feet is summed, and harmonics that are kept of it.
@@ -84,12 +84,12 @@ def make_gait(
 
     def joints_at(moment: np.ndarray) -> np.ndarray:
         position, rotation = _base(geometry, gait, speed, moment)
-        local = quaternions.rotate_inverse(rotation[:, None], _feet(geometry, gait, speed, moment) - position[:, None])
+        local = rotations.rotate_inverse(rotation[:, None], _feet(geometry, gait, speed, moment) - position[:, None])
         return joint_angles(geometry, local)
 
     position, rotation = _base(geometry, gait, speed, time)
     before, after = (_base(geometry, gait, speed, time + shift) for shift in (-_INSTANT, _INSTANT))
-    turn = quaternions.multiply(after[1], quaternions.conjugate(before[1]))
+    turn = rotations.multiply(after[1], rotations.conjugate(before[1]))
     feet = [_feet(geometry, gait, speed, time + shift) for shift in (-_INSTANT, 0.0, _INSTANT)]
     return make_clip(
         f"{name}_{speed:g}",
@@ -100,7 +100,7 @@ def make_gait(
         rotation,
         joint_vel=(joints_at(time + _INSTANT) - joints_at(time - _INSTANT)) / (2 * _INSTANT),
         root_lin_vel=(after[0] - before[0]) / (2 * _INSTANT),
-        root_ang_vel=quaternions.rotation_vector(turn) / (2 * _INSTANT),
+        root_ang_vel=rotations.to_rotation_vector(turn) / (2 * _INSTANT),
         feet=(geometry.foot_names, feet[1], (feet[2] - feet[0]) / (2 * _INSTANT)),
     )
 
@@ -150,9 +150,9 @@ def _base(geometry: QuadrupedGeometry, gait: Gait, speed: float, time: np.ndarra
     up, roll, pitch = _integrate_twice(GRAVITY * accelerations, gait.period_s, time).T
     zero = np.zeros_like(time)
     position = np.stack([speed * time, zero, gait.base_height + up], axis=1)
-    rolled = quaternions.from_rotation_vector(np.stack([roll, zero, zero], axis=1))
-    pitched = quaternions.from_rotation_vector(np.stack([zero, pitch, zero], axis=1))
-    return position, quaternions.multiply(pitched, rolled)
+    rolled = rotations.from_rotation_vector(np.stack([roll, zero, zero], axis=1))
+    pitched = rotations.from_rotation_vector(np.stack([zero, pitch, zero], axis=1))
+    return position, rotations.multiply(pitched, rolled)
 
 
 def _integrate_twice(acceleration: np.ndarray, period: float, time: np.ndarray) -> np.ndarray:

@@ -20,8 +20,9 @@ from st_rl.datasets.formats.amp import (
 )
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.datasets.formats.retargeted import is_retargeted
-from st_rl.datasets.motion_table import MotionTable, slerp_quaternions
+from st_rl.datasets.motion_table import MotionTable
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.rotations import quat_slerp
 
 _ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")
 # Transitions that are computed at once when they are made beforehand.
@@ -207,7 +208,7 @@ class AMPLoader:
         blended = torch.lerp(frame0, frame1, share)
         rotation = list(self._layout.rotation)
         if rotation:
-            blended[..., rotation] = slerp_quaternions(frame0[..., rotation], frame1[..., rotation], share)
+            blended[..., rotation] = quat_slerp(frame0[..., rotation], frame1[..., rotation], share)
         return blended
 
     def get_frame_at_time(self, traj_idx: int, time: float) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from st_rl.utils.rotations import quat_slerp
+
 
 class MotionTable:
     """Rows of `C` clips below each other, `(F, W)`, read at any clip and time.
@@ -67,7 +69,7 @@ class MotionTable:
         blended = self._blend(rows, blend)
         for columns in self._quaternions:
             ends = self.frames.index_select(1, columns)[rows]
-            blended.index_copy_(1, columns, slerp_quaternions(ends[:, 0], ends[:, 1], blend[:, None]))
+            blended.index_copy_(1, columns, quat_slerp(ends[:, 0], ends[:, 1], blend[:, None]))
         return blended
 
     def _blend(self, rows: Tensor, blend: Tensor) -> Tensor:
@@ -77,17 +79,3 @@ class MotionTable:
         # A bag is a weighted sum of rows of a table: on a CPU the blend in one pass over memory.
         shares = torch.stack([1.0 - blend, blend], dim=1)
         return embedding_bag(rows, self.frames, mode="sum", per_sample_weights=shares)
-
-
-def slerp_quaternions(start: Tensor, end: Tensor, blend: Tensor) -> Tensor:
-    """Unit quaternions `(..., 4)` at `blend (..., 1)` of the short arc from `start` to `end` `(..., 4)`."""
-    cosine = (start * end).sum(dim=-1, keepdim=True)
-    end = torch.where(cosine < 0, -end, end)
-    angle = torch.acos(cosine.abs().clamp(max=1.0))
-    sine = angle.sin()
-    # Of an angle this small the arc is its chord.
-    is_small = sine < 1.0e-4
-    safe = torch.where(is_small, torch.ones_like(sine), sine)
-    first = torch.where(is_small, 1.0 - blend, ((1.0 - blend) * angle).sin() / safe)
-    second = torch.where(is_small, blend.expand_as(sine), (blend * angle).sin() / safe)
-    return torch.nn.functional.normalize(first * start + second * end, dim=-1)

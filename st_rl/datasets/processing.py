@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from st_rl.datasets import quaternions
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError, make_clip
 from st_rl.modules.symmetry import joint_mirror
+from st_rl.utils import rotations
 from st_rl.utils.config import nearest_name
 
 
@@ -55,9 +55,9 @@ def resample(clip: MotionClip, fps: float) -> MotionClip:
         weight = share.reshape(-1, *[1] * (values.ndim - 1))
         return (1.0 - weight) * values[low] + weight * values[low + 1]
 
-    def turn(rotations: np.ndarray) -> np.ndarray:
-        weight = np.broadcast_to(share.reshape(-1, *[1] * (rotations.ndim - 2)), (num_frames, *rotations.shape[1:-1]))
-        return quaternions.slerp(rotations[low], rotations[low + 1], weight)
+    def turn(quats: np.ndarray) -> np.ndarray:
+        weight = np.broadcast_to(share.reshape(-1, *[1] * (quats.ndim - 2)), (num_frames, *quats.shape[1:-1]))
+        return rotations.slerp(quats[low], quats[low + 1], weight)
 
     feet, bodies = clip.feet, clip.bodies
     made = make_clip(

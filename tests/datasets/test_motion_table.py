@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.datasets.motion_table import MotionTable, slerp_quaternions
+from st_rl.datasets.motion_table import MotionTable
+from st_rl.utils.rotations import quat_slerp
 from tests.datasets.clips import random_quaternions
 from tests.modules.graph_safety import NoHostSync
 
@@ -52,9 +53,9 @@ def test_rotations_turn_at_a_constant_rate_along_the_short_arc():
     a, b = torch.from_numpy(random_quaternions(rng, 2, 50))
     angle = 2 * torch.acos((a * b).sum(dim=1).abs())
     for share in (0.0, 0.3, 1.0):
-        middle = slerp_quaternions(a, b, torch.full((50, 1), share, dtype=torch.float64))
+        middle = quat_slerp(a, b, torch.full((50, 1), share, dtype=torch.float64))
         torch.testing.assert_close(middle.norm(dim=1), torch.ones(50, dtype=torch.float64))
         from_start = 2 * torch.acos((a * middle).sum(dim=1).abs().clamp(max=1.0))
         torch.testing.assert_close(from_start, share * angle, atol=1e-6, rtol=0)
-    same = slerp_quaternions(a, a, torch.full((50, 1), 0.5, dtype=torch.float64))
+    same = quat_slerp(a, a, torch.full((50, 1), 0.5, dtype=torch.float64))
     torch.testing.assert_close(same, a)

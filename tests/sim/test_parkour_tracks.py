@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays, rotation_matrix
+from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import TracksCfg, add_boxes, block_table, build_tracks
+from st_rl.utils.rotations import WXYZ_TO_XYZW, quat_to_rotmat
 
 SEQUENCES = {
     "walk": (),
@@ -136,7 +137,7 @@ def test_depth_equals_that_of_rays_cast_one_by_one(tracks, row):
     place, offset, above, quaternions = poses(6, seed=row)
     height = [max(height_at(tracks, row, x + dx) for dx in (-0.01, 0.0, 0.01)) for x in place] + above
     origins = np.stack([place, offset, height], axis=1)
-    matrices = rotation_matrix(torch.tensor(quaternions, dtype=torch.float32))
+    matrices = quat_to_rotmat(torch.tensor(quaternions[:, WXYZ_TO_XYZW], dtype=torch.float32))
     rays = pixel_rays(camera) @ matrices.transpose(1, 2)
     table = [torch.tensor(t[row], dtype=torch.float32).repeat(6, 1) for t in (tracks.edges, tracks.ground)]
     depth = cast_rays(torch.tensor(origins, dtype=torch.float32), rays, *table, 1.0, tracks.floor, FAR)
@@ -160,7 +161,9 @@ def test_depth_equals_what_mujoco_hits_in_the_world_of_the_robot(tracks):
     for row in (0, 4, 8):
         place, offset, above, quaternions = poses(5, seed=10 + row)
         height = [max(height_at(tracks, row, x + dx) for dx in (-0.01, 0.0, 0.01)) for x in place] + above
-        rays = pixel_rays(camera) @ rotation_matrix(torch.tensor(quaternions, dtype=torch.float32)).transpose(1, 2)
+        rays = pixel_rays(camera) @ quat_to_rotmat(
+            torch.tensor(quaternions[:, WXYZ_TO_XYZW], dtype=torch.float32)
+        ).transpose(1, 2)
         origins = np.stack([place, offset, height], axis=1)
         table = [torch.tensor(t[row], dtype=torch.float32).repeat(5, 1) for t in (tracks.edges, tracks.ground)]
         depth = cast_rays(torch.tensor(origins, dtype=torch.float32), rays, *table, 1.0, tracks.floor, FAR)
@@ -188,5 +191,5 @@ def test_rotation_matrix_agrees_with_mujoco():
     for row, quaternion in enumerate(quaternions):
         mujoco.mju_quat2Mat(expected[row], quaternion)
     np.testing.assert_allclose(
-        rotation_matrix(torch.tensor(quaternions)).reshape(20, 9).numpy(), expected, rtol=0, atol=1e-12
+        quat_to_rotmat(torch.tensor(quaternions[:, WXYZ_TO_XYZW])).reshape(20, 9).numpy(), expected, rtol=0, atol=1e-12
     )

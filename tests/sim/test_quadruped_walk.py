@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.tasks import make_task
 from tests.sim.robots.foreign_robots import FIXED_ARM, torque_quadruped
 
@@ -45,20 +44,6 @@ def engine_data(task, index):
     data = task.backend.batch.get_data(index)
     mujoco.mj_forward(task.backend.model, data)
     return data
-
-
-def test_rotation_is_that_of_mujoco():
-    rng = np.random.default_rng(0)
-    quaternions = rng.normal(size=(5, 4))
-    quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
-    vectors = rng.normal(size=(5, 2, 3))
-    result = rotate_inverse(torch.tensor(quaternions), torch.tensor(vectors)).numpy()
-    inverse, expected = np.zeros(4), np.zeros(3)
-    for i in range(5):
-        mujoco.mju_negQuat(inverse, quaternions[i])
-        for k in range(2):
-            mujoco.mju_rotVecQuat(expected, vectors[i, k], inverse)
-            np.testing.assert_allclose(result[i, k], expected, atol=1e-12)
 
 
 def test_observation_matches_the_engine():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.utils.rotations import quat_rotate_inverse
 from st_rl.utils.utils import (
     quat_to_rotmat,
     rotmat_to_euler_xzy,
@@ -67,3 +68,18 @@ def test_a_sine_that_rounding_carried_past_one_gives_a_right_angle():
     matrix = torch.eye(3).unsqueeze(0)
     matrix[0, 1, 2] = -1.0000001
     assert torch.isfinite(torch.stack(rotmat_to_euler_zxy(matrix))).all()
+
+
+def test_inverse_rotation_agrees_with_mujoco():
+    mujoco = pytest.importorskip("mujoco")
+    rng = np.random.default_rng(0)
+    quaternions = rng.normal(size=(5, 4))
+    quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
+    vectors = rng.normal(size=(5, 2, 3))
+    result = quat_rotate_inverse(torch.tensor(quaternions), torch.tensor(vectors)).numpy()
+    inverse, expected = np.zeros(4), np.zeros(3)
+    for i in range(5):
+        mujoco.mju_negQuat(inverse, quaternions[i])
+        for k in range(2):
+            mujoco.mju_rotVecQuat(expected, vectors[i, k], inverse)
+            np.testing.assert_allclose(result[i, k], expected, atol=1e-12)

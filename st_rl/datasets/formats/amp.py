@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from st_rl.datasets import quaternions
 from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
+from st_rl.utils import rotations
 from st_rl.utils.files import atomic_write
+from st_rl.utils.rotations import WXYZ_TO_XYZW
 
 # The columns of a file without names: blocks and their widths, for 12 joints and 4 feet.
 QUADRUPED_BLOCKS = {
@@ -126,13 +127,13 @@ def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, .
     return fields
 
 
-def unit_rotations(source: str, rotations: np.ndarray) -> np.ndarray:
+def unit_rotations(source: str, quats: np.ndarray) -> np.ndarray:
     """Quaternions `(F, 4)` of a file with length one; MotionError for one of zeros."""
-    length = np.linalg.norm(rotations, axis=1, keepdims=True)
+    length = np.linalg.norm(quats, axis=1, keepdims=True)
     if (length < 1.0e-6).any():
         frame = int(np.flatnonzero(length[:, 0] < 1.0e-6)[0])
         raise MotionError(source, "root rotation", f"is zero at frame {frame}", "write unit quaternions x, y, z, w")
-    return rotations / length
+    return quats / length
 
 
 def read_amp(
@@ -197,8 +198,8 @@ def _clip(
         root_pos,
         root_rot,
         joint_vel=block("joint_vel", joints),
-        root_lin_vel=None if lin_vel is None else quaternions.rotate(root_rot, lin_vel),
-        root_ang_vel=None if ang_vel is None else quaternions.rotate(root_rot, ang_vel),
+        root_lin_vel=None if lin_vel is None else rotations.rotate(root_rot, lin_vel),
+        root_ang_vel=None if ang_vel is None else rotations.rotate(root_rot, ang_vel),
         feet=made_feet,
         weight=trajectory.weight,
         source=source,
@@ -220,26 +221,26 @@ def _feet_in_world(
     """
     local = pos.reshape(len(pos), -1, 3)
     turn = root_rot[:, None]
-    world = root_pos[:, None] + quaternions.rotate(turn, local)
+    world = root_pos[:, None] + rotations.rotate(turn, local)
     if vel is None or lin_vel is None or ang_vel is None:
         return names, world, None
     moving = vel.reshape(local.shape) + lin_vel[:, None] + np.cross(ang_vel[:, None], local)
-    return names, world, quaternions.rotate(turn, moving)
+    return names, world, rotations.rotate(turn, moving)
 
 
 def amp_dictionary(clip: MotionClip) -> dict[str, Any]:
     """A clip as the dictionary of an AMP file, columns named; the quadruped's layout where it has no bodies to add."""
     base, turn = clip.root_rot, clip.root_rot[:, None]
-    lin_vel = quaternions.rotate_inverse(base, clip.root_lin_vel)
-    ang_vel = quaternions.rotate_inverse(base, clip.root_ang_vel)
+    lin_vel = rotations.rotate_inverse(base, clip.root_lin_vel)
+    ang_vel = rotations.rotate_inverse(base, clip.root_ang_vel)
     feet = clip.feet
     num_frames = clip.num_frames
     foot_pos = foot_vel = np.zeros((num_frames, 0))
     if feet is not None:
-        local = quaternions.rotate_inverse(turn, feet.pos - clip.root_pos[:, None])
-        against_base = quaternions.rotate_inverse(turn, feet.vel) - lin_vel[:, None] - np.cross(ang_vel[:, None], local)
+        local = rotations.rotate_inverse(turn, feet.pos - clip.root_pos[:, None])
+        against_base = rotations.rotate_inverse(turn, feet.vel) - lin_vel[:, None] - np.cross(ang_vel[:, None], local)
         foot_pos, foot_vel = local.reshape(num_frames, -1), against_base.reshape(num_frames, -1)
-    columns = [clip.root_pos, clip.root_rot[:, [1, 2, 3, 0]], clip.joint_pos, foot_pos, lin_vel, ang_vel]
+    columns = [clip.root_pos, clip.root_rot[:, WXYZ_TO_XYZW], clip.joint_pos, foot_pos, lin_vel, ang_vel]
     frames = np.concatenate([*columns, clip.joint_vel, foot_vel], axis=1)
     return {
         "LoopMode": "Wrap",

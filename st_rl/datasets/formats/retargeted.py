@@ -10,6 +10,7 @@ import numpy as np
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.utils.files import atomic_write
 from st_rl.utils.log import logger
+from st_rl.utils.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
 
 LAFAN_FPS = 30.0
 """Frames a second of a table that does not say."""
@@ -65,7 +66,7 @@ def _clip(
     """A clip without velocities, its rotations written x, y, z, w."""
     width = joint_pos.shape[1]
     names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
-    return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, [3, 0, 1, 2]], source=str(path))
+    return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, XYZW_TO_WXYZ], source=str(path))
 
 
 def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
@@ -74,7 +75,7 @@ def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
     content = {
         "fps": clip.fps,
         "root_pos": clip.root_pos,
-        "root_rot": clip.root_rot[:, [1, 2, 3, 0]],
+        "root_rot": clip.root_rot[:, WXYZ_TO_XYZW],
         "dof_pos": clip.joint_pos,
     }
     with atomic_write(path) as temporary:
@@ -133,6 +134,6 @@ def write_csv(path: Path, clips: Sequence[MotionClip]) -> None:
     clip = clips[0]
     if clip.fps != LAFAN_FPS:
         logger.warning(f"{path} cannot say that it has {clip.fps:g} frames a second: read it with fps={clip.fps:g}")
-    table = np.concatenate([clip.root_pos, clip.root_rot[:, [1, 2, 3, 0]], clip.joint_pos], axis=1)
+    table = np.concatenate([clip.root_pos, clip.root_rot[:, WXYZ_TO_XYZW], clip.joint_pos], axis=1)
     with atomic_write(path) as temporary:
         temporary.write_text("".join(",".join(f"{value:.9g}" for value in row) + "\n" for row in table))

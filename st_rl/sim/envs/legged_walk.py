@@ -9,12 +9,12 @@ import torch
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.joint_control import Columns, JointControl
 from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg, random_ranges, scale_row
-from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.envs.task import Task, Term
 from st_rl.sim.terms import rewards as terms
 from st_rl.sim.terms.mirror import side_names, walk_mirror
 from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
+from st_rl.utils.rotations import quat_rotate_inverse
 
 
 class LeggedWalk(Task):
@@ -177,7 +177,7 @@ class LeggedWalk(Task):
         """Compute base, joint and foot quantities from the backend."""
         qpos, qvel = self.backend.qpos, self.backend.qvel
         self._world_vectors[:, 1] = self._world_lin_vel
-        vectors = rotate_inverse(self._orientation, self._world_vectors)
+        vectors = quat_rotate_inverse(self._orientation, self._world_vectors)
         self.projected_gravity, self.base_lin_vel = vectors[:, 0], vectors[:, 1]
         self.joint_pos, self.joint_vel = self._joint_pos_columns(qpos), self._joint_vel_columns(qvel)
         self.joint_offset = self.joint_pos - self._default_joint_pos

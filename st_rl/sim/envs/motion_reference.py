@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from st_rl.datasets import quaternions
 from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_table import MotionTable
 from st_rl.datasets.processing import reorder_joints, resample
 from st_rl.sim.motions.clips import clip_to_qpos_qvel
 from st_rl.sim.robots import Robot
+from st_rl.utils import rotations
 from st_rl.utils.config import unknown_name_message
 
 STYLE_FIELDS: dict[str, Callable[[MotionClip], np.ndarray]] = {
     "joint_pos": lambda clip: clip.joint_pos,
     "joint_vel": lambda clip: clip.joint_vel,
     "base_height": lambda clip: clip.root_pos[:, 2:],
-    "projected_gravity": lambda clip: quaternions.rotate_inverse(clip.root_rot, np.array([0.0, 0.0, -1.0])),
-    "base_lin_vel": lambda clip: quaternions.rotate_inverse(clip.root_rot, clip.root_lin_vel),
-    "base_ang_vel": lambda clip: quaternions.rotate_inverse(clip.root_rot, clip.root_ang_vel),
+    "projected_gravity": lambda clip: rotations.rotate_inverse(clip.root_rot, np.array([0.0, 0.0, -1.0])),
+    "base_lin_vel": lambda clip: rotations.rotate_inverse(clip.root_rot, clip.root_lin_vel),
+    "base_ang_vel": lambda clip: rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel),
 }
 """What a style can be made of, `(F, width)` of a clip; walking tasks have attributes of the same names."""
 

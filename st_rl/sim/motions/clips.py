@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from st_rl.datasets import quaternions
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
@@ -15,6 +14,7 @@ from st_rl.sim.evaluation.rendering import FrameRenderer
 from st_rl.sim.evaluation.video import open_video
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
+from st_rl.utils import rotations
 
 _VIDEO_FPS = 25.0
 
@@ -30,7 +30,7 @@ def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.nd
     qvel = np.zeros((clip.num_frames, robot.model.nv))
     qvel[:, base.qvel : base.qvel + 3] = clip.root_lin_vel
     # A free joint turns in the frame of its body.
-    qvel[:, base.qvel + 3 : base.qvel + 6] = quaternions.rotate_inverse(clip.root_rot, clip.root_ang_vel)
+    qvel[:, base.qvel + 3 : base.qvel + 6] = rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel)
     qvel[:, list(robot.qvel_indices)] = clip.joint_vel
     return qpos, qvel
 
@@ -57,7 +57,7 @@ def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
     turning, moving = found["velocity"][..., :3], found["velocity"][..., 3:]
     return replace(
         clip,
-        bodies=Bodies(names, found["pos"], quaternions.continuous(found["rot"]), moving, turning),
+        bodies=Bodies(names, found["pos"], rotations.remove_sign_flips(found["rot"]), moving, turning),
         feet=Feet(tuple(foot.name for foot in robot.feet), found["foot_pos"], found["foot_velocity"][..., 3:]),
     )
 
@@ -94,8 +94,8 @@ def record_policy(
             )
         rows.append(torch.cat([task.backend.qpos[0], task.backend.qvel[0]]).cpu().numpy().astype(np.float64))
     qpos, qvel = np.split(np.stack(rows[skipped:]), [robot.model.nq], axis=1)
-    rotation = quaternions.normalized(qpos[:, base.qpos + 3 : base.qpos + 7])
-    turning = quaternions.rotate(rotation, qvel[:, base.qvel + 3 : base.qvel + 6])
+    rotation = rotations.normalize(qpos[:, base.qpos + 3 : base.qpos + 7])
+    turning = rotations.rotate(rotation, qvel[:, base.qvel + 3 : base.qvel + 6])
     clip = make_clip(
         name,
         1.0 / task.step_dt,

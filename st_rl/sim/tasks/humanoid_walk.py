@@ -20,10 +20,10 @@ from st_rl.sim.envs.legged_walk_cfg import (
     RandomizationCfg,
     ResetCfg,
 )
-from st_rl.sim.envs.rotation import rotate_inverse
 from st_rl.sim.envs.task import Term
 from st_rl.sim.robots.name_patterns import compiled
 from st_rl.sim.terms import rewards as terms
+from st_rl.utils.rotations import quat_rotate_inverse
 
 # Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.
 TURNING_SCALE = 0.5
@@ -149,4 +149,4 @@ class HumanoidWalk(LeggedWalk):
         """Compute what rewards need, the distance of the feet too."""
         super()._judge()
         feet = self.backend.sensordata.index_select(1, self._foot_position_columns).view(-1, 2, 3)
-        self.step_width = rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
+        self.step_width = quat_rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]

@@ -11,10 +11,11 @@ from st_rl.sim.envs.task import Term
 from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks.quadruped_parkour_cfg import COMPONENTS, PARKOUR_REWARDS, QuadrupedParkourCfg
 from st_rl.sim.terms import parkour_rewards
-from st_rl.sim.terrain.depth_camera import cast_rays, pixel_rays, rotation_matrix
+from st_rl.sim.terrain.depth_camera import cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import BLOCKS, add_boxes, block_table, build_tracks
 from st_rl.sim.terrain.uneven_ground import SWING_AHEAD, Course, hip_offsets, next_levels
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.rotations import quat_to_rotmat
 
 NUM_OBSTACLES = 5
 """Columns of the obstacle one-hot: to walk, and four more."""
@@ -141,7 +142,7 @@ class QuadrupedParkour(LeggedWalk):
         self._edges, self._ground, self._surface = edges, ground, surface
         self._blocks = blocks.unflatten(1, (-1, 6))
         self.num_blocks = count.squeeze(1)
-        self._rotation = rotation_matrix(self._orientation)
+        self._rotation = quat_to_rotmat(self._orientation.roll(-1, dims=1))
         place, height = self._position[:, :1], self._position[:, 2:]
         self.track_offset = self._position[:, 1] - center.squeeze(1)
         self.track_velocity = self._world_lin_vel[:, 0]

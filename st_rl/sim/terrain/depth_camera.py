@@ -44,17 +44,6 @@ def pixel_rays(cfg: DepthCameraCfg) -> torch.Tensor:
     return rays.reshape(-1, 3).float()
 
 
-def rotation_matrix(quaternion: torch.Tensor) -> torch.Tensor:
-    """`(N, 3, 3)` rotations from the frame of a body to the world, for unit quaternions `(N, 4)` wxyz."""
-    w, x, y, z = quaternion.unbind(1)
-    rows = (
-        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
-        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
-        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
-    )  # fmt: skip
-    return torch.stack(rows, dim=1).view(-1, 3, 3)
-
-
 def cast_rays(
     origins: torch.Tensor,
     rays: torch.Tensor,
