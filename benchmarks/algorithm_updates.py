@@ -94,8 +94,8 @@ class Side:
         }
         self._runner = build_runner("OnPolicyRunner", MotionEnv(workload), config, None, workload.device)
         self._watch = Stopwatch()
-        collect, update = self._runner._collect, self._runner.alg.update
-        self._runner._collect = lambda: self._timed("acting", collect)
+        collect, update = self._runner._collect_rollout, self._runner.alg.update
+        self._runner._collect_rollout = lambda: self._timed("acting", collect)
         self._runner.alg.update = lambda iteration: self._timed("update", update, iteration)
 
     def _timed(self, part: str, function: Any, *arguments: Any) -> Any:

@@ -122,7 +122,7 @@ def profile(runner: OnPolicyRunner, path: Path) -> dict[str, int]:
     """Write the kernels of a rollout and of an update into a file; returns how many there are."""
     counts = {}
     with path.open("w") as file:
-        for name, part in (("rollout", runner._collect), ("update", lambda: runner.alg.update(0))):
+        for name, part in (("rollout", runner._collect_rollout), ("update", lambda: runner.alg.update(0))):
             torch.cuda.synchronize()
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as watch:
                 part()
@@ -166,7 +166,7 @@ def timed_parts(runner: OnPolicyRunner, iterations: int = 12) -> dict[str, Any]:
     clock = Clock()
     for owner, method, name in (
         (runner, "_iterate", "iteration"),
-        (runner, "_collect", "collect"),
+        (runner, "_collect_rollout", "collect"),
         (runner.alg, "update", "update"),
         (runner, "log", "log"),
     ):

@@ -94,7 +94,7 @@ def prepare(workload: Workload) -> Training:
     CHOSEN["update threads"] = str(config["update_threads"])
     runner = build_runner("OnPolicyRunner", env, config, None, workload.device)
     watch = Stopwatch()
-    collect, update = runner._collect, runner.alg.update
+    collect, update = runner._collect_rollout, runner.alg.update
 
     def timed_collect() -> Any:
         watch.start()
@@ -111,7 +111,7 @@ def prepare(workload: Workload) -> Training:
         watch.stop("update")
         return outcome
 
-    runner._collect, runner.alg.update = timed_collect, timed_update
+    runner._collect_rollout, runner.alg.update = timed_collect, timed_update
 
     def train(iterations: int) -> dict[str, list[float]]:
         runner.learn(iterations)

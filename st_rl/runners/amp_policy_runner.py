@@ -3,6 +3,7 @@
 from typing import Any
 
 from st_rl.algorithms.appo import delivered_features
+from st_rl.env.utils import observe
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.utils.log import logger
 
@@ -23,7 +24,7 @@ class AmpPolicyRunner(OnPolicyRunner):
                 "with a policy such as AmpActorCritic"
             )
             return
-        _, _, extras = self._observe()
+        extras = observe(self.env).extras
         ref_obs, _ = delivered_features(extras)
         if ref_obs is None:
             logger.warning(

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from st_rl.env.protocols import StatefulEnv
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils.files import (
     CHECKPOINT_NAME,
@@ -23,7 +24,7 @@ BEST_NAME = "best.pt"
 
 def environment_state(env: Any) -> Any:
     """The state of an environment that offers one a checkpoint can hold, else None."""
-    if not hasattr(env, "state_dict"):
+    if not isinstance(env, StatefulEnv):
         return None
     try:
         return plain_value(env.state_dict(), "env.state_dict()")

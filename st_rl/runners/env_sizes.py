@@ -15,7 +15,7 @@ class EnvSizes(NamedTuple):
 
 def read_sizes(env: Any, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
     """The sizes of an environment that delivers `obs (N, O)` and maybe `critic_obs (N, Oc)`; ValueError if they lie."""
-    checked_tensor("observations", obs)
+    check_tensor("observations", obs)
     num_obs = getattr(env, "num_obs", None) or obs.shape[-1]
     if obs.dim() != 2 or tuple(obs.shape) != (env.num_envs, num_obs):
         raise ValueError(
@@ -24,12 +24,12 @@ def read_sizes(env: Any, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
         )
     if critic_obs is not None:
         return EnvSizes(int(num_obs), int(critic_obs.shape[-1]), True)
-    # Enough to play a policy, whose critic is not asked; learning then fails in `checked_critic_obs`.
+    # Enough to play a policy, whose critic is not asked; learning then fails in `check_critic_obs`.
     num_critic_obs = getattr(env, "num_privileged_obs", None) or num_obs
     return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs)
 
 
-def checked_tensor(name: str, value: Any) -> Tensor:
+def check_tensor(name: str, value: Any) -> Tensor:
     """What the environment delivers; TypeError when it is no tensor."""
     if not isinstance(value, Tensor):
         kind = type(value)
@@ -40,7 +40,7 @@ def checked_tensor(name: str, value: Any) -> Tensor:
     return value
 
 
-def checked_critic_obs(critic_obs: Tensor | None, sizes: EnvSizes) -> Tensor | None:
+def check_critic_obs(critic_obs: Tensor | None, sizes: EnvSizes) -> Tensor | None:
     """The critic's observation `(N, Oc)`; ValueError when it is missing, or comes although there was none before."""
     if (critic_obs is not None) == sizes.has_critic_obs:
         return critic_obs

@@ -5,48 +5,82 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
-from types import MappingProxyType
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import st_rl
+from st_rl.algorithms import PPO
 from st_rl.engine import Engine, torch_threads
+from st_rl.env import VecEnv
+from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
 from st_rl.env.utils import observe, split_step
 from st_rl.loggers.console import Console
 from st_rl.loggers.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
 from st_rl.loggers.writers import make_writer
-from st_rl.runners.bad_numbers import report_bad_numbers
 from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
-from st_rl.runners.checkpoints import make_run_folder, write_run_config
-from st_rl.runners.env_sizes import checked_critic_obs, checked_tensor, read_sizes
+from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
+from st_rl.runners.env_sizes import check_critic_obs, check_tensor, read_sizes
+from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.inference_policy import InferencePolicy
-from st_rl.runners.saved_training import SavedTraining
+from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import pruned, report_to_trial
-from st_rl.utils import store_code_state
+from st_rl.utils import ckpt_manipulator, store_code_state
+from st_rl.utils.background import BackgroundCalls
+from st_rl.utils.buffer import buffer_func
+from st_rl.utils.config import unknown_name_message
 from st_rl.utils.devices import move_to
+from st_rl.utils.distributed import is_main
+from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint
 from st_rl.utils.log import logger
-from st_rl.utils.number_guard import NumberGuard
+from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 
 NAN = float("nan")
+# The parts of a checkpoint that only a resumed training needs.
+OPTIMIZER_KEYS = (
+    *("optimizer_state_dict", "lr_scheduler_state_dict", "rnd_optimizer_state_dict"),
+    *("discriminator_optimizer_state_dict", "discriminator_replay_state_dict"),
+)
 
 
-class OnPolicyRunner(SavedTraining):
-    """Collects rollouts from an environment, lets the algorithm learn from them, logs, evaluates and saves."""
+class IterationResult(NamedTuple):
+    """Losses and statistics of one update, the infos of its rollout, and the duration of both in seconds."""
+
+    losses: dict[str, Tensor]
+    stats: dict[str, Tensor]
+    ep_infos: list[dict[str, Any]]
+    infos: Mapping[str, Any]
+    collection_time: float
+    learn_time: float
+
+
+class OnPolicyRunner:
+    """Collects rollouts, updates the algorithm on them, evaluates, logs and saves."""
 
     default_log_interval = 1
 
-    def __init__(self, env: Any, train_cfg: Any, log_dir: str | Path | None = None, device: torch.device | str = "cpu"):
-        super().__init__(env, read_train_config(train_cfg), log_dir, device)
+    def __init__(
+        self,
+        env: VecEnv,
+        train_cfg: Mapping[str, Any],
+        log_dir: str | Path | None = None,
+        device: torch.device | str = "cpu",
+    ):
+        self._train_config = read_train_config(train_cfg)
+        self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
+        self.device = device
+        self.env = env
+        self.log_dir = str(log_dir) if log_dir is not None and is_main() else None
+        self.num_steps_per_env = int(self.cfg["num_steps_per_env"])
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
         self.save_interval = int(self.cfg.get("save_interval") or 50)
-        obs, critic_obs, extras = self._observe()
+        obs, critic_obs, extras = observe(env)
         self._sizes = read_sizes(env, obs, critic_obs)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
-        self.alg = build_algorithm(env, self._train_config, self._sizes, extras, self.device)
+        self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, extras, device)
         self.alg.init_obs_norm(self.num_obs, self.num_critic_obs)
         self.alg.init_storage(
             env.num_envs,
@@ -56,36 +90,52 @@ class OnPolicyRunner(SavedTraining):
             [env.num_actions],
             **(self.cfg.get("storage") or {}),
         )
+        self.tot_timesteps = 0
+        self.tot_time = 0.0
+        self.current_learning_iteration = 0
         self.metrics_velrmsd = torch.tensor(NAN)
         self.metrics_CoT = torch.tensor(NAN)
         self.git_status_repos = [st_rl.__file__]
+        # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
+        self.evaluator: Callable[[InferencePolicy], float] | None = None
+        # Created when learning starts, so that playing a policy writes nothing.
+        self.writer: Any = None
         self.logger_type: str | None = None
+        self._checkpoints: CheckpointKeeper | None = None
+        self._saved_iteration: int | None = None
+        self._background = BackgroundCalls()
         self._console = Console()
-        self._guard = NumberGuard(device, self.num_steps_per_env)
+        self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
+        self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
-        self._rollout_position = 0
-        # How a rollout runs, chosen when learning starts.
-        self._rollout: Callable[[Any], Any] | None = None
+        inference_mode = self.cfg.get("inference_mode_rollout")
+        self._inference_mode = True if inference_mode is None else bool(inference_mode)
+        # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
+        self._last_observations: tuple[Tensor, Tensor] | None = None
+        self._resumes_from_observations = False
+        # `_rollout_steps`, possibly captured or compiled; selected when learning starts.
+        self._run_rollout: Callable[[Any], Any] | None = None
         env.reset()
 
-    # ---- learning ------------------------------------------------------------------------------------------------
+    # ---- learn ---------------------------------------------------------------------------------------------------
 
     def init_writter(self, init_at_random_ep_len: bool) -> None:
-        """Open the run folder and its writers, and optionally spread the episodes of the robots over time."""
+        """Create the run folder and its writers; optionally randomize the elapsed time of all episodes."""
         if self.log_dir is not None and self.writer is None:
             folder = make_run_folder(self.log_dir)
             write_run_config(folder, self.env, self._train_config)
             self.logger_type = str(self.cfg.get("logger") or "tensorboard").lower()
             self.writer = make_writer(self.logger_type, self.log_dir, self.cfg, flush_secs=10)
-            self.writer.log_config(getattr(self.env, "cfg", None), self.cfg, self.alg_cfg, self.policy_cfg)
+            env_cfg = self.env.cfg if isinstance(self.env, ConfiguredEnv) else None
+            self.writer.log_config(env_cfg, self.cfg, self.alg_cfg, self.policy_cfg)
         if init_at_random_ep_len:
             self.env.episode_length_buf = torch.randint_like(
                 self.env.episode_length_buf, high=int(self.env.max_episode_length)
             )
 
     def init_writer(self, init_at_random_ep_len: bool) -> None:
-        """The correct spelling of `init_writter`."""
+        """Call `init_writter`, the documented spelling."""
         self.init_writter(init_at_random_ep_len)
 
     def learn(
@@ -93,30 +143,40 @@ class OnPolicyRunner(SavedTraining):
     ) -> tuple[Tensor, Tensor]:
         """Train for a number of iterations; returns the velocity tracking error and the cost of transport.
 
-        A second call goes on with the environment as it finds it. Three iterations and three more are six when
-        `get_observations()` still shows what the last step delivered.
+        A second call continues from the current environment state, so `learn(3); learn(3)` equals `learn(6)` if
+        `get_observations()` still returns the last step's observation.
         """
         self._stop_requested = False
         self._durations.clear()
         try:
             self.init_writter(init_at_random_ep_len)
-            self._start_keeping()
-            # An inference policy may have taken it to another device.
+            self._init_checkpoints()
+            # An inference policy may have moved it to another device.
             self._move_policy(self.device)
-            self._start_engine(num_learning_iterations)
-            self._start_observing()
+            self._init_engine(num_learning_iterations)
+            self._init_observations()
             self.train_mode()
-            start = self.current_learning_iteration
-            for iteration in range(start, start + num_learning_iterations):
-                began = time.perf_counter()
-                self._iterate(iteration, start, start + num_learning_iterations, trial)
-                self._durations.append(time.perf_counter() - began)
+            start_iter = self.current_learning_iteration
+            tot_iter = start_iter + num_learning_iterations
+            for it in range(start_iter, tot_iter):
+                begin = time.perf_counter()
+                result = self._iterate(it)
+                if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
+                    self._prune(it)
+                if self.log_dir is not None and it % self.log_interval == 0:
+                    self.log(self._log_locals(it, start_iter, tot_iter, result))
+                self.current_learning_iteration = it + 1
+                if self.current_learning_iteration % self.save_interval == 0:
+                    self._save_checkpoint()
+                if it == start_iter and self.log_dir is not None:
+                    self._store_code_state(self.log_dir)
+                self._durations.append(time.perf_counter() - begin)
                 if self._stop_requested:
                     break
             if self._saved_iteration != self.current_learning_iteration:
-                self._save_snapshot()
+                self._save_checkpoint()
             self._background.wait()
-            self._tell_writer("flush")
+            self._call_writer("flush")
         except BaseException:
             self.close()
             raise
@@ -124,165 +184,151 @@ class OnPolicyRunner(SavedTraining):
         return self.metrics_velrmsd, self.metrics_CoT
 
     def request_stop(self) -> None:
-        """Let `learn` finish its iteration, save and return."""
+        """Make `learn` finish its iteration, save and return."""
         self._stop_requested = True
 
-    def _iterate(self, iteration: int, start_iter: int, tot_iter: int, trial: Any) -> None:
-        """One rollout, one update, evaluation, log and snapshot."""
+    def close(self) -> None:
+        """Close the writers; `learn` may be called again."""
+        self._background.close()
+        self._console.close()
+        self._call_writer("close")
+        self.writer = None
+
+    def _iterate(self, it: int) -> IterationResult:
+        """Run one rollout, one update and the evaluation; an error discards the rollout."""
         begin = time.perf_counter()
-        # Schedules that acting reads are at this iteration, in a resumed training too.
-        self.alg.current_learning_iteration = iteration
-        with self._whole_rollout():
-            ep_infos, infos = self._collect()
-            collected = time.perf_counter()
-            # While robots move, physics has the cores to itself.
-            with torch_threads(self.cfg.get("update_threads")):
-                losses, stats = self.alg.update(iteration)
-        self.evaluation()
-        self._report_bad_numbers(iteration, self.alg.bad_numbers())
-        learned = time.perf_counter()
-        self.tot_timesteps += self.num_steps_per_env * self.env.num_envs
-        self.tot_time += learned - begin
-        if trial is not None and report_to_trial(trial, iteration, self.metrics_velrmsd, self.metrics_CoT):
-            self._prune(iteration)
-        if self.log_dir is not None and iteration % self.log_interval == 0:
-            episodes = self._episodes
-            self.log(
-                {
-                    "it": iteration,
-                    "start_iter": start_iter,
-                    "tot_iter": tot_iter,
-                    "num_learning_iterations": tot_iter - start_iter,
-                    "collection_time": collected - begin,
-                    "learn_time": learned - collected,
-                    "losses": losses,
-                    "stats": stats,
-                    "ep_infos": ep_infos,
-                    "rframebuffer": episodes.rframebuffer,
-                    "rewbuffer": episodes.rewbuffer,
-                    "lenbuffer": episodes.lenbuffer,
-                    "infos": infos,
-                }
-            )
-        self.current_learning_iteration = iteration + 1
-        if self.current_learning_iteration % self.save_interval == 0:
-            self._save_snapshot()
-        if iteration == start_iter and self.log_dir is not None:
-            self._background.wait()
-            for path in store_code_state(self.log_dir, self.git_status_repos):
-                self._tell_writer("save_file", path)
-
-    def _prune(self, iteration: int) -> None:
-        self.current_learning_iteration = iteration + 1
-        self._save_snapshot()
-        self.close()
-        raise pruned(f"trial pruned at iteration {iteration}")
-
-    def _start_observing(self) -> None:
-        """The observations to act on first: those of a resumed training, or those the environment shows now."""
-        policy = self.alg.actor_critic
-        if self._observations is not None and self._continue_from_observations:
-            self._continue_from_observations = False
-        else:
-            if any(
-                leaf.shape[1] != self.env.num_envs for leaves in policy.hidden_state_dict().values() for leaf in leaves
-            ):
-                # Since the last call the policy has been used elsewhere, with another number of robots.
-                policy.clear_hidden_states()
-            obs, critic_obs, _ = self._observe()
-            # What was seen after the last step has been counted by the normalisers already.
-            if self._observations is None:
-                self.train_mode()
-            else:
-                self.eval_mode()
-            self._rollout_position = 0
-            with torch.inference_mode(self._inference_mode):
-                self._keep_observations(*self._normalized(*self._clean(obs, critic_obs)))
-            self._report_bad_numbers(self.current_learning_iteration)
-        # A rollout that was captured before looks for the memory where it left it.
-        self.alg.pin_hidden_states()
-
-    def _observe(self) -> tuple[Tensor, Tensor | None, Mapping[str, Any]]:
-        """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
-        return observe(self.env)
-
-    @property
-    def _inference_mode(self) -> bool:
-        setting = self.cfg.get("inference_mode_rollout")
-        return True if setting is None else bool(setting)
-
-    @contextmanager
-    def _whole_rollout(self) -> Iterator[None]:
-        """Drops a rollout that breaks off or cannot be learned from, so that the next one finds its place free."""
+        # Schedules that `act` reads depend on it.
+        self.alg.current_learning_iteration = it
         storage = self.alg.storage
         first_row = storage.step
         try:
-            yield
+            ep_infos, infos = self._collect_rollout()
+            collected = time.perf_counter()
+            # During the rollout the physics threads need the cores.
+            with torch_threads(self.cfg.get("update_threads")):
+                losses, stats = self.alg.update(it)
         except BaseException:
             storage.step = first_row
             self._episodes.drop()
             raise
+        self.evaluation()
+        self._report_non_finite(it, self.alg.bad_numbers())
+        learned = time.perf_counter()
+        self.tot_timesteps += self.num_steps_per_env * self.env.num_envs
+        self.tot_time += learned - begin
+        return IterationResult(losses, stats, ep_infos, infos, collected - begin, learned - collected)
 
-    def _collect(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """One rollout into the storage; returns the episode infos of every step and the infos of the last one."""
-        if self._rollout is None:
-            raise RuntimeError("there is nothing to act on: collect through learn()")
-        outcome = self._rollout(self.alg.rollout_settings())
-        self._episodes.drain()
-        return outcome
+    def _prune(self, it: int) -> None:
+        self.current_learning_iteration = it + 1
+        self._save_checkpoint()
+        self.close()
+        raise pruned(f"trial pruned at iteration {it}")
 
-    def _start_engine(self, num_iterations: int) -> None:
-        """Choose how rollout and update run, and say so."""
+    def _store_code_state(self, log_dir: str) -> None:
+        """Save the git state of all recorded repositories in the run folder and upload it."""
+        self._background.wait()
+        for path in store_code_state(log_dir, self.git_status_repos):
+            self._call_writer("save_file", path)
+
+    def _init_engine(self, num_iterations: int) -> None:
+        """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
         if setting != "eager" and follows_iteration(self.alg):
-            if self._rollout is None:
+            if self._run_rollout is None:
                 logger.warning(
                     f"{type(self.alg).__name__} reads current_learning_iteration, which neither compiled nor captured "
-                    "code can follow: its losses run as written. Keep what depends on it in a tensor, such as a "
+                    "code can follow: its losses run eagerly. Keep what depends on it in a tensor, such as a "
                     "st_rl.algorithms.schedules.Schedule, to train faster"
                 )
             setting = "eager"
-        is_captured = getattr(self.env, "is_graph_safe", False)
-        if self._rollout is None or not self.alg.engine.suits(setting, num_iterations):
+        env = self.env
+        is_captured = isinstance(env, GraphSafeEnv) and env.is_graph_safe
+        if self._run_rollout is None or not self.alg.engine.suits(setting, num_iterations):
             engine = Engine(setting, self.device, num_iterations)
             engine.announce()
             self.alg.engine = engine
-            self._rollout = lambda settings: self._roll_out()
-            if hasattr(self.env, "compile_with"):
-                self.env.compile_with(engine.compiled)
-            if is_captured:
+            self._run_rollout = lambda settings: self._rollout_steps()
+            if isinstance(env, CompilableEnv):
+                env.compile_with(engine.compiled)
+            if isinstance(env, GraphSafeEnv) and is_captured:
                 host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
-                self._rollout = engine.loop(self._roll_out, host_state, self.env.during_capture)
-        if hasattr(self.env, "compile_with") and not is_captured:
-            # Anew for each `learn`: in between anything may have changed.
-            self._rollout = self.alg.engine.repeated(self._roll_out)
+                self._run_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
+        if isinstance(env, CompilableEnv) and not is_captured:
+            # Again for each `learn`: guards are skipped only while nothing but tensor values changes.
+            self._run_rollout = self.alg.engine.repeated(self._rollout_steps)
 
     def _move_policy(self, device: torch.device | str) -> None:
-        """Put the policy on a device; if it comes back, it will not lie where captured steps look for it."""
+        """Move policy and normalizer; captured graphs hold the old addresses and are discarded."""
         moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
         if any(moved):
             self.alg.engine.discard_graphs()
 
-    def _roll_out(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """Act, step and store for the length of a rollout, then compute the returns; no wait for the device."""
+    # ---- rollout -------------------------------------------------------------------------------------------------
+
+    def _init_observations(self) -> None:
+        """Set the observations to act on first: those of a resumed training, or the environment's current ones."""
+        policy = self.alg.actor_critic
+        if self._last_observations is not None and self._resumes_from_observations:
+            self._resumes_from_observations = False
+        else:
+            leaves = [leaf for leaves in policy.hidden_state_dict().values() for leaf in leaves]
+            if any(leaf.shape[1] != self.env.num_envs for leaf in leaves):
+                # Since the last call the policy has acted for another number of environments.
+                policy.clear_hidden_states()
+            # The normalizers have already counted an observation that follows a step.
+            if self._last_observations is None:
+                self.train_mode()
+            else:
+                self.eval_mode()
+            self._non_finite.step = 0
+            with torch.inference_mode(self._inference_mode):
+                self._store_observations(*self._observe())
+            self._report_non_finite(self.current_learning_iteration, {})
+        self.alg.pin_hidden_states()
+
+    def _observe(self) -> tuple[Tensor, Tensor]:
+        """Return the environment's current actor and critic observation, cleaned and normalized."""
+        obs, critic_obs, _ = observe(self.env)
+        return self._normalize(*self._clean(obs, critic_obs))
+
+    def _store_observations(self, obs: Tensor, critic_obs: Tensor) -> None:
+        """Copy the observations to act on next into their fixed buffers."""
+        if self._last_observations is None:
+            with torch.inference_mode(False):
+                buffer = obs.clone()
+                self._last_observations = (buffer, buffer if critic_obs is obs else critic_obs.clone())
+            return
+        for buffer, new in zip(self._last_observations, (obs, critic_obs)):
+            buffer.copy_(new)
+
+    def _collect_rollout(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Fill the storage with one rollout; returns the episode infos of all steps and the infos of the last."""
+        if self._run_rollout is None:
+            raise RuntimeError("there are no observations to act on; collect through learn()")
+        outcome = self._run_rollout(self.alg.rollout_settings())
+        self._episodes.drain()
+        return outcome
+
+    def _rollout_steps(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Run `num_steps_per_env` steps and compute the returns; no host sync."""
         ep_infos: list[dict[str, Any]] = []
         infos: Mapping[str, Any] = {}
-        if self._observations is None:
-            raise RuntimeError("there is nothing to act on: collect through learn()")
+        if self._last_observations is None:
+            raise RuntimeError("there are no observations to act on; collect through learn()")
         with torch.inference_mode(self._inference_mode):
-            # Copies, which are tensors of this mode like those of all further steps: code is compiled for one kind.
-            obs = self._observations[0].clone()
-            is_shared = self._observations[1] is self._observations[0]
-            critic_obs = obs if is_shared else self._observations[1].clone()
+            # Copies are inference tensors like those of all later steps: code is compiled for one kind.
+            obs = self._last_observations[0].clone()
+            is_shared = self._last_observations[1] is self._last_observations[0]
+            critic_obs = obs if is_shared else self._last_observations[1].clone()
             for step in range(self.num_steps_per_env):
-                self._rollout_position = step
+                self._non_finite.step = step
                 obs, critic_obs, rewards, dones, infos = self.rollout_step(obs, critic_obs)
                 episode = infos.get("episode") or infos.get("log")
                 if episode:
                     ep_infos.append(dict(episode))
                 self._episodes.record(rewards, dones)
             self.alg.compute_returns(critic_obs)
-            self._keep_observations(obs, critic_obs)
+            self._store_observations(obs, critic_obs)
             self.alg.pin_hidden_states()
             self._episodes.summarize()
         return gathered_infos(ep_infos), infos
@@ -290,67 +336,74 @@ class OnPolicyRunner(SavedTraining):
     def rollout_step(
         self, obs: Tensor, critic_obs: Tensor, **kwargs: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Mapping[str, Any]]:
-        """Act, step the environment, store; takes and returns normalised observations."""
+        """Act, step the environment and store the transition; takes and returns normalized observations."""
         actions = self.alg.act(obs, critic_obs)
-        # A copy: the stored actions stay what the policy drew even if the environment clips them in place.
+        # A copy: the environment may clip its actions in place, the storage keeps the sampled ones.
         outcome = self.env.step(actions.to(getattr(self.env, "device", self.device), copy=True))
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
-        rewards = checked_tensor("rewards", rewards).to(self.device).reshape(-1)
-        rewards = self._guard.clean("rewards", rewards, self._rollout_position)
-        dones = checked_tensor("dones", dones).to(self.device).reshape(-1)
-        obs, critic_obs = self.alg.engine.compiled(self._normalized)(*self._clean(next_obs, next_critic_obs))
+        rewards = self._non_finite.clean("rewards", rewards).reshape(-1)
+        dones = check_tensor("dones", dones).to(self.device).reshape(-1)
+        obs, critic_obs = self.alg.engine.compiled(self._normalize)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
         return obs, critic_obs, rewards, dones, infos
 
     def _clean(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Observations on the algorithm's device, free of NaN and Inf, which would poison the normalisers for good."""
-        step = self._rollout_position
-        obs = self._guard.clean("observations", checked_tensor("observations", obs).to(self.device), step)
-        critic_obs = checked_critic_obs(critic_obs, self._sizes)
-        if critic_obs is not None:
-            critic_obs = checked_tensor("critic observations", critic_obs).to(self.device)
-            critic_obs = self._guard.clean("critic observations", critic_obs, step)
-        return obs, critic_obs
+        """Move observations to the device and replace non-finite values, which would corrupt the normalizers."""
+        obs = self._non_finite.clean("observations", obs)
+        critic_obs = check_critic_obs(critic_obs, self._sizes)
+        return obs, None if critic_obs is None else self._non_finite.clean("critic observations", critic_obs)
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The infos with clean numbers where something is learned from them; the environment's own object if so."""
+        """Replace non-finite values in the infos that the algorithm reads; without any, returns the same object."""
         if infos.get("time_outs") is not None:
-            checked_tensor("time_outs", infos["time_outs"])
+            check_tensor("time_outs", infos["time_outs"])
         for name in self.alg.required_info_keys:
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))
             if value is None:
-                continue  # the algorithm says what is missing
-            clean = self._guard.clean(name, checked_tensor(name, value).to(self.device), self._rollout_position)
+                continue  # the algorithm reports what is missing
+            clean = self._non_finite.clean(name, value)
             if clean is not value:
                 infos = {**infos, **({"observations": {**groups, name: clean}} if name in groups else {name: clean})}
         return infos
 
-    def _report_bad_numbers(self, iteration: int, in_update: Mapping[str, int] = MappingProxyType({})) -> None:
-        num_rows = self.num_steps_per_env * self.env.num_envs
-        report_bad_numbers(iteration, self._guard.report(), in_update, num_rows)
-
-    def _normalized(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Normalise each delivered observation once."""
+    def _normalize(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Normalize an observation that the environment delivered, once; updates the statistics in training mode."""
         obs = self.alg.obs_normalizer(obs)
         return obs, obs if critic_obs is None else self.alg.critic_obs_normalizer(critic_obs)
 
+    def _report_non_finite(self, it: int, in_update: Mapping[str, int]) -> None:
+        report_non_finite(it, self._non_finite.report(), in_update, self.num_steps_per_env * self.env.num_envs)
+
+    # ---- evaluation and log --------------------------------------------------------------------------------------
+
     def evaluation(self) -> None:
-        """Read the tracking error and the cost of transport that the environment offers; NaN where it does not."""
+        """Read tracking error and cost of transport from the environment; NaN where it has none."""
         error = getattr(self.env, "tracking_error", None)
         if error is None:
             error = getattr(self.env, "lin_vel_rmsd", None)
             error = NAN if error is None else torch.as_tensor(error).float().mean()
         cost = getattr(self.env, "CoT", None)
-        # Copies, because the environment may go on writing into its own.
+        # Copies: the environment may overwrite its own.
         self.metrics_velrmsd = torch.as_tensor(error).detach().float().clone()
         self.metrics_CoT = torch.as_tensor(NAN if cost is None else cost).detach().float().clone()
 
-    # ---- showing -------------------------------------------------------------------------------------------------
+    def _log_locals(self, it: int, start_iter: int, tot_iter: int, result: IterationResult) -> dict[str, Any]:
+        """Return the dictionary that `log` receives."""
+        return {
+            "it": it,
+            "start_iter": start_iter,
+            "tot_iter": tot_iter,
+            "num_learning_iterations": tot_iter - start_iter,
+            "rframebuffer": self._episodes.rframebuffer,
+            "rewbuffer": self._episodes.rewbuffer,
+            "lenbuffer": self._episodes.lenbuffer,
+            **result._asdict(),
+        }
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
-        """Write one iteration to the writers and the console; on a GPU, while the next one begins."""
+        """Write one iteration to the writers and the console; on a GPU, in the background."""
         scalars, ep_infos = iteration_scalars(self, locs), infos_on_host(locs["ep_infos"])
         by_time = {}
         if locs["rewbuffer"] and self.logger_type != "wandb":
@@ -371,17 +424,188 @@ class OnPolicyRunner(SavedTraining):
 
         self._run_in_background(write)
 
-    def close(self) -> None:
-        """Close the writers; `learn` may be called again."""
-        self._background.close()
-        self._console.close()
-        self._tell_writer("close")
-        self.writer = None
+    def _call_writer(self, method: str, *args: Any) -> None:
+        """Call an optional method of the writer: a user's own may have `add_scalar` only."""
+        function = getattr(self.writer, method, None)
+        if function is not None:
+            function(*args)
 
-    # ---- using ---------------------------------------------------------------------------------------------------
+    @property
+    def _writes_in_background(self) -> bool:
+        """Whether files are written during training; on a CPU, training needs all cores."""
+        return torch.device(self.device).type == "cuda"
+
+    def _run_in_background(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function that only writes, in the background or at once."""
+        self._background.call(function, *args) if self._writes_in_background else function(*args)
+
+    # ---- save ----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, infos: Any = None) -> None:
+        """Write a checkpoint; it appears under its name only when complete."""
+        self._background.wait()
+        self._write_checkpoint(self._checkpoint(infos), Path(path))
+
+    def _write_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
+        save_checkpoint(checkpoint, path)
+        self._call_writer("save_model", str(path), checkpoint["iter"])
+
+    def _checkpoint(self, infos: Any = None) -> dict[str, Any]:
+        """Return everything that a bit-exact resume needs."""
+        checkpoint = self.alg.state_dict() | {
+            "iter": self.current_learning_iteration,
+            "infos": infos,
+            "rng_state_dict": rng_state_dict(self.device),
+            "runner_state_dict": {
+                "tot_timesteps": self.tot_timesteps,
+                "tot_time": self.tot_time,
+                "num_envs": int(self.env.num_envs),
+                "learning_rate": float(self.alg.learning_rate),
+                "episodes": self._episodes.state_dict(),
+                "observations": None if self._last_observations is None else list(self._last_observations),
+                **self.alg.rollout_state(),
+            },
+        }
+        env_state = environment_state(self.env)
+        return checkpoint if env_state is None else checkpoint | {"env_state_dict": env_state}
+
+    def _init_checkpoints(self) -> None:
+        """Save checkpoints to the run folder from now on, if there is one."""
+        if self.log_dir is None or self._checkpoints is not None:
+            return
+        keep_best = self.cfg.get("keep_best")
+        self._checkpoints = CheckpointKeeper(
+            Path(self.log_dir),
+            self.cfg.get("keep_last"),
+            keep_best=True if keep_best is None else bool(keep_best),
+            resumed=self.current_learning_iteration > 0,
+        )
+
+    def _save_checkpoint(self) -> None:
+        """Save this iteration to the run folder, also as `best.pt` if its score is the highest so far."""
+        keeper, iteration = self._checkpoints, self.current_learning_iteration
+        if keeper is None:
+            return
+        checkpoint = self._checkpoint()
+        if self._writes_in_background:
+            # Training changes its tensors while the file is written.
+            checkpoint = buffer_func(plain_value(checkpoint, "checkpoint"), _copy_to_host)
+        if getattr(self.save, "__func__", None) is OnPolicyRunner.save:
+            self._run_in_background(self._write_checkpoint, checkpoint, keeper.path(iteration))
+        else:
+            # An overridden `save` may read the file when ours returns.
+            self.save(str(keeper.path(iteration)))
+        self._saved_iteration = iteration
+        score = self._score_policy()
+
+        def update_folder() -> None:
+            if score is not None:
+                keeper.offer_best(checkpoint, score)
+            keeper.remove_old(iteration)
+
+        self._run_in_background(update_folder)
+
+    def _score_policy(self) -> float | None:
+        """Return the evaluator's score, else the mean return of finished episodes."""
+        if self.evaluator is None:
+            return fmean(self._episodes.rewbuffer) if self._episodes.rewbuffer else None
+        with self._preserve_training_state():
+            return float(self.evaluator(InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)))
+
+    @contextmanager
+    def _preserve_training_state(self) -> Iterator[None]:
+        """Switch to evaluation mode with cleared hidden states; restores these, the mode and the random generators."""
+        generators = rng_state_dict(self.device)
+        self.alg.eval_mode()
+        try:
+            with self.alg.actor_critic.preserve_hidden_states(), torch.inference_mode():
+                self.alg.actor_critic.clear_hidden_states()
+                yield
+        finally:
+            self.alg.train_mode()
+            load_rng_state_dict(generators, self.device)
+
+    # ---- load ----------------------------------------------------------------------------------------------------
+
+    def load(
+        self, path: str | Path, load_optimizer: bool = True, map_location: Any = None, trust_pickle: bool = False
+    ) -> Any:
+        """Load a checkpoint and return its `infos`.
+
+        With the optimizer this is a resume: random generators, counters, hidden states and, where it saves its state,
+        the environment continue bit-exactly. Without it, only networks and normalizers are loaded.
+        """
+        location = self.device if map_location is None else map_location
+        loaded = load_checkpoint(Path(path), map_location=location, trust_pickle=trust_pickle)
+        if self.cfg.get("ckpt_manipulator"):
+            loaded = self._apply_ckpt_manipulator(loaded, Path(path))
+        missing = [key for key in ("model_state_dict", "iter") if key not in loaded]
+        if missing:
+            raise CheckpointError(
+                f"{path} has no {' and no '.join(missing)}; its keys are: {', '.join(map(str, loaded))}. Name a "
+                "model_*.pt file of a run"
+            )
+        if not load_optimizer:
+            loaded = {key: value for key, value in loaded.items() if key not in OPTIMIZER_KEYS}
+        self.alg.load_state_dict(loaded)
+        self.current_learning_iteration = int(loaded["iter"])
+        self.alg.current_learning_iteration = self.current_learning_iteration
+        # A file of this iteration, saved before, holds other weights.
+        self._saved_iteration = None
+        if load_optimizer and "runner_state_dict" in loaded:
+            self._resume(loaded)
+        return loaded.get("infos")
+
+    def _resume(self, loaded: dict[str, Any]) -> None:
+        """Restore counters and, with the same number of environments, hidden states, environment and generators."""
+        state = loaded["runner_state_dict"]
+        self.tot_timesteps, self.tot_time = int(state["tot_timesteps"]), float(state["tot_time"])
+        same_num_envs = state["num_envs"] == self.env.num_envs
+        same_episodes = same_num_envs and self._load_env_state(loaded.get("env_state_dict"))
+        self._episodes.load_state_dict(state["episodes"], same_episodes)
+        if same_episodes:
+            if state["observations"] is not None:
+                self._store_observations(*(tensor.to(self.device) for tensor in state["observations"]))
+                self._resumes_from_observations = True
+            self.alg.load_rollout_state(state)
+        if same_num_envs:
+            load_rng_state_dict(loaded["rng_state_dict"], self.device)
+
+    def _load_env_state(self, env_state: Any) -> bool:
+        """Load the environment's state; returns False if it starts new episodes instead."""
+        if env_state is None or not isinstance(self.env, StatefulEnv):
+            return False
+        try:
+            self.env.load_state_dict(env_state)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            logger.warning(f"the environment cannot load its saved state and starts new episodes: {error!r}")
+            self.env.reset()
+            return False
+        return True
+
+    def _apply_ckpt_manipulator(self, loaded: dict[str, Any], source: Path) -> dict[str, Any]:
+        """Apply the configured checkpoint manipulator and save its result to the run folder."""
+        name = str(self.cfg["ckpt_manipulator"])
+        functions = vars(ckpt_manipulator).items()
+        known: dict[str, Any] = {key: f for key, f in functions if callable(f) and not isinstance(f, type)}
+        if name not in known:
+            raise ValueError(unknown_name_message("ckpt_manipulator", name, known))
+        logger.warning(f"*** checkpoint {source.name} is modified by '{name}' before it is loaded ***")
+        result = known[name](loaded, self.alg.state_dict())
+        if self.log_dir is not None and "iter" in result:
+            target = Path(self.log_dir) / f"model_{result['iter']}.pt"
+            if target.resolve() != source.resolve():
+                try:
+                    make_run_folder(self.log_dir)
+                    save_checkpoint(result, target)
+                except (OSError, TypeError) as error:
+                    logger.warning(f"could not save the modified checkpoint: {error}")
+        return result
+
+    # ---- inference -----------------------------------------------------------------------------------------------
 
     def get_inference_policy(self, device: torch.device | str | None = None) -> InferencePolicy:
-        """The trained policy as a function of raw observations, with `reset(dones)` and an empty memory."""
+        """Return the policy as a function of raw observations, in evaluation mode with cleared hidden states."""
         self.eval_mode()
         if device is not None:
             self._move_policy(device)
@@ -389,13 +613,18 @@ class OnPolicyRunner(SavedTraining):
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)
 
     def train_mode(self) -> None:
-        """Let networks and normalisers learn."""
+        """Set networks and normalizers to training mode."""
         self.alg.train_mode()
 
     def eval_mode(self) -> None:
-        """Freeze the statistics of networks and normalisers."""
+        """Set networks and normalizers to evaluation mode."""
         self.alg.eval_mode()
 
     def add_git_repo_to_log(self, repo_file_path: str) -> None:
-        """Record the state of another repository with the run."""
+        """Record the git state of another repository with the run."""
         self.git_status_repos.append(repo_file_path)
+
+
+def _copy_to_host(value: Any) -> Any:
+    """Copy a tensor to the host; returns any other value unchanged."""
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value

@@ -80,7 +80,7 @@ class TwoStageRunner(OnPolicyRunner):
                 self._log_infos(infos)
                 if transition is not None:
                     return self._dataset_step(transition, infos)
-                obs, critic_obs = self._env_observations()
+                obs, critic_obs = self._observe()
         if self._was_pretraining:
             obs, critic_obs = self._hand_over()
         return super().rollout_step(obs, critic_obs, **kwargs)
@@ -124,13 +124,9 @@ class TwoStageRunner(OnPolicyRunner):
                 policy.clear_hidden_states()
         # Where a rollout that is captured from now on begins.
         self.alg.pin_hidden_states()
-        return self._env_observations()
+        return self._observe()
 
-    def _env_observations(self) -> tuple[Tensor, Tensor]:
-        obs, critic_obs, _ = self._observe()
-        return self._normalized(*self._clean(obs, critic_obs))
-
-    def _collect(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    def _collect_rollout(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """One rollout; files cannot be part of a captured one, and neither can the hand-over."""
         recorded, iteration = self._recorded, self.current_learning_iteration
         if recorded is not None:
@@ -138,13 +134,13 @@ class TwoStageRunner(OnPolicyRunner):
         if self.is_pretraining:
             if iteration in LATER_STATISTICS and recorded is not None and recorded.collectors.num_alive:
                 self._learn_statistics()
-            outcome = self._roll_out()
+            outcome = self._rollout_steps()
             self._episodes.drain()
             return outcome
         if self._was_pretraining:
             with torch.inference_mode(self._inference_mode):
-                self._keep_observations(*self._hand_over())
-        return super()._collect()
+                self._store_observations(*self._hand_over())
+        return super()._collect_rollout()
 
     # ---- beginning and ending ------------------------------------------------------------------------------------
 
@@ -185,10 +181,10 @@ class TwoStageRunner(OnPolicyRunner):
         )
         return infos
 
-    def _start_observing(self) -> None:
+    def _init_observations(self) -> None:
         if self.is_pretraining and not self._taught:
             self._learn_statistics()
-        super()._start_observing()
+        super()._init_observations()
 
     def _learn_statistics(self) -> None:
         """Give normalisers that know nothing yet the statistics of the data set, which playing it will not change."""

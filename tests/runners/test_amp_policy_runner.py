@@ -165,7 +165,7 @@ def test_neither_rollout_nor_update_waits(name):
     capacity = int(runner.alg.storage.max_trajectories(2)) + 64
     runner.alg.engine.static_size = lambda measure: capacity
     with CpuShortcutsOnly():
-        runner._roll_out()
+        runner._rollout_steps()
         losses, _ = runner.alg.update(1)
     assert all(torch.isfinite(value) for value in losses.values())
 

@@ -297,8 +297,8 @@ def test_the_persistent_extras_are_neither_kept_nor_thinned_out(config):
     log_keys = set(env.extras["log"])
     runner = build_runner("OnPolicyRunner", env, config, log_dir=None, device="cpu")
     collected = []
-    collect = runner._collect
-    runner._collect = lambda: collected.append(collect()) or collected[-1]
+    collect = runner._collect_rollout
+    runner._collect_rollout = lambda: collected.append(collect()) or collected[-1]
     runner.learn(1)
     assert set(env.extras) == keys
     assert set(env.extras["log"]) == log_keys

@@ -173,7 +173,7 @@ def test_neither_rollout_nor_update_waits_for_the_device(tmp_path, name):
         # The static shapes that a captured update needs; measuring them is the one wait of an iteration.
         runner.alg.engine.static_size = lambda measure: 64
     with CpuShortcutsOnly():
-        runner._roll_out()
+        runner._rollout_steps()
         runner.alg.update(1)
 
 

@@ -68,7 +68,7 @@ def test_neither_rollout_nor_update_waits(env, policy):
         capacity = int(runner.alg.storage.max_trajectories(2)) + 64
         runner.alg.engine.static_size = lambda measure: capacity
     with CpuShortcutsOnly() as watch:
-        runner._roll_out()
+        runner._rollout_steps()
         losses, _ = runner.alg.update(1)
     assert all(torch.isfinite(value) for value in losses.values())
     assert watch.shortcuts
@@ -80,4 +80,4 @@ def test_the_watch_sees_a_wait():
     record = runner._episodes.record
     runner._episodes.record = lambda rewards, dones: record(rewards, dones) or runner._episodes.drain()
     with pytest.raises(AssertionError, match=r"waits for the device in .*episode_statistics.py"), CpuShortcutsOnly():
-        runner._roll_out()
+        runner._rollout_steps()

@@ -149,7 +149,7 @@ def test_a_manipulator_changes_what_is_loaded_and_its_result_is_kept(saved, tmp_
     original = load_checkpoint(saved)["model_state_dict"]
     assert differences({k: 2 * v for k, v in original.items()}, weights(runner)) == []
     assert load_checkpoint(folder / "model_1.pt")["infos"] == "doubled"
-    assert "*** the checkpoint model_1.pt is changed by 'doubled' before it is loaded ***" in caplog.text
+    assert "*** checkpoint model_1.pt is modified by 'doubled' before it is loaded ***" in caplog.text
     assert saved.read_bytes() == source
     runner.learn(1)
 
@@ -164,7 +164,7 @@ def test_a_result_that_cannot_be_kept_is_loaded_all_the_same(saved, tmp_path, ma
     (tmp_path / "file").write_text("not a folder")
     runner = make_runner(config=manipulator, log_dir=tmp_path / "file")
     assert runner.load(saved) == "doubled"
-    assert "could not be saved" in caplog.text
+    assert "could not save the modified checkpoint" in caplog.text
     assert make_runner(config=manipulator).load(saved) == "doubled"  # and without a run folder nothing is written
 
 

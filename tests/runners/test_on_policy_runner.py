@@ -74,7 +74,7 @@ def test_a_rollout_step_returns_normalised_observations_and_stores_the_raw_step(
     env = EchoEnv(num_privileged_obs=6)
     runner = make_runner(env, small_config(empirical_normalization=True))
     runner.learn(1)
-    obs, critic_obs = (tensor.clone() for tensor in runner._observations or ())
+    obs, critic_obs = (tensor.clone() for tensor in runner._last_observations or ())
     mean, std = runner.alg.obs_normalizer.mean, runner.alg.obs_normalizer.std
     torch.testing.assert_close(obs, (env.obs - mean) / (std + 1e-2))
     runner.eval_mode()

@@ -108,9 +108,9 @@ def test_a_second_call_sees_an_environment_that_was_reset_in_between():
     runner = make_runner(env)
     runner.learn(1)
     env.reset()
-    runner._start_observing()
-    assert runner._observations is not None
-    assert torch.equal(runner._observations[0], env.obs)
+    runner._init_observations()
+    assert runner._last_observations is not None
+    assert torch.equal(runner._last_observations[0], env.obs)
 
 
 def test_a_resumed_training_acts_on_what_was_seen_last_not_on_another_look(tmp_path):

@@ -218,7 +218,7 @@ def test_a_training_saves_through_an_overridden_save(tmp_path, monkeypatch, writ
             super().save(path, infos={"exported": True})
             torch.save(load_checkpoint(path)["model_state_dict"], path.replace("model_", "policy_"))
 
-    monkeypatch.setattr(Exporting, "_writes_beside", writes_beside)
+    monkeypatch.setattr(Exporting, "_writes_in_background", writes_beside)
     Exporting(EchoEnv(), small_config(save_interval=2, keep_best=False), log_dir=tmp_path).learn(3)
     assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt", "policy_2.pt", "policy_3.pt"]
     assert load_checkpoint(tmp_path / "model_3.pt")["infos"] == {"exported": True}
@@ -304,7 +304,7 @@ def test_snapshots_written_beside_a_training_hold_what_was_there_when_they_were_
     at_once.learn(6)
     torch.manual_seed(0)
     beside = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "beside")
-    monkeypatch.setattr(type(beside), "_writes_beside", True)
+    monkeypatch.setattr(type(beside), "_writes_in_background", True)
     may_write = threading.Event()
     update, updates = beside.alg.update, []
 

@@ -1,11 +1,11 @@
-"""NaN and Inf from the environment reach neither weights nor normalisers, and are reported where they came from."""
+"""NaN and Inf from the environment change neither weights nor normalizers, and are reported with their origin."""
 
 import math
 
 import pytest
 import torch
 
-from st_rl.runners.bad_numbers import report_bad_numbers
+from st_rl.runners.non_finite import report_non_finite
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from tests.fakes import EchoEnv
 from tests.runners.training import RND, NoveltyEnv, differences, make_runner, recurrent, small_config, weights
@@ -31,7 +31,7 @@ def is_finite(value):
 @pytest.mark.parametrize(
     ("where", "name"), [("obs", "observations"), ("critic", "critic observations"), ("rewards", "rewards")]
 )
-def test_one_bad_number_is_reported_and_harms_nothing(policy, kind, where, name, caplog):
+def test_non_finite_value_of_environment_is_reported_and_replaced(policy, kind, where, name, caplog):
     env = EchoEnv(num_privileged_obs=6, inject_into=where, inject_row=3)
     setattr(env, kind, 8)
     runner = make_runner(env, small_config(policy, {"schedule": "adaptive"}, empirical_normalization=True))
@@ -41,7 +41,7 @@ def test_one_bad_number_is_reported_and_harms_nothing(policy, kind, where, name,
     # Step 8 of the environment is step 2 of the second rollout of 6.
     assert warnings(caplog) == [
         f"iteration 1: the environment delivered NaN or Inf in 1 of 48 rows of {name} (first at step 2 of the "
-        "rollout). They were set to 0 before anything learned from them. Check that the simulation is stable"
+        "rollout); replaced with 0 before the update. Check that the simulation is stable"
     ]
     assert is_finite(runner.alg.state_dict())
     assert is_finite(list(runner._episodes.rewbuffer))
@@ -50,7 +50,7 @@ def test_one_bad_number_is_reported_and_harms_nothing(policy, kind, where, name,
     assert math.isfinite(runner.alg.learning_rate)
 
 
-def test_states_of_novelty_are_watched_too(caplog):
+def test_non_finite_rnd_state_is_reported_and_replaced(caplog):
     class Env(NoveltyEnv):
         def step(self, actions):
             obs, rewards, dones, infos = super().step(actions)
@@ -69,7 +69,7 @@ def test_states_of_novelty_are_watched_too(caplog):
 
 
 class BrokenFrom(EchoEnv):
-    """The echo task whose simulation breaks for good."""
+    """The echo task, non-finite from a step on."""
 
     def __init__(self, step: int, what: str, **kwargs):
         super().__init__(**kwargs)
@@ -86,10 +86,10 @@ class BrokenFrom(EchoEnv):
 
 
 @pytest.mark.parametrize("what", ["observations", "rewards"])
-def test_an_environment_that_delivers_nothing_else_stops_the_training(what, tmp_path):
+def test_training_stops_if_environment_is_never_finite(what, tmp_path):
     runner = make_runner(BrokenFrom(12, what), small_config(save_interval=1), log_dir=tmp_path)
     with pytest.raises(
-        RuntimeError, match=rf"iteration 2: {what} from the environment were NaN or Inf for every robot"
+        RuntimeError, match=rf"iteration 2: {what} of the environment were NaN or Inf in every environment"
     ):
         runner.learn(5)
     assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
@@ -99,12 +99,12 @@ def test_an_environment_that_delivers_nothing_else_stops_the_training(what, tmp_
     assert is_finite(weights(runner))
 
 
-def test_a_rollout_that_is_bad_only_in_part_goes_on(caplog):
+def test_training_continues_if_some_rows_are_finite(caplog):
     make_runner(BrokenFrom(1, "rewards")).learn(1)
     assert "40 of 48 rows of rewards (first at step 1 of the rollout)" in warnings(caplog)[0]
 
 
-def test_a_bad_update_is_one_warning_that_names_what_went_wrong_first(caplog):
+def test_non_finite_update_is_one_warning_that_names_first_tensor(caplog):
     runner = make_runner()
     original = runner.alg.compute_losses
 
@@ -119,11 +119,11 @@ def test_a_bad_update_is_one_warning_that_names_what_went_wrong_first(caplog):
     messages = warnings(caplog)
     assert len(messages) == 1
     assert messages[0].startswith(
-        "iteration 0: value_loss (and then total_loss, gradient_norm) was NaN or Inf in 4 mini-batches, which left the "
-        "weights unchanged"
+        "iteration 0: value_loss (followed by total_loss, gradient_norm) was NaN or Inf in 4 mini-batches, whose "
+        "steps were skipped"
     )
 
 
-def test_no_bad_numbers_no_words(caplog):
-    report_bad_numbers(3, {}, {}, 10)
+def test_finite_iteration_logs_nothing(caplog):
+    report_non_finite(3, {}, {}, 10)
     assert caplog.records == []
