@@ -24,11 +24,12 @@ from st_rl.modules.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
-from st_rl.storage.rollout_storage import RolloutStorage
+from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
 from st_rl.utils.distributed import average
 from st_rl.utils.log import logger
+from st_rl.utils.registry import resolve_class
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
@@ -185,7 +186,12 @@ class PPO:
         action_shape: Any,
         **kwargs: Any,
     ) -> None:
-        """Allocate the rollout storage on the algorithm's device."""
+        """Allocate the rollout storage on the algorithm's device; `class_name` names another class for it."""
+        if kwargs.get("class_name"):
+            self.storage_class = resolve_class(
+                kwargs["class_name"], storage_classes(), "storage class", self.storage_class
+            )
+        kwargs.pop("class_name", None)
         if self.rnd is not None:
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
         if kwargs.get("obs_dtypes"):

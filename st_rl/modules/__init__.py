@@ -41,7 +41,8 @@ from st_rl.modules.visual_actor_critic import (
     VisualDeterministicAC,
     VisualDeterministicRecurrent,
 )
-from st_rl.utils.config import drop_none, unknown_name_message
+from st_rl.utils.config import drop_none
+from st_rl.utils.registry import resolve_class
 
 __all__ = [
     "AMPDiscriminator",
@@ -93,17 +94,20 @@ __all__ = [
 
 
 def policy_classes() -> dict[str, Any]:
-    """The policies a configuration can name, by class name: those here, and what a user has put beside them."""
+    """Return the registered policies by class name: those of this package, and classes that a user has added to it."""
     modules = {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, nn.Module)}
     return {name: module for name, module in modules.items() if callable(getattr(module, "act", None))}
 
 
 def policy_class(name: str, mixins: str | Sequence[str] = (), kind: str = "policy class") -> Any:
-    """The class of this name with mixins in front; ValueError, naming the `kind`, when there is none."""
-    classes = policy_classes()
-    if name not in classes:
-        raise ValueError(unknown_name_message(kind, name, classes))
-    return compose_policy(classes[name], mixins, globals())
+    """Return the class of a name, or of a path `package.module:Class`, with mixins in front.
+
+    ValueError, naming the `kind`, when there is none.
+    """
+    found = resolve_class(name, policy_classes(), kind, nn.Module)
+    if not callable(getattr(found, "act", None)):
+        raise ValueError(f"{kind} '{name}' has no method act(observations): it is not a policy")
+    return compose_policy(found, mixins, globals())
 
 
 def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.utils.config import accepted_keys, drop_none, register_known_keys, report_unused_keys
+from st_rl.utils.registry import resolve_class
 
 if TYPE_CHECKING:
     _Policy = ActorCritic
@@ -126,13 +127,18 @@ class AMPDiscriminator(nn.Module):
         return (1.0 - self.task_reward_lerp) * style_reward + self.task_reward_lerp * task_reward
 
 
+DISCRIMINATORS: dict[str, type[AMPDiscriminator]] = {"AMPDiscriminator": AMPDiscriminator}
+
+
 class AmpMixin(_Policy):
     """Gives a policy a discriminator, which shares its optimiser and its checkpoint."""
 
     def __init__(self, *args: Any, amp_discriminator: Any = None, **kwargs: Any):
         cfg = _discriminator_config(amp_discriminator, type(self).__name__)
         super().__init__(*args, **kwargs)
-        self.discriminator = AMPDiscriminator(**{"strict": kwargs.get("strict", False), **cfg})
+        name = cfg.pop("class_name", "AMPDiscriminator")
+        make = resolve_class(name, DISCRIMINATORS, "amp_discriminator.class_name", AMPDiscriminator)
+        self.discriminator: AMPDiscriminator = make(**{"strict": kwargs.get("strict", False), **cfg})
 
 
 def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from st_rl.modules.mlp import MlpModel
 from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
+from st_rl.utils.registry import is_class_path, resolve_class
 from st_rl.utils.segments import Segments, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")
 ComponentSlice = tuple[slice, Any]
 """Where a component lies along the observation axis, and its shape as the segments give it."""
 
+ENCODERS: dict[str, type[nn.Module]] = {"MlpModel": MlpModel, "Conv2dHeadModel": Conv2dHeadModel}
 DEFAULT_HIDDEN_SIZES = (256, 128)
 DEFAULT_CONVOLUTIONS: dict[str, Any] = {"channels": [64, 64], "kernel_sizes": [3, 3], "strides": [1, 1]}
 
@@ -72,7 +74,19 @@ def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
 def build_encoder(
     name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any] | None
 ) -> nn.Module:
-    """The encoder of one component; its latent comes after the nonlinearity."""
+    """Build the encoder of one component of this shape; its latent comes after the nonlinearity.
+
+    `class_name` is one of `ENCODERS` or a path `package.module:Class`. A class that is neither an `MlpModel` nor a
+    `Conv2dHeadModel` is called as `Class(shape, output_size=..., **kwargs)` and maps `(B, *shape) -> (B, output_size)`.
+    """
+    if not is_class_path(class_name) and class_name not in ENCODERS:
+        raise NotImplementedError(
+            f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, Conv2dHeadModel for images, or your own "
+            "class as package.module:Class"
+        )
+    encoder_class = resolve_class(class_name, ENCODERS, "encoder class", nn.Module)
+    if not issubclass(encoder_class, MlpModel | Conv2dHeadModel):
+        return encoder_class(shape, output_size=output_size, **(kwargs or {}))
     settings = drop_none(kwargs or {})
     if settings.pop("output_size", None) is not None:
         logger.warning(f"encoder_kwargs.output_size of '{name}' has no effect: encoder_output_size says how wide it is")
@@ -80,15 +94,11 @@ def build_encoder(
     hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
     settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
     where = f"encoder_kwargs of '{name}'"
-    if class_name == "MlpModel":
-        check_settings(where, settings, MlpModel, decided=["input_size"])
-        return MlpModel(segment_width(shape), **settings)
-    if class_name == "Conv2dHeadModel":
-        check_settings(where, settings, Conv2dHeadModel, decided=["image_shape"])
-        return Conv2dHeadModel(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
-    raise NotImplementedError(
-        f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, or Conv2dHeadModel for images"
-    )
+    if issubclass(encoder_class, MlpModel):
+        check_settings(where, settings, encoder_class, decided=["input_size"])
+        return encoder_class(segment_width(shape), **settings)
+    check_settings(where, settings, encoder_class, decided=["image_shape"])
+    return encoder_class(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
 
 
 def apply_encoder(encoder: nn.Module, component: Tensor, shape: Any) -> Tensor:

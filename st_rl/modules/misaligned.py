@@ -89,16 +89,17 @@ def component_axes(policy: Any, segments: Segments, critic_segments: Segments) -
 
 def _embedded_blocks(policy: Any, segments: Segments, critic: bool) -> dict[str, Block]:
     """What the actor or the critic sees of the segments, with latents in the place of their components."""
-    encoders: dict[str, Any] = {}
+    encoders: dict[str, tuple[nn.Module, int]] = {}
     if isinstance(policy, EncoderActorCriticMixin):
-        encoders |= policy.encoders_by_component(critic)
+        for name, encoder in policy.encoders_by_component(critic).items():
+            encoders[name] = encoder, policy.encoder_output_size
     if isinstance(policy, VisualActorCriticMixin) and not critic:
-        encoders[policy.visual_component_name] = policy.visual_encoder
+        encoders[policy.visual_component_name] = policy.visual_encoder, policy.visual_latent_size
     blocks = _raw_blocks(segments)
-    for name, encoder in encoders.items():
+    for name, (encoder, latent_size) in encoders.items():
         if name in blocks:
             shapes = tuple(tuple(tensor.shape) for tensor in encoder.state_dict().values())
-            blocks[name] = Block(encoder.output_size, shapes)
+            blocks[name] = Block(latent_size, shapes)
     return blocks
 
 

@@ -8,7 +8,7 @@ from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.runners.trial import TrialPruned
 from st_rl.runners.two_stage_runner import TwoStageRunner
-from st_rl.utils.config import unknown_name_message
+from st_rl.utils.registry import resolve_class
 
 __all__ = [
     "AmpPolicyRunner",
@@ -22,9 +22,7 @@ __all__ = [
 
 
 def build_runner(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Make the runner, or saver of demonstrations, of that class name."""
+    """Build the runner, or saver of demonstrations, of a class name or a path `package.module:Class`."""
     bases = (OnPolicyRunner, DemonstrationSaver)
     classes = {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, bases)}
-    if name not in classes:
-        raise ValueError(unknown_name_message("runner class", name, classes))
-    return classes[name](*args, **kwargs)
+    return resolve_class(name, classes, "runner class")(*args, **kwargs)

@@ -11,18 +11,16 @@ from st_rl.algorithms.symmetry_augmentation import completed_symmetry
 from st_rl.modules import build_actor_critic
 from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.train_config import TrainConfig
-from st_rl.utils.config import drop_none, unknown_name_message
+from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
+from st_rl.utils.registry import resolve_class
 
 
 def build_algorithm(
     env: Any, config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any], device: torch.device | str
 ) -> Any:
     """The configured algorithm; `extras` are those of the environment's first observation."""
-    classes = algorithm_classes()
-    name = config.algorithm_class_name
-    if name not in classes:
-        raise ValueError(unknown_name_message("algorithm class", name, classes))
+    algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
     policy_settings = drop_none(config.policy)
     policy_settings.setdefault("num_actor_obs", sizes.num_obs)
     policy_settings.setdefault("num_critic_obs", sizes.num_critic_obs)
@@ -41,7 +39,7 @@ def build_algorithm(
     symmetry_cfg = settings.get("symmetry_cfg") or inner.get("symmetry_cfg")
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
-    return classes[name](policy, device=device, **settings)
+    return algorithm_class(policy, device=device, **settings)
 
 
 def follows_iteration(algorithm: Any) -> bool:

@@ -16,4 +16,10 @@ __all__ = [
     "ReplayBuffer",
     "RolloutStorage",
     "SarsaRolloutStorage",
+    "storage_classes",
 ]
+
+
+def storage_classes() -> dict[str, type[RolloutStorage]]:
+    """Return the registered rollout storages by class name: those here, and classes that a user has added."""
+    return {k: v for k, v in globals().items() if isinstance(v, type) and issubclass(v, RolloutStorage)}

@@ -7,11 +7,21 @@ import pytest
 
 from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg
 from st_rl.sim.tasks import TASKS, find_task, make_task, with_overrides
+from st_rl.sim.tasks.balance import Balance, BalanceCfg
 
 
 def test_unknown_task_lists_the_tasks_with_the_nearest_first():
     with pytest.raises(ValueError, match=r"unknown task 'quadruped-wlak'; did you mean 'quadruped-walk'\? known: bal"):
         make_task("quadruped-wlak", 2)
+
+
+def test_a_task_by_path_takes_its_configuration():
+    path = "st_rl.sim.tasks.balance:Balance"
+    assert type(make_task(path, 2, cfg=BalanceCfg())) is Balance
+    with pytest.raises(ValueError, match="needs its configuration"):
+        make_task(path, 2)
+    with pytest.raises(ValueError, match="must be a subclass of Task"):
+        make_task("st_rl.sim.tasks.balance:BalanceCfg", 2, cfg=BalanceCfg())
 
 
 @pytest.mark.parametrize(

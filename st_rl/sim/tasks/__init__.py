@@ -27,6 +27,7 @@ from st_rl.sim.tasks.training import (
     QUADRUPED_WALK_TRAINING,
 )
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.registry import is_class_path, resolve_class
 
 __all__ = ["TASKS", "Task", "TaskCfg", "TaskEntry", "find_task", "make_task", "with_overrides"]
 
@@ -99,13 +100,19 @@ def make_task(
     """Build a task by name.
 
     Args:
-        name: One of `TASKS`.
+        name: One of `TASKS`, or the path of a class, `package.module:Class`, which needs `cfg`.
         num_envs: Number of robots; the configuration's own number by default.
         device: Where tensors live; it also decides which backend steps physics.
         seed: Of the task's random numbers on the CPU; on a GPU they follow `torch.manual_seed`.
         cfg: The configuration to start from, by default that of the task; not modified.
         overrides: Fields to replace by dotted name, such as `**{"commands.forward": (0.3, 1.0)}`.
     """
+    if is_class_path(name):
+        if cfg is None:
+            raise ValueError(f"the task '{name}' needs its configuration: make_task('{name}', cfg=...)")
+        final_cfg = with_overrides(cfg, overrides)
+        task_class = resolve_class(name, {}, "task", Task)
+        return task_class(final_cfg, final_cfg.num_envs if num_envs is None else num_envs, device, seed)
     entry = find_task(name)
     if cfg is not None and not isinstance(cfg, entry.cfg):
         raise ValueError(f"the task '{name}' takes a {entry.cfg.__name__}, got a {type(cfg).__name__}")

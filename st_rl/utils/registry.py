@@ -1,0 +1,82 @@
+"""Finds the class that a configuration names."""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from st_rl.utils.config import unknown_name_message
+
+
+def is_class_path(name: object) -> bool:
+    """Whether a class name has the form `package.module:Class`."""
+    return isinstance(name, str) and ":" in name
+
+
+def resolve_class(
+    name: str, classes: Mapping[str, type], kind: str, base: type | None = None, allow_path: bool = True
+) -> type:
+    """Return the class registered as `name`, or the class at the path `package.module:Class`.
+
+    Args:
+        name: a key of `classes`, or a path.
+        classes: the registered classes.
+        kind: what the class is, for messages: "policy class".
+        base: the class must be a subclass of it.
+        allow_path: False for names that come from a file: a file must not import code.
+
+    Raises:
+        ValueError: for an unknown name (lists the known ones, the nearest first), a path that cannot be imported or is
+            not allowed, and a class that is not a subclass of `base`.
+    """
+    if is_class_path(name):
+        if not allow_path:
+            raise ValueError(
+                f"{kind} '{name}' comes from a file, and a file must not import code: give the class from Python, or "
+                f"use a registered name: {', '.join(sorted(classes))}"
+            )
+        found = _import_class(name, kind)
+    elif name in classes:
+        found = classes[name]
+    else:
+        raise ValueError(unknown_name_message(kind, name, classes))
+    if base is not None and not issubclass(found, base):
+        raise ValueError(f"{kind} '{name}' must be a subclass of {base.__name__}; {found.__name__} is not")
+    return found
+
+
+def _import_class(path: str, kind: str) -> type:
+    """Import the class at `package.module:Class`."""
+    module_name, class_name = path.split(":", 1)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for attribute in class_name.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{kind} '{path}' cannot be imported ({error}); write it as package.module:Class") from error
+    if not isinstance(found, type):
+        raise ValueError(f"{kind} '{path}' is not a class but {found!r}")
+    return found
+
+
+def reject_class_paths(config: Any, source: object) -> None:
+    """ValueError if a configuration that was read from a file, `source`, names a class by path.
+
+    Checked are the values of all keys that end in `class_name`, at any depth.
+    """
+    for key, value in _items(config):
+        names = value if isinstance(value, list | tuple) else [value]
+        if str(key).endswith("class_name"):
+            for name in filter(is_class_path, names):
+                raise ValueError(
+                    f"{source} names the {key} '{name}' by path, and a file must not import code: register the class "
+                    f"(for a policy, st_rl.modules.{name.split(':')[-1]} = ...) and write its plain name there, or "
+                    "give the class from Python"
+                )
+        reject_class_paths(value, source)
+
+
+def _items(config: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the key-value pairs of a mapping or list; nothing for a leaf."""
+    if isinstance(config, Mapping):
+        return config.items()
+    return enumerate(config) if isinstance(config, list | tuple) else ()
