@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from st_rl.loggers.guarded import Guarded
 from st_rl.loggers.summary_writer import SummaryWriter
 from st_rl.utils.files import to_json_values
-from st_rl.utils.guarded import Guarded
 from st_rl.utils.log import logger
 
 # Services that build a tree from the slashes cannot hold a value and a branch of the same name.

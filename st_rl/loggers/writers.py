@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from st_rl.loggers.csv_writer import CsvWriter
-from st_rl.utils.guarded import Guarded
+from st_rl.loggers.guarded import Guarded
 
 __all__ = ["LOGGERS", "CsvWriter", "SafeWriter", "make_writer"]
 

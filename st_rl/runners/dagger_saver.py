@@ -21,7 +21,7 @@ from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
-from st_rl.utils.heartbeat import Watch, heartbeats
+from st_rl.utils.files.heartbeat import Watch, heartbeats
 from st_rl.utils.log import logger
 
 TRAINER = "trainer"

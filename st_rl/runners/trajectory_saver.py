@@ -17,7 +17,7 @@ from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_files.trajectory_pool import COLLECTOR
 from st_rl.utils.data_compresser import get_compressor
 from st_rl.utils.files import to_json_values, write_json
-from st_rl.utils.heartbeat import Heartbeat, heartbeats, is_alive, new_writer_id
+from st_rl.utils.files.heartbeat import Heartbeat, heartbeats, is_alive, new_writer_id
 from st_rl.utils.log import logger
 from st_rl.utils.segments import segment_slices
 

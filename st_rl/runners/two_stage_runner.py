@@ -14,7 +14,7 @@ from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
-from st_rl.utils.heartbeat import Heartbeat, new_writer_id
+from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id
 from st_rl.utils.log import logger
 
 # Frames from which the observation statistics of a data set are taken.

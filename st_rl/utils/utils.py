@@ -1,6 +1,6 @@
 """The documented door to trajectories, observation slices, code state and rotations, which have files of their own."""
 
-from st_rl.utils.code_state import store_code_state
+from st_rl.utils.files.code_state import store_code_state
 from st_rl.utils.rotations import (
     quat_to_rotmat,
     rotmat_to_euler_xzy,

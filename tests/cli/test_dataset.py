@@ -14,7 +14,7 @@ import pytest
 
 from st_rl.cli import main
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
-from st_rl.utils.heartbeat import Heartbeat
+from st_rl.utils.files.heartbeat import Heartbeat
 from tests.runners.test_demonstration import load, on_disk, totals
 from tests.storage.recordings import RecordingEnv, record, write_trajectory
 

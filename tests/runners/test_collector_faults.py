@@ -16,7 +16,7 @@ from st_rl.runners import DaggerSaver
 from st_rl.storage.rollout_files import trajectory_pool
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.files import newest_checkpoint
-from st_rl.utils.heartbeat import Heartbeat
+from st_rl.utils.files.heartbeat import Heartbeat
 from tests.runners.killed_collectors import EPISODE_LENGTH, let_collectors_die
 from tests.runners.test_demonstration import load, on_disk, totals
 from tests.runners.test_two_stage_runner import demonstrations, make

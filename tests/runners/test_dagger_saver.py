@@ -14,7 +14,7 @@ from st_rl.modules import ActorCritic, EmpiricalNormalization
 from st_rl.runners import DaggerSaver, OnPolicyRunner
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.utils.files import save_checkpoint
-from st_rl.utils.heartbeat import Heartbeat
+from st_rl.utils.files.heartbeat import Heartbeat
 from tests.runners.test_demonstration import load
 from tests.runners.training import recurrent, small_config
 from tests.storage.recordings import EchoPolicy, RecordingEnv

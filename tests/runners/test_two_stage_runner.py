@@ -14,7 +14,7 @@ from st_rl.runners import TwoStageRunner, build_runner
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.storage.rollout_files import trajectory_pool
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
-from st_rl.utils.heartbeat import Heartbeat, heartbeats
+from st_rl.utils.files.heartbeat import Heartbeat, heartbeats
 from tests.fakes import EchoEnv
 from tests.runners.training import progress, recurrent, small_config, weights
 from tests.storage.recordings import EchoPolicy, RecordingEnv, record

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.torch_setup import check_device, seed_everything
     from st_rl.runners import DaggerSaver
-    from st_rl.utils.heartbeat import new_writer_id
+    from st_rl.utils.files.heartbeat import new_writer_id
 
     check_device(options.device)
     identity = options.id or new_writer_id()

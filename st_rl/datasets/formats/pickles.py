@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from st_rl.datasets.clip import MotionError
-from st_rl.utils.plain_pickle import PlainPickleError, load_plain_pickle
+from st_rl.utils.files.plain_pickle import PlainPickleError, load_plain_pickle
 
 PICKLES = (".pkl", ".pickle", ".joblib")
 

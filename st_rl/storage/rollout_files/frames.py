@@ -15,7 +15,7 @@ import torch
 from st_rl.storage.rollout_files.layout import TEMPORARY_PREFIX, StrPath, frame_range
 from st_rl.utils.data_compresser import get_decompressor
 from st_rl.utils.files import load_plain_pickle
-from st_rl.utils.plain_pickle import ArrayType, PlainPickleError
+from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
 
 Frames = dict[str, np.ndarray]
 # Arrays of a pickle name these and nothing else, and a pickle can change none of them.

@@ -16,7 +16,7 @@ from st_rl.storage.rollout_files.frame_store import complete
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
 from st_rl.storage.rollout_files.trajectory_pool import COLLECTOR
 from st_rl.utils.files import write_json
-from st_rl.utils.heartbeat import heartbeats, is_alive
+from st_rl.utils.files.heartbeat import heartbeats, is_alive
 
 DAMAGED_FOLDER = "damaged"
 

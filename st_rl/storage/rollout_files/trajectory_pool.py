@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.base import RolloutFileBase
-from st_rl.utils.heartbeat import Watch, is_heartbeat
+from st_rl.utils.files.heartbeat import Watch, is_heartbeat
 from st_rl.utils.log import logger
 
 COLLECTOR = "collector"

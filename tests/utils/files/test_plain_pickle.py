@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from st_rl.utils.files import load_plain_pickle
-from st_rl.utils.plain_pickle import PlainPickleError
+from st_rl.utils.files.plain_pickle import PlainPickleError
 
 
 def plain_data():

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from st_rl.utils import heartbeat
-from st_rl.utils.heartbeat import Heartbeat, Watch, heartbeats, is_alive, is_heartbeat, new_writer_id
+from st_rl.utils.files import heartbeat
+from st_rl.utils.files.heartbeat import Heartbeat, Watch, heartbeats, is_alive, is_heartbeat, new_writer_id
 
 
 @pytest.fixture

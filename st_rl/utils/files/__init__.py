@@ -1,0 +1,30 @@
+"""Atomic writes, and reads that never run code from a file."""
+
+from st_rl.utils.files.atomic import StrPath, atomic_write, to_json_values, write_json
+from st_rl.utils.files.checkpoint import (
+    CHECKPOINT_NAME,
+    CheckpointError,
+    load_checkpoint,
+    natural_order,
+    newest_checkpoint,
+    plain_value,
+    save_checkpoint,
+    write_checkpoint,
+)
+from st_rl.utils.files.plain_pickle import load_plain_pickle
+
+__all__ = [
+    "CHECKPOINT_NAME",
+    "CheckpointError",
+    "StrPath",
+    "atomic_write",
+    "load_checkpoint",
+    "load_plain_pickle",
+    "natural_order",
+    "newest_checkpoint",
+    "plain_value",
+    "save_checkpoint",
+    "to_json_values",
+    "write_checkpoint",
+    "write_json",
+]

@@ -1,0 +1,71 @@
+"""Files that other processes only ever see complete."""
+
+import contextlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+StrPath = str | os.PathLike[str]
+
+
+@contextlib.contextmanager
+def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path` and rename it to `path` when the block succeeds.
+
+    With `durable` the file is flushed to disk first; otherwise the operating system does so within seconds. If the
+    block fails, the temporary file is removed and `path` is unchanged. The temporary name keeps the suffix and starts
+    with a dot, so that no pattern for finished files matches it.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    try:
+        yield temporary
+        if durable:
+            _flush_to_disk(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        # The rename is durable only when the folder is flushed, which not every file system supports.
+        with contextlib.suppress(OSError):
+            _flush_to_disk(path.parent)
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Call fsync on a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: StrPath, obj: object, durable: bool = True) -> None:
+    """Write `obj` as JSON, atomically, with an indent of 4; `to_json_values` converts what JSON does not support."""
+    with atomic_write(path, durable) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        json.dump(to_json_values(obj), file, indent=4, allow_nan=False)
+        file.write("\n")
+
+
+def to_json_values(obj: object) -> Any:
+    """Convert to JSON types: tensors and arrays to numbers or lists, other values (NaN included) to `str`."""
+    if obj is None or type(obj) in (bool, int, str):
+        return obj
+    if isinstance(obj, torch.Tensor | np.ndarray | np.generic):
+        return to_json_values(obj.tolist())
+    if isinstance(obj, float):
+        return float(obj) if math.isfinite(obj) else str(obj)
+    if isinstance(obj, Mapping):
+        return {key if isinstance(key, str) else str(key): to_json_values(item) for key, item in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [to_json_values(item) for item in obj]
+    return str(obj)

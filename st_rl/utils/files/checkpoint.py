@@ -1,0 +1,194 @@
+"""Checkpoints of tensors, numbers and plain containers, which load with `weights_only=True`."""
+
+import os
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from st_rl.utils.files.atomic import StrPath, atomic_write
+from st_rl.utils.log import logger
+
+CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
+_MAX_LISTED_NAMES = 20
+_PLAIN_TYPES = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, bytearray, torch.dtype, torch.device, torch.Size}
+)
+
+
+class CheckpointError(RuntimeError):
+    """A file that cannot be read as a checkpoint."""
+
+
+def save_checkpoint(payload: Mapping[str, Any], path: StrPath) -> None:
+    """Convert `payload` with `plain_value` and write it atomically, so that `load_checkpoint` can read it.
+
+    Missing folders are created. TypeError names a value that a checkpoint cannot hold; OSError names a folder that
+    cannot be written.
+    """
+    write_checkpoint(plain_value(payload, "checkpoint"), path)
+
+
+def write_checkpoint(plain: Mapping[str, Any], path: StrPath) -> None:
+    """Write a payload that `plain_value` returned; the second half of `save_checkpoint`."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary, open(temporary, "wb") as file:
+            torch.save(plain, file)
+    except (OSError, RuntimeError) as error:
+        # torch raises a RuntimeError from a failed write; the OSError is its cause.
+        cause = _find_os_error(error)
+        if cause is None:
+            raise
+        message = (
+            f"cannot write checkpoint {path}: {cause.strerror or cause}; make room or make the folder writable, or "
+            "choose another log_dir (checkpoints saved before are untouched)"
+        )
+        raise OSError(cause.errno, message) from error
+
+
+def _find_os_error(error: BaseException) -> OSError | None:
+    """The first OSError in the chain of causes, if any."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def plain_value(value: object, where: str) -> Any:
+    """Convert a value to types that `torch.load(weights_only=True)` accepts.
+
+    Numpy arrays become tensors, numpy numbers Python numbers, named tuples tuples, paths strings. A tensor that views
+    part of a larger storage is copied. TypeError says `where` any other value is.
+    """
+    if type(value) in _PLAIN_TYPES:
+        return value
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            value = value.detach().as_subclass(torch.Tensor)
+        is_whole = value.layout != torch.strided or value.untyped_storage().nbytes() == value.nbytes
+        return value if is_whole else value.detach().clone()
+    if isinstance(value, Mapping):
+        return _plain_mapping(value, where)
+    if isinstance(value, list | tuple | set | frozenset):
+        items = []
+        for position, item in enumerate(value):
+            items.append(item if type(item) in _PLAIN_TYPES else plain_value(item, f"{where}[{position}]"))
+        return tuple(items) if isinstance(value, tuple) else set(items) if isinstance(value, set | frozenset) else items
+    return _plain_leaf(value, where)
+
+
+def _plain_mapping(value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+    """A mapping with plain keys and values; an OrderedDict keeps its type."""
+    items = OrderedDict() if isinstance(value, OrderedDict) else {}
+    for key, item in value.items():
+        plain_key = key if type(key) in _PLAIN_TYPES else plain_value(key, f"{where} key {key!r}")
+        if isinstance(plain_key, torch.Tensor):
+            raise TypeError(f"{where} has a tensor as key; use a string or a number")
+        items[plain_key] = item if type(item) in _PLAIN_TYPES else plain_value(item, f"{where}[{key!r}]")
+    if isinstance(value, OrderedDict):
+        items.__dict__.update(value.__dict__)  # `_metadata` of a module's state dict: the versions of its layers
+    return items
+
+
+def _plain_leaf(value: object, where: str) -> Any:
+    """Convert a numpy value, a path or an instance of a subclass of a plain type."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            raise TypeError(f"{where} is a numpy array of {value.dtype}; a checkpoint holds numeric arrays only")
+        return torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape).clone()
+    if isinstance(value, np.generic):
+        return plain_value(value.item(), where)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    for plain in (bool, int, float, str):  # subclasses such as enumerations with values
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, numbers, "
+        "strings and dict, list, tuple or set of them, so that loading it can never run code"
+    )
+
+
+def load_checkpoint(
+    path: StrPath, map_location: torch.device | str | None = None, trust_pickle: bool = False
+) -> dict[str, Any]:
+    """Load a checkpoint with `weights_only=True`; only `trust_pickle=True` opens a file that needs more.
+
+    FileNotFoundError, with the content of the folder, for a missing file; `CheckpointError` for any other file that is
+    not a checkpoint.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint {path}; {_folder_listing(path.parent)}")
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder, not a checkpoint; {_folder_listing(path)}")
+    if trust_pickle:
+        logger.warning("loading %s with trust_pickle=True: code in the file, if any, runs now", path)
+    try:
+        with warnings.catch_warnings():
+            # Warnings about old pickle protocols; the error below says what matters.
+            warnings.simplefilter("ignore", UserWarning)
+            loaded = torch.load(path, map_location=map_location, weights_only=not trust_pickle)
+    # The errors of a corrupt or foreign file have no common base class.
+    except Exception as error:
+        raise CheckpointError(f"cannot load checkpoint {path}: {_explain_load_error(error)}") from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(
+            f"cannot load checkpoint {path}: it holds a {type(loaded).__name__}, not a dictionary; name a "
+            "model_*.pt file of a run"
+        )
+    return loaded
+
+
+def _explain_load_error(error: Exception) -> str:
+    """Reason and remedy for a file that torch could not load."""
+    text = str(error).strip()
+    first_line = text.splitlines()[0] if text else type(error).__name__
+    needs = re.search(r"GLOBAL ([\w.]+)", text)
+    if isinstance(error, PermissionError):
+        return f"{first_line}; make the file readable"
+    if "map_location" in text and "CUDA" in text:
+        return "it was saved on a GPU, which this machine lacks; pass map_location='cpu'"
+    if needs:
+        return (
+            f"refused, because it holds more than tensors, numbers and plain containers (it names {needs[1]}); use a "
+            "checkpoint saved by st_rl, or pass trust_pickle=True if you trust its author, because it may run any code"
+        )
+    if "weights_only" in text:  # torch advises to load unsafely, which does not help with a file that is no checkpoint
+        first_line = "it does not start like a file of torch.save"
+    return (
+        f"the file is corrupt, incomplete or not a checkpoint ({type(error).__name__}: {first_line}); use another "
+        "model_*.pt of the same folder (--checkpoint ITERATION of st-rl)"
+    )
+
+
+def _folder_listing(folder: Path) -> str:
+    """Describe the content of a folder."""
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist"
+    names = sorted((entry.name for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural_order)
+    if not names:
+        return f"the folder {folder} is empty"
+    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return f"the folder {folder} holds {', '.join(names[-_MAX_LISTED_NAMES:])}{more}"
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A sort key under which model_9 comes before model_10."""
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def newest_checkpoint(folder: StrPath) -> Path | None:
+    """The `model_{number}.pt` with the largest number in `folder`, or None when there is none."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return None
+    found = [(int(match[1]), entry) for entry in folder.iterdir() if (match := CHECKPOINT_NAME.fullmatch(entry.name))]
+    return max(found)[1] if found else None
