@@ -140,7 +140,7 @@ def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
     """Train undisturbed; only the iterations after the first few, which load, compile and capture, count."""
     clock = Clock()
     clock.watch(runner, "_iterate", "iteration", wait=False)
-    clock.watch(runner, "_save_snapshot", "snapshot", wait=False)
+    clock.watch(runner, "_save_checkpoint", "checkpoint", wait=False)
     runner.learn(STEADY, init_at_random_ep_len=True)
     torch.cuda.synchronize()
     first = sum(clock.seconds["iteration"])
@@ -157,7 +157,7 @@ def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
         "steps_per_second_median": steps / typical,
         # Everything that a user waits for: snapshots, judging, and files that were still being written.
         "steps_per_second": steps * iterations / whole,
-        "snapshot_ms": [1e3 * seconds for seconds in clock.seconds["snapshot"]],
+        "snapshot_ms": [1e3 * seconds for seconds in clock.seconds["checkpoint"]],
     }
 
 

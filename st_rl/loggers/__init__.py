@@ -1,1 +1,1 @@
-"""Where the numbers of a training go: TensorBoard, CSV, wandb, neptune and the console."""
+"""Logging of a training: TensorBoard, CSV, wandb, neptune and the console."""

@@ -1,4 +1,4 @@
-"""Curves in one CSV file that opens anywhere."""
+"""Training curves in one CSV file."""
 
 import csv
 import os
@@ -6,14 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from st_rl.utils.files import atomic_write
 
 
 class CsvWriter:
-    """Writes `progress.csv`: one row per step, one column per tag, columns added as tags show up.
+    """Writes `progress.csv`: one row per step, one column per tag; new tags add columns.
 
-    A row is written when the next step begins, or at `close`. A writer on an existing file continues it: rows from its
-    own first step on, left by a training that was resumed before them, give way to the new ones.
+    A row is written when the next step begins, on `flush` and on `close`. On an existing file, as in a resumed
+    training, old rows from this writer's first step on are replaced.
     """
 
     file_name = "progress.csv"
@@ -24,18 +26,18 @@ class CsvWriter:
         self._columns = ["step", "wall_time"]
         self._step = 0
         self._row: dict[str, Any] = {}
-        # None until this writer has written a row.
+        # The highest step that this writer has written.
         self._last_step: int | None = None
 
     def add_scalar(
         self,
         tag: str,
-        value: Any,
+        value: float | Tensor,
         global_step: int | None = None,
         walltime: float | None = None,
         new_style: bool = False,
     ) -> None:
-        """Put one value into the row of `global_step`; tags over time instead of steps (`.../time`) are left out."""
+        """Set one value in the row of `global_step`; tags over time instead of steps (`.../time`) are skipped."""
         if tag.endswith("/time"):
             return
         step = self._step if global_step is None else int(global_step)
@@ -47,7 +49,7 @@ class CsvWriter:
         self._row[tag] = float(value)
 
     def flush(self) -> None:
-        """Write the row in progress."""
+        """Write the current row."""
         if not self._row:
             return
         row, self._row = self._row, {}
@@ -65,7 +67,7 @@ class CsvWriter:
         self.flush()
 
     def _rewrite(self, row: dict[str, Any]) -> None:
-        """Write the whole file anew, with `row` in its place."""
+        """Rewrite the whole file with `row` at its step."""
         rows = {int(old["step"]): old for old in self._read()}
         if self._last_step is None:
             rows = {step: old for step, old in rows.items() if step < row["step"]}
@@ -77,11 +79,11 @@ class CsvWriter:
             writer.writerows(rows[step] for step in sorted(rows))
 
     def _read(self) -> list[dict[str, Any]]:
-        """The complete rows of the file; takes over its columns."""
+        """Return the complete rows of the file and adopt its columns."""
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):  # cut short by a crash
+        if lines and not lines[-1].endswith("\n"):  # truncated by a crash
             lines.pop()
         reader = csv.DictReader(lines)
         columns = reader.fieldnames or []

@@ -1,4 +1,4 @@
-"""Logging to Neptune, online with a token and offline without."""
+"""Logging to Neptune: online with a token, offline without."""
 
 import os
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from st_rl.utils.log import logger
 
 
 class NeptuneSummaryWriter(RemoteSummaryWriter):
-    """A TensorBoard writer that sends the same to Neptune.
+    """A TensorBoard writer that uploads the same to Neptune.
 
-    The project is `cfg["neptune_project"]`, inside the workspace of the environment variable `NEPTUNE_USERNAME` unless
-    it names one itself; the token is `NEPTUNE_API_TOKEN`, without which Neptune keeps the run in its offline folder.
+    The project is `cfg["neptune_project"]`, in the workspace of the environment variable `NEPTUNE_USERNAME` unless it
+    contains one; the token is `NEPTUNE_API_TOKEN`, without which Neptune stores the run in its offline folder.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], flush_secs: int, cfg: Mapping[str, Any]) -> None:
@@ -25,7 +25,7 @@ class NeptuneSummaryWriter(RemoteSummaryWriter):
             raise ImportError('logger "neptune" needs a package: pip install "st_rl[neptune]"') from error
         options: dict[str, Any] = {"api_token": token} if token else {"mode": "offline"}
         if not token:
-            logger.info("NEPTUNE_API_TOKEN is not set: neptune works offline")
+            logger.info("NEPTUNE_API_TOKEN is not set: neptune runs offline")
         super().__init__(
             log_dir,
             flush_secs,
@@ -38,8 +38,8 @@ class NeptuneSummaryWriter(RemoteSummaryWriter):
     def _send_scalar(self, name: str, value: float, step: int | None) -> None:
         self.run[name].append(value, step=step)
 
-    def _send_config(self, name: str, config: Any) -> None:
-        self.run[name] = _without_empty(config)
+    def _send_config(self, name: str, config: object) -> None:
+        self.run[name] = _drop_empty(config)
 
     def _send_model(self, path: str, iteration: int) -> None:
         self.run[f"model/saved_model_{iteration}"].upload(path)
@@ -52,7 +52,7 @@ class NeptuneSummaryWriter(RemoteSummaryWriter):
 
 
 def _full_project(project: str, is_online: bool) -> str:
-    """The project with its workspace in front, which neptune asks for when it is online."""
+    """Return `workspace/project`, which neptune requires when online."""
     workspace = os.environ.get("NEPTUNE_USERNAME")
     if "/" in project or (not workspace and not is_online):
         return project
@@ -64,9 +64,9 @@ def _full_project(project: str, is_online: bool) -> str:
     return f"{workspace}/{project}"
 
 
-def _without_empty(config: Any) -> Any:
-    """The configuration in what neptune can hold: no None, no empty containers, lists as text."""
+def _drop_empty(config: object) -> object:
+    """Convert a configuration to what neptune can store: no empty containers, None and lists as text."""
     if isinstance(config, Mapping):
-        kept = {key: _without_empty(value) for key, value in config.items()}
+        kept = {key: _drop_empty(value) for key, value in config.items()}
         return {key: value for key, value in kept.items() if value != {}}
     return str(config) if config is None or isinstance(config, list) else config

@@ -1,17 +1,19 @@
-"""What the writers of remote services have in common."""
+"""The base class of writers that upload to a remote service."""
 
 import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from st_rl.loggers.guarded import Guarded
+from torch import Tensor
+
+from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.summary_writer import SummaryWriter
 from st_rl.utils.files import to_json_values
 from st_rl.utils.log import logger
 
-# Services that build a tree from the slashes cannot hold a value and a branch of the same name.
+# Services that build a tree from the slashes cannot store a value under the name of a branch.
 NAME_MAP = {
     "Train/mean_reward/time": "Train/mean_reward_time",
     "Train/mean_episode_length/time": "Train/mean_episode_length_time",
@@ -19,32 +21,32 @@ NAME_MAP = {
 
 
 class RemoteSummaryWriter(SummaryWriter, ABC):
-    """Writes TensorBoard files and sends the same to a remote service; when the service fails, the files go on."""
+    """Writes TensorBoard files and uploads the same to a remote service; if the service fails, the files remain."""
 
     def __init__(
         self, log_dir: str | os.PathLike[str], flush_secs: int, service: str, start: Callable[[], Any]
     ) -> None:
         super().__init__(os.fspath(log_dir), flush_secs=flush_secs)
-        self._guard = Guarded(service)
+        self._guard = FailureGuard(service)
         self.run: Any = self._guard.call("starting", start)
         if self.run is None:
-            logger.warning("%s is not available: this training is logged in %s only", service, log_dir)
+            logger.warning("%s is not available: logging to %s only", service, log_dir)
 
     @abstractmethod
     def _send_scalar(self, name: str, value: float, step: int | None) -> None:
-        """Send one value."""
+        """Upload one value."""
 
     @abstractmethod
-    def _send_config(self, name: str, config: Any) -> None:
-        """Send one configuration, made of JSON values."""
+    def _send_config(self, name: str, config: object) -> None:
+        """Upload one configuration, made of JSON values."""
 
     @abstractmethod
     def _send_model(self, path: str, iteration: int) -> None:
-        """Send a checkpoint."""
+        """Upload a checkpoint."""
 
     @abstractmethod
     def _send_file(self, path: str) -> None:
-        """Send a file that describes the run."""
+        """Upload a file that describes the run."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -53,19 +55,19 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
     def add_scalar(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         tag: str,
-        value: Any,
+        value: float | Tensor,
         global_step: int | None = None,
         walltime: float | None = None,
         new_style: bool = False,
     ) -> None:
         """Log one value under `tag`, locally and remotely."""
-        options = {"new_style": True} if new_style else {}  # tensorboardX does not know it
+        options = {"new_style": True} if new_style else {}  # tensorboardX does not have it
         super().add_scalar(tag, value, global_step=global_step, walltime=walltime, **options)
         if self.run is not None:
             self._guard.call("add_scalar", self._send_scalar, NAME_MAP.get(tag, tag), float(value), global_step)
 
-    def log_config(self, env_cfg: Any, runner_cfg: Any, alg_cfg: Any, policy_cfg: Any) -> None:
-        """Send the configurations; `env_cfg` may be an object with `to_dict()`, a dataclass or anything else."""
+    def log_config(self, env_cfg: object, runner_cfg: object, alg_cfg: object, policy_cfg: object) -> None:
+        """Upload the configurations: mappings, objects with `to_dict()`, dataclasses, else their text."""
         if self.run is None:
             return
         configs = {"runner_cfg": runner_cfg, "policy_cfg": policy_cfg, "alg_cfg": alg_cfg, "env_cfg": env_cfg}
@@ -73,17 +75,17 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
             self._guard.call("log_config", lambda n=name, c=config: self._send_config(n, to_json_values(as_dict(c))))
 
     def save_model(self, model_path: str | os.PathLike[str], iter: int) -> None:
-        """Send the checkpoint of an iteration."""
+        """Upload the checkpoint of an iteration."""
         if self.run is not None:
             self._guard.call("save_model", self._send_model, os.fspath(model_path), iter)
 
     def save_file(self, path: str | os.PathLike[str], iter: int | None = None) -> None:
-        """Send a file that describes the run, such as a difference to the last commit."""
+        """Upload a file that describes the run, such as the diff to the last commit."""
         if self.run is not None:
             self._guard.call("save_file", self._send_file, os.fspath(path))
 
     def stop(self) -> None:
-        """End the run; values logged from now on stay local."""
+        """End the run; later values are logged locally only."""
         if self.run is not None:
             self._guard.call("stop", self._finish)
             self.run = None
@@ -94,11 +96,16 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
         super().close()
 
 
-def as_dict(config: Any) -> Any:
-    """A configuration as a dictionary: itself, its `to_dict()`, its dataclass fields, else its text."""
+@runtime_checkable
+class _DictConvertible(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def as_dict(config: object) -> object:
+    """Return a configuration as a dictionary: itself, its `to_dict()` or its dataclass fields; else its text."""
     if isinstance(config, Mapping):
         return config
-    if callable(getattr(config, "to_dict", None)):
+    if isinstance(config, _DictConvertible):
         return config.to_dict()
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return dataclasses.asdict(config)
@@ -106,8 +113,8 @@ def as_dict(config: Any) -> Any:
 
 
 def required_project(cfg: Mapping[str, Any], key: str) -> str:
-    """The project that the configuration names under `key`."""
+    """Return the project that the configuration names under `key`; KeyError without one."""
     project = cfg.get(key)
     if not project:
-        raise KeyError(f"the runner configuration lacks '{key}': name the project that the run belongs to")
+        raise KeyError(f"the runner configuration has no '{key}'; set it to the project of the run")
     return str(project)

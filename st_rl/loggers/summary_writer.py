@@ -1,4 +1,4 @@
-"""The `SummaryWriter` on which other writers stand: torch's, or tensorboardX's where tensorboard is missing."""
+"""The base `SummaryWriter`: torch's, or that of tensorboardX if tensorboard is missing."""
 
 from typing import TYPE_CHECKING
 

@@ -8,10 +8,10 @@ from st_rl.loggers.remote_writer import RemoteSummaryWriter, required_project
 
 
 class WandbSummaryWriter(RemoteSummaryWriter):
-    """A TensorBoard writer that sends the same to Weights & Biases.
+    """A TensorBoard writer that uploads the same to Weights & Biases.
 
-    The project is `cfg["wandb_project"]`, the entity the environment variable `WANDB_USERNAME` if there is one, the
-    run's name that of the folder.
+    The project is `cfg["wandb_project"]`, the entity the environment variable `WANDB_USERNAME` if set, the name of the
+    run that of the folder.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], flush_secs: int, cfg: Mapping[str, Any]) -> None:
@@ -38,7 +38,7 @@ class WandbSummaryWriter(RemoteSummaryWriter):
     def _send_scalar(self, name: str, value: float, step: int | None) -> None:
         self.run.log({name: value}, step=step)
 
-    def _send_config(self, name: str, config: Any) -> None:
+    def _send_config(self, name: str, config: object) -> None:
         self.run.config.update({name: config}, allow_val_change=True)
 
     def _send_model(self, path: str, iteration: int) -> None:

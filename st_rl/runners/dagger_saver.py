@@ -12,8 +12,8 @@ from torch import Tensor
 
 from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
-from st_rl.loggers.console import Console
-from st_rl.loggers.reporter import episode_scalars
+from st_rl.loggers.console_panel import ConsolePanel
+from st_rl.loggers.iteration_report import episode_scalars
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.normalizer import EmpiricalNormalization
@@ -76,7 +76,7 @@ class DaggerSaver(DemonstrationSaver):
         self._last_look = 0.0
         self._loaded: Path | None = None
         self._said_untrained = False
-        self._console = Console()
+        self._console = ConsolePanel()
 
     # ---- the student ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import observe, split_step
-from st_rl.loggers.reporter import clock
+from st_rl.loggers.iteration_report import format_duration
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners.trajectory_saver import TrajectorySaver
 from st_rl.storage.rollout_storage import RolloutStorage
@@ -279,7 +279,7 @@ class DemonstrationSaver(TrajectorySaver):
             None if math.isinf(self.min_timesteps) else self.progress(),
             f"{_out_of(self.total_timesteps, self.min_timesteps)} steps, "
             f"{_out_of(self.total_traj_completed, self.min_episodes)} trajectories, {rate:,.0f} steps/s"
-            + (f", {clock(left)} left" if left is not None else ""),
+            + (f", {format_duration(left)} left" if left is not None else ""),
         )
 
     def progress(self) -> float:

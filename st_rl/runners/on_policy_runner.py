@@ -17,8 +17,15 @@ from st_rl.engine import Engine, torch_threads
 from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
 from st_rl.env.utils import observe, split_step
-from st_rl.loggers.console import Console
-from st_rl.loggers.reporter import console_rows, episode_scalars, gathered_infos, infos_on_host, iteration_scalars
+from st_rl.loggers.console_panel import ConsolePanel
+from st_rl.loggers.iteration_report import (
+    console_rows,
+    device_memory,
+    episode_scalars,
+    infos_to_host,
+    read_scalars,
+    stack_infos,
+)
 from st_rl.loggers.writers import make_writer
 from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
@@ -27,7 +34,7 @@ from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import read_train_config
-from st_rl.runners.trial import pruned, report_to_trial
+from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
 from st_rl.utils.background import BackgroundCalls
 from st_rl.utils.buffer import buffer_func
@@ -104,7 +111,7 @@ class OnPolicyRunner:
         self._checkpoints: CheckpointKeeper | None = None
         self._saved_iteration: int | None = None
         self._background = BackgroundCalls()
-        self._console = Console()
+        self._console = ConsolePanel()
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
@@ -139,7 +146,7 @@ class OnPolicyRunner:
         self.init_writter(init_at_random_ep_len)
 
     def learn(
-        self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Any = None
+        self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Trial | None = None
     ) -> tuple[Tensor, Tensor]:
         """Train for a number of iterations; returns the velocity tracking error and the cost of transport.
 
@@ -160,16 +167,7 @@ class OnPolicyRunner:
             tot_iter = start_iter + num_learning_iterations
             for it in range(start_iter, tot_iter):
                 begin = time.perf_counter()
-                result = self._iterate(it)
-                if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
-                    self._prune(it)
-                if self.log_dir is not None and it % self.log_interval == 0:
-                    self.log(self._log_locals(it, start_iter, tot_iter, result))
-                self.current_learning_iteration = it + 1
-                if self.current_learning_iteration % self.save_interval == 0:
-                    self._save_checkpoint()
-                if it == start_iter and self.log_dir is not None:
-                    self._store_code_state(self.log_dir)
+                self._iterate(it, start_iter, tot_iter, trial)
                 self._durations.append(time.perf_counter() - begin)
                 if self._stop_requested:
                     break
@@ -194,7 +192,22 @@ class OnPolicyRunner:
         self._call_writer("close")
         self.writer = None
 
-    def _iterate(self, it: int) -> IterationResult:
+    def _iterate(self, it: int, start_iter: int, tot_iter: int, trial: Trial | None) -> None:
+        """Run one iteration: rollout, update, evaluation, log and checkpoint."""
+        result = self._rollout_and_update(it)
+        if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
+            self._prune(it)
+        if self.log_dir is not None and it % self.log_interval == 0:
+            self.log(self._log_locals(it, start_iter, tot_iter, result))
+        self.current_learning_iteration = it + 1
+        if self.current_learning_iteration % self.save_interval == 0:
+            self._save_checkpoint()
+        if it == start_iter and self.log_dir is not None:
+            self._background.wait()
+            for path in store_code_state(self.log_dir, self.git_status_repos):
+                self._call_writer("save_file", path)
+
+    def _rollout_and_update(self, it: int) -> IterationResult:
         """Run one rollout, one update and the evaluation; an error discards the rollout."""
         begin = time.perf_counter()
         # Schedules that `act` reads depend on it.
@@ -222,13 +235,7 @@ class OnPolicyRunner:
         self.current_learning_iteration = it + 1
         self._save_checkpoint()
         self.close()
-        raise pruned(f"trial pruned at iteration {it}")
-
-    def _store_code_state(self, log_dir: str) -> None:
-        """Save the git state of all recorded repositories in the run folder and upload it."""
-        self._background.wait()
-        for path in store_code_state(log_dir, self.git_status_repos):
-            self._call_writer("save_file", path)
+        raise pruned_error(f"trial pruned at iteration {it}")
 
     def _init_engine(self, num_iterations: int) -> None:
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
@@ -331,7 +338,7 @@ class OnPolicyRunner:
             self._store_observations(obs, critic_obs)
             self.alg.pin_hidden_states()
             self._episodes.summarize()
-        return gathered_infos(ep_infos), infos
+        return stack_infos(ep_infos), infos
 
     def rollout_step(
         self, obs: Tensor, critic_obs: Tensor, **kwargs: Any
@@ -402,9 +409,36 @@ class OnPolicyRunner:
             **result._asdict(),
         }
 
+    def _iteration_scalars(self, locs: dict[str, Any]) -> dict[str, float]:
+        """Return the scalars of one iteration by log tag, without those of episode infos; one host sync."""
+        alg, returns, step_rewards = self.alg, locs["rewbuffer"], locs["rframebuffer"]
+        seconds = locs["collection_time"] + locs["learn_time"]
+        std = getattr(alg.actor_critic, "std", None)
+        scalars: dict[str, float | Tensor] = {f"Loss/{name}": value for name, value in locs["losses"].items()}
+        scalars |= {f"Train/{name}": value for name, value in locs["stats"].items()}
+        scalars["Loss/learning_rate"] = alg.learning_rate
+        scalars["Policy/mean_noise_std"] = std if isinstance(std, Tensor) else NAN
+        scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs / max(seconds, 1e-9)
+        scalars["Perf/collection time"] = locs["collection_time"]
+        scalars["Perf/learning_time"] = locs["learn_time"]
+        scalars |= device_memory(self.device)
+        if step_rewards:
+            scalars["Train/mean_reward_each_timestep"] = fmean(step_rewards)
+        if returns:
+            mean_return = scalars["Train/mean_reward"] = fmean(returns)
+            scalars["Train/ratio_above_mean_reward"] = fmean(value > mean_return for value in returns)
+            scalars["Train/mean_episode_length"] = fmean(locs["lenbuffer"])
+        scalars["Metrics/velrmsd"] = self.metrics_velrmsd
+        scalars["Metrics/CoT"] = self.metrics_CoT
+        if alg.rnd is not None and alg.intrinsic_rewards is not None:
+            scalars["Rnd/mean_extrinsic_reward"] = fmean(step_rewards) if step_rewards else NAN
+            scalars["Rnd/mean_intrinsic_reward"] = alg.intrinsic_rewards
+            scalars["Rnd/weight"] = alg.rnd.weight
+        return read_scalars(scalars)
+
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
         """Write one iteration to the writers and the console; on a GPU, in the background."""
-        scalars, ep_infos = iteration_scalars(self, locs), infos_on_host(locs["ep_infos"])
+        scalars, ep_infos = self._iteration_scalars(locs), infos_to_host(locs["ep_infos"])
         by_time = {}
         if locs["rewbuffer"] and self.logger_type != "wandb":
             by_time = {f"{tag}/time": scalars[tag] for tag in ("Train/mean_reward", "Train/mean_episode_length")}

@@ -1,28 +1,44 @@
-"""Hyper-parameter trials: report a figure after every evaluation, stop when it is not worth going on."""
+"""Optuna trials: report the tracking error of every iteration and stop when the trial is pruned."""
 
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor
 
 
 class TrialPruned(RuntimeError):
-    """The trial was stopped early; raised where Optuna is not installed."""
+    """The trial was pruned; raised if Optuna is not installed."""
 
 
-def report_to_trial(trial: Any, iteration: int, velocity_error: Tensor, cost_of_transport: Tensor) -> bool:
-    """Report to an Optuna-like trial; True when it asks to stop."""
+class Trial(Protocol):
+    """The methods of `optuna.Trial` that training calls; `should_prune` and `set_user_attr` may be missing."""
+
+    def report(self, value: float, step: int) -> None:
+        """Record the objective of an iteration."""
+        ...
+
+    def should_prune(self) -> bool:
+        """Return whether to stop."""
+        ...
+
+    def set_user_attr(self, key: str, value: object) -> None:
+        """Record a further figure."""
+        ...
+
+
+def report_to_trial(trial: Trial, iteration: int, velocity_error: Tensor, cost_of_transport: Tensor) -> bool:
+    """Report one iteration; returns whether the trial is to be pruned."""
     if hasattr(trial, "set_user_attr"):
         trial.set_user_attr("CoT", float(cost_of_transport.float().mean()))
     try:
         trial.report(float(velocity_error.float().mean()), iteration)
         return bool(trial.should_prune()) if hasattr(trial, "should_prune") else False
     except NotImplementedError:
-        # Optuna knows neither reports nor pruning for a study of several objectives: such a trial runs to its end.
+        # Optuna supports neither reports nor pruning in multi-objective studies.
         return False
 
 
-def pruned(message: str) -> Exception:
-    """The exception that ends a pruned trial: Optuna's own where it is installed."""
+def pruned_error(message: str) -> Exception:
+    """Return the exception that ends a pruned trial: Optuna's own if it is installed."""
     try:
         import optuna
     except ImportError:

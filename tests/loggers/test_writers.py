@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from st_rl.loggers.writers import CsvWriter, SafeWriter, make_writer
+from st_rl.loggers.writers import CsvWriter, MultiWriter, make_writer
 
 
 def rows(folder):
@@ -101,7 +101,7 @@ class Broken:
 
 def test_failing_writer_is_reported_switched_off_and_stops_nothing(tmp_path, caplog):
     broken, good = Broken(), CsvWriter(tmp_path)
-    writer = SafeWriter({"broken": broken, "csv": good}, tmp_path)
+    writer = MultiWriter({"broken": broken, "csv": good}, tmp_path)
     for step in range(10):
         writer.add_scalar("a", step, step)
     writer.close()
@@ -115,7 +115,7 @@ def test_failing_writer_is_reported_switched_off_and_stops_nothing(tmp_path, cap
 
 def test_a_writer_that_recovers_goes_on(tmp_path):
     broken = Broken()
-    writer = SafeWriter({"broken": broken}, tmp_path)
+    writer = MultiWriter({"broken": broken}, tmp_path)
     for step in range(12):
         broken.is_broken = step % 3 != 2
         writer.add_scalar("a", step, step)

@@ -93,7 +93,7 @@ def test_an_iteration_waits_for_the_device_at_most_three_times():
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            runner._iterate(4)
+            runner._iterate(4, 4, 6, None)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     waits = [w for w in caught if "synchroniz" in str(w.message)]

@@ -26,7 +26,7 @@ class ProgressBar:
         self._task: Any = None
 
     def __enter__(self) -> ProgressBar:
-        from st_rl.loggers.console import is_live_terminal
+        from st_rl.loggers.console_panel import is_live_terminal
 
         self._begin = self._said = time.monotonic()
         if is_live_terminal():

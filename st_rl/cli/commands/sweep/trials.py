@@ -118,7 +118,7 @@ def _only_a_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from st_rl.loggers.console import is_live_terminal
+    from st_rl.loggers.console_panel import is_live_terminal
     from st_rl.utils.log import logger
 
     bar = Progress(

@@ -1,4 +1,4 @@
-"""What is said of an iteration: aggregated infos, scalars and rows."""
+"""Aggregated infos, scalars and console rows of an iteration."""
 
 import math
 
@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.loggers.reporter import (
+from st_rl.loggers.iteration_report import (
     aggregate_infos,
-    clock,
     console_rows,
     device_memory,
     episode_scalars,
-    infos_on_host,
-    read_numbers,
+    format_duration,
+    infos_to_host,
+    read_scalars,
 )
 
 
-def test_infos_are_aggregated_over_all_entries_and_keys():
+def test_infos_are_aggregated_over_entries_and_keys():
     infos = [
         {"reward": 1.0, "height_max": 0.25, "height_min": 0.25, "only_first": 7},
         {
@@ -36,18 +36,18 @@ def test_infos_are_aggregated_over_all_entries_and_keys():
     }
 
 
-def test_nan_is_left_out_of_mean_maximum_and_minimum():
+def test_nan_is_ignored_in_mean_max_and_min():
     nan = float("nan")
     infos = [{"a": nan, "a_max": nan, "a_min": 3.0, "b": nan}, {"a": 2.0, "a_max": 5.0, "a_min": nan, "b": nan}]
     assert aggregate_infos(infos) == {"a": 2.0, "a_max": 5.0, "a_min": 3.0}
 
 
-def test_entries_of_all_sizes_weigh_by_their_numbers():
+def test_entries_are_weighted_by_number_of_values():
     infos = [{"x": torch.tensor([1.0, 2.0, 3.0])}, {"x": torch.tensor([])}, {"x": 6.0}]
     assert aggregate_infos(infos) == {"x": 3.0}
 
 
-def test_words_are_left_out_and_nothing_is_changed():
+def test_text_is_skipped_and_infos_are_unmodified():
     value = torch.tensor([1.0, float("nan")], requires_grad=True)
     infos = [{"x": value, "terrain": "stairs", "none": None}]
     assert aggregate_infos(infos) == {"x": 1.0}
@@ -58,27 +58,27 @@ def test_words_are_left_out_and_nothing_is_changed():
 
 def test_double_precision_is_kept():
     assert aggregate_infos([{"x": 0.1}, {"x": 0.1}]) == {"x": 0.1}
-    assert read_numbers({"lr": 3e-4, "loss": torch.tensor(0.5), "many": torch.tensor([1.0, 2.0])}) == {
+    assert read_scalars({"lr": 3e-4, "loss": torch.tensor(0.5), "many": torch.tensor([1.0, 2.0])}) == {
         "lr": 3e-4,
         "loss": 0.5,
         "many": 1.5,
     }
-    assert read_numbers({}) == {}
+    assert read_scalars({}) == {}
 
 
-def test_a_key_with_a_slash_is_a_tag_of_its_own():
+def test_key_with_slash_is_used_as_tag():
     assert episode_scalars([{"Curriculum/level": 3, "echo": 1.0}]) == {"Curriculum/level": 3.0, "Episode/echo": 1.0}
 
 
-def test_no_memory_figures_without_a_gpu():
+def test_no_device_memory_without_gpu():
     assert device_memory("cpu") == {}
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (-5, "0:00:00"), (360000, "100:00:00")]
 )
-def test_clock(seconds, text):
-    assert clock(seconds) == text
+def test_format_duration(seconds, text):
+    assert format_duration(seconds) == text
 
 
 def rows_of(**scalars):
@@ -113,20 +113,20 @@ def test_rows_without_a_value_are_not_shown():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_infos_are_read_together_and_say_the_same(device):
+def test_infos_on_host_aggregate_to_same_values(device):
     infos = [
         {"x": torch.tensor(0.5, device=device), "many": torch.tensor([1.0, 3.0], device=device), "word": "stairs"},
         {"x": torch.tensor([1.5], device=device), "y": 2},
     ]
-    read = infos_on_host(infos)
+    read = infos_to_host(infos)
     assert aggregate_infos(read) == aggregate_infos(infos) == {"x": 1.0, "many": 2.0, "y": 2.0}
     assert read[0] is not infos[0]
     assert isinstance(infos[0]["x"], torch.Tensor)
 
 
 @pytest.mark.gpu
-def test_infos_of_many_robots_are_read_before_the_next_rollout_overwrites_them():
+def test_infos_are_copied_before_next_rollout_overwrites_them():
     values = torch.ones(5000, device="cuda")
-    read = infos_on_host([{"x": values}])
+    read = infos_to_host([{"x": values}])
     values.zero_()
     assert aggregate_infos(read) == {"x": 1.0}

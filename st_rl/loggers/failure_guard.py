@@ -1,4 +1,4 @@
-"""Calls that may fail without stopping anything."""
+"""Calls that may fail without stopping a training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,21 +8,21 @@ from st_rl.utils.log import logger
 _MAX_FAILURES = 3
 
 
-class Guarded:
-    """Makes calls that may fail: warns at the first failure of each kind, gives a kind up after three in a row."""
+class FailureGuard:
+    """Calls a logging service: warns at the first failure of each kind of call, stops after three in a row."""
 
     def __init__(self, service: str) -> None:
         self.service = service
         self._failures: dict[str, int] = {}
 
     def call(self, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`function(*args, **kwargs)`, or None when it fails or calls of this kind were given up."""
+        """Return `function(*args, **kwargs)`, or None if it fails or calls of this kind are switched off."""
         failures = self._failures.get(kind, 0)
         if failures >= _MAX_FAILURES:
             return None
         try:
             result = function(*args, **kwargs)
-        # Anything may come out of a logging service, and nothing of it is a reason to stop a training.
+        # A logging service may raise anything; none of it must stop a training.
         except Exception as error:
             if kind not in self._failures:
                 logger.warning("%s: %s failed: %s: %s", self.service, kind, type(error).__name__, error)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from st_rl.loggers.console import Console, fitting, make_panel
+from st_rl.loggers.console_panel import ConsolePanel, fit_rows, make_panel
 from tests.runners.training import make_runner
 
 ROWS = [("Mean reward", "12.3"), ("ETA", "0:01:00")]
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_plain_lines_when_the_output_is_no_terminal(capsys):
-    console = Console()
+    console = ConsolePanel()
     console.show("Learning iteration 1/2", ROWS, width=40, pad=20)
     console.close()
     written = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_long_labels_are_shown_in_full_where_there_is_room():
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    Console().show("title", ROWS, width=40, pad=20)
+    ConsolePanel().show("title", ROWS, width=40, pad=20)
     assert "        Mean reward: 12.3" in capsys.readouterr().out
 
 
@@ -90,7 +90,7 @@ def test_the_panel_never_outgrows_the_terminal():
 @pytest.mark.parametrize("height", [-3, 0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
 def test_rows_give_way_in_the_middle(height):
     rows = [(str(number), "") for number in range(10)]
-    shown = fitting(rows, height)
+    shown = fit_rows(rows, height)
     if height < 3 or height >= 10:
         assert shown == rows
     else:
@@ -101,9 +101,9 @@ def test_rows_give_way_in_the_middle(height):
 
 PROGRAM = """
 import sys
-from st_rl.loggers.console import Console
+from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.utils.log import logger
-console = Console()
+console = ConsolePanel()
 for iteration in range(3):
     console.show(f"iteration {iteration}", [("reward", "1.0"), ("ETA", "0")], 40, 10)
     logger.warning(f"beware of {iteration}")
