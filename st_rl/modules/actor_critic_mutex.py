@@ -1,6 +1,5 @@
 """A container of pretrained policies, of which subclasses choose."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
-from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from st_rl.modules.build_policy import EnvSpec, policy_class
+from st_rl.modules.load_policy import load_policy
+from st_rl.utils.config import accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
-
-# Keys of a run's policy that the container decides itself.
-_OWN_KEYS = frozenset(
-    "class_name num_actor_obs num_critic_obs num_actions obs_segments critic_obs_segments "
-    "privileged_obs_segments".split()
-)
 
 
 class ActorCriticMutex(ActorCritic):
@@ -62,6 +55,9 @@ class ActorCriticMutex(ActorCritic):
         else:
             self.env_action_scale = env_action_scale
 
+        policy_class(sub_policy_class_name, kind="sub_policy_class_name")
+        sizes = self.num_actor_obs, self.num_critic_obs, self.num_actions
+        self._env_spec = EnvSpec(*sizes, self.obs_segments, self.critic_obs_segments)
         self.submodules = nn.ModuleList()
         self.sub_normalizers = nn.ModuleList()
         self.sub_policy_configs: list[dict[str, Any]] = []
@@ -77,52 +73,18 @@ class ActorCriticMutex(ActorCritic):
         self.train(self.training)
 
     def _add_sub_policy(self, class_name: str, folder: Path) -> None:
-        """Append the policy of a run folder, as its newest snapshot has it."""
-        config, checkpoint = _read_config(folder), newest_checkpoint(folder)
-        if checkpoint is None:
-            raise FileNotFoundError(
-                f"the sub-policy folder {folder} has no checkpoint (model_*.pt): let its training reach the first "
-                "save, or name another run folder in sub_policy_paths"
-            )
-        scale = (config.get("control") or {}).get("action_scale")
+        """Append the policy of a run folder's newest checkpoint, with the sizes and segments of the container."""
+        loaded = load_policy(folder, env=self._env_spec, policy_class_name=class_name)
+        scale = (loaded.config.get("control") or {}).get("action_scale")
         if scale is None:
             raise ValueError(
                 f"{folder / 'config.json'} lacks control.action_scale, which turns the sub-policy's actions into this "
                 "environment's: train it in an environment with cfg.control.action_scale, or add the number"
             )
-        loaded = load_checkpoint(checkpoint, map_location="cpu")
-        policy = self._build(class_name, config.get("policy") or {})
-        try:
-            policy.load_state_dict(loaded["model_state_dict"])
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(
-                f"{checkpoint} does not fit {class_name} with {self.num_actor_obs} observations, "
-                f"{self.num_critic_obs} of the critic and {self.num_actions} actions: name a run of the same "
-                f"observations and policy class. {error}"
-            ) from error
-        statistics, normalizer = loaded.get("obs_norm_state_dict"), nn.Identity()
-        if statistics is not None:
-            normalizer = EmpiricalNormalization(self.num_actor_obs)
-            normalizer.load_state_dict(statistics)
         self.register_buffer(f"subpolicy_action_scale_{len(self.submodules)}", torch.tensor(scale, dtype=torch.float32))
-        self.submodules.append(policy)
-        self.sub_normalizers.append(normalizer)
-        self.sub_policy_configs.append(config)
-
-    def _build(self, class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
-        """A sub-policy with the settings of its run and the sizes of the container."""
-        from st_rl.modules import policy_class  # the package that holds this file
-
-        settings = {key: value for key, value in drop_none(policy_cfg).items() if key not in _OWN_KEYS}
-        make = policy_class(class_name, settings.pop("mixins", ()), "sub_policy_class_name")
-        return make(
-            self.num_actor_obs,
-            self.num_critic_obs,
-            self.num_actions,
-            obs_segments=self.obs_segments,
-            critic_obs_segments=self.critic_obs_segments,
-            **settings,
-        )
+        self.submodules.append(loaded.actor_critic)
+        self.sub_normalizers.append(loaded.obs_normalizer)
+        self.sub_policy_configs.append(dict(loaded.config))
 
     def _policies(self) -> list[ActorCritic]:
         return list(self.submodules)  # pyright: ignore[reportReturnType]
@@ -166,17 +128,3 @@ class ActorCriticMutex(ActorCritic):
 def as_paths(paths: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """A list of paths given as one path, several or none."""
     return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths or ())]
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a run folder, in its own order."""
-    path = folder / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"the sub-policy folder {folder} has no config.json: name a run folder that a runner has written in "
-            "sub_policy_paths"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error

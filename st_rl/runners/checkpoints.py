@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from st_rl.env.protocols import StatefulEnv
+from st_rl.modules.policy import Policy
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils.files import (
     CHECKPOINT_NAME,
@@ -80,12 +81,20 @@ class CheckpointKeeper:
             return float("-inf")
 
 
-def write_run_config(folder: Path, env: Any, config: TrainConfig) -> None:
-    """Write `config.json`, from which mutex policies, savers and commands rebuild the run."""
+def write_run_config(folder: Path, env: Any, config: TrainConfig, policy: Policy) -> None:
+    """Write `config.json`, from which `load_policy`, savers and commands rebuild the run."""
     content: dict[str, Any] = {
         "runner": {key: value for key, value in config.runner.items() if key not in ("policy", "algorithm")},
         "policy": config.policy,
         "algorithm": config.algorithm,
+        # What the policy takes from the environment.
+        "env": {
+            "num_obs": policy.num_actor_obs,
+            "num_privileged_obs": policy.num_critic_obs,
+            "num_actions": policy.num_actions,
+            "obs_segments": policy.obs_segments,
+            "critic_obs_segments": policy.critic_obs_segments,
+        },
     }
     content["runner"]["policy_class_name"] = config.policy_class_name
     content["runner"]["algorithm_class_name"] = config.algorithm_class_name

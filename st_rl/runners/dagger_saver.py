@@ -1,6 +1,5 @@
 """`DaggerSaver`: a student in training acts, its teacher says what it should have done, and both are saved."""
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import episode_scalars
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
+from st_rl.modules.load_policy import read_run_config, run_policy_class_name
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
@@ -96,13 +96,8 @@ class DaggerSaver(DemonstrationSaver):
 
     def build_training_policy(self) -> None:
         """Build the student, untrained, as its run folder describes it."""
-        path = Path(self.training_policy_logdir) / "config.json"
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"no {path}: name the run folder of a student in training") from error
-        policy_cfg = drop_none(config["policy"])
-        name = config.get("runner", {}).get("policy_class_name") or policy_cfg["class_name"]
+        config = read_run_config(Path(self.training_policy_logdir))
+        policy_cfg, name = drop_none(config["policy"]), run_policy_class_name(config)
         obs, critic_obs, _ = observe(self.env)
         sizes = read_sizes(self.env, obs, critic_obs)
         policy_cfg = {"num_actor_obs": sizes.num_obs, "num_critic_obs": sizes.num_critic_obs, **policy_cfg}

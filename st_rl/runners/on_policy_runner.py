@@ -27,11 +27,11 @@ from st_rl.loggers.iteration_report import (
     stack_infos,
 )
 from st_rl.loggers.writers import make_writer
+from st_rl.modules.inference_policy import InferencePolicy
 from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.env_sizes import check_critic_obs, check_tensor, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics
-from st_rl.runners.inference_policy import InferencePolicy
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
@@ -131,7 +131,7 @@ class OnPolicyRunner:
         """Create the run folder and its writers; optionally randomize the elapsed time of all episodes."""
         if self.log_dir is not None and self.writer is None:
             folder = make_run_folder(self.log_dir)
-            write_run_config(folder, self.env, self._train_config)
+            write_run_config(folder, self.env, self._train_config, self.alg.actor_critic)
             self.logger_type = str(self.cfg.get("logger") or "tensorboard").lower()
             self.writer = make_writer(self.logger_type, self.log_dir, self.cfg, flush_secs=10)
             env_cfg = self.env.cfg if isinstance(self.env, ConfiguredEnv) else None

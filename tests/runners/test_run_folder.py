@@ -404,6 +404,13 @@ def test_config_json_tells_how_to_rebuild_the_run(tmp_path):
         },
         "policy": config["policy"],
         "algorithm": config["algorithm"],
+        "env": {
+            "num_obs": 4,
+            "num_privileged_obs": 4,
+            "num_actions": 2,
+            "obs_segments": {"target": 2, "noise": [2]},
+            "critic_obs_segments": {"target": 2, "noise": [2]},
+        },
         "control": {"action_scale": 0.25},
         "normalization": {"obs_scales": {"lin_vel": 2.0, "height": 5.0}},
     }

@@ -9,6 +9,7 @@ from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
 from st_rl.cli.support.task_source import TaskSource, find_source, is_foreign
 from st_rl.cli.support.training_config import TrainingConfig
+from st_rl.utils.registry import reject_class_paths
 
 
 class LoadedPolicy(NamedTuple):
@@ -43,7 +44,9 @@ class LoadedRun:
         self.settings = run.settings
         self.source: TaskSource = _find_source_of(run, str(self.settings["task"]))
         self.env_config = self.source.read_config(self.settings.get("task_config") or {})
-        self.training = TrainingConfig.from_dict(run.read_json(CONFIG_FILE))
+        config = run.read_json(CONFIG_FILE)
+        reject_class_paths(config, run.file(CONFIG_FILE))
+        self.training = TrainingConfig.from_dict(config)
 
     def make_runner(self, env: Any, device: str, log_dir: Path | None = None) -> Any:
         """The run's runner on an environment of the same kind."""

@@ -1,0 +1,187 @@
+"""Loads the policy of a run folder, without its environment and without a runner."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.build_policy import EnvSpec, build_actor_critic, read_env_spec
+from st_rl.modules.inference_policy import InferencePolicy
+from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.utils.config import drop_none
+from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from st_rl.utils.registry import reject_class_paths
+from st_rl.utils.segments import segment_width
+
+# Keys of a policy's configuration that an environment decides.
+_ENV_KEYS = frozenset(
+    "num_actor_obs num_critic_obs num_actions obs_segments critic_obs_segments privileged_obs_segments".split()
+)
+
+
+class LoadedPolicy(InferencePolicy):
+    """The policy of a checkpoint: mean actions for raw observations, and what the run folder says about it."""
+
+    actor_critic: ActorCritic
+
+    def __init__(
+        self,
+        actor_critic: ActorCritic,
+        obs_normalizer: nn.Module,
+        config: Mapping[str, Any],
+        checkpoint: Path,
+        iteration: int,
+    ):
+        super().__init__(actor_critic, obs_normalizer)
+        self.config = config
+        """Content of the run's `config.json`."""
+        self.checkpoint = checkpoint
+        """File of the weights."""
+        self.iteration = iteration
+        """Number of completed training iterations."""
+
+
+def load_policy(
+    run: str | Path,
+    checkpoint: str | Path | int | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    env: Any = None,
+    policy_class_name: str | None = None,
+) -> LoadedPolicy:
+    """Load policy and observation normalizer of a run, in evaluation mode and without gradients.
+
+    Nothing that `config.json` names is imported: its classes must be registered in `st_rl.modules`.
+
+    Args:
+        run: the run folder.
+        checkpoint: an iteration, `"best"`, or a file (relative to the run folder or not); the newest when None.
+        device: where the policy runs.
+        env: sizes and segments (those of a `VecEnv`) that replace the ones of the run.
+        policy_class_name: replaces the class name of the run; may be a path `package.module:Class`.
+    """
+    folder = Path(run).expanduser()
+    config = read_run_config(folder, allow_policy_path=policy_class_name is not None)
+    file = find_checkpoint(folder, checkpoint)
+    loaded = load_checkpoint(file, map_location="cpu")
+    if "model_state_dict" not in loaded:
+        raise ValueError(f"{file} has no 'model_state_dict'; name a model_*.pt file of a run")
+    policy_cfg = drop_none(config.get("policy") or {})
+    if env is not None:
+        policy_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
+        spec = read_env_spec(env)
+    else:
+        spec = EnvSpec(**config["env"]) if "env" in config else _spec_from_weights(loaded, policy_cfg, folder)
+    name = policy_class_name or run_policy_class_name(config)
+    try:
+        policy = build_actor_critic(spec, name, policy_cfg)
+    except ValueError as error:
+        if spec.obs_segments is not None:
+            raise
+        hint = "if the policy needs the segments of its environment, call load_policy(run, env=...)"
+        raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
+    try:
+        policy.load_state_dict(loaded["model_state_dict"])
+    except RuntimeError as error:
+        raise ValueError(
+            f"{file} does not fit {name} with {policy.num_actor_obs} observations, {policy.num_critic_obs} of the "
+            f"critic and {policy.num_actions} actions: load it with the policy class and the environment of its run. "
+            f"{error}"
+        ) from error
+    statistics = loaded.get("obs_norm_state_dict")
+    normalizer: nn.Module = nn.Identity()
+    if statistics:
+        normalizer = EmpiricalNormalization(policy.num_actor_obs)
+        normalizer.load_state_dict(statistics)
+    for module in (policy, normalizer):
+        module.to(device).eval().requires_grad_(False)
+    return LoadedPolicy(policy, normalizer, config, file, int(loaded.get("iter", 0)))
+
+
+def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, Any]:
+    """Read the `config.json` of a run folder; ValueError if it names a class by path, which would import code.
+
+    With `allow_policy_path` the policy's own class name is not checked, because the caller replaces it.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the folder {folder} has no config.json: name a run folder that a runner has written"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    checked = config
+    if allow_policy_path:
+        policy = {key: value for key, value in (config.get("policy") or {}).items() if key != "class_name"}
+        runner = {key: value for key, value in (config.get("runner") or {}).items() if key != "policy_class_name"}
+        checked = {**config, "policy": policy, "runner": runner}
+    reject_class_paths(checked, path)
+    return config
+
+
+def run_policy_class_name(config: Mapping[str, Any]) -> str:
+    """Return the policy class that a `config.json` names."""
+    runner, policy = config.get("runner") or {}, config.get("policy") or {}
+    return runner.get("policy_class_name") or policy.get("class_name") or "ActorCritic"
+
+
+def find_checkpoint(folder: Path, checkpoint: str | Path | int | None = None) -> Path:
+    """Return the file of an iteration, of `"best"`, or of a name in the run folder; the newest checkpoint when None."""
+    if checkpoint is None:
+        newest = newest_checkpoint(folder)
+        if newest is None:
+            raise FileNotFoundError(
+                f"the folder {folder} has no checkpoint (model_*.pt): let its training reach the first save, or name "
+                "another run folder"
+            )
+        return newest
+    if isinstance(checkpoint, int):
+        return folder / f"model_{checkpoint}.pt"
+    if checkpoint == "best":
+        return folder / "best.pt"
+    file = Path(checkpoint).expanduser()
+    return file if file.is_file() else folder / file
+
+
+def _spec_from_weights(loaded: Mapping[str, Any], policy_cfg: Mapping[str, Any], folder: Path) -> EnvSpec:
+    """Return the sizes of a run whose `config.json` does not hold them, from segments, normalizers or first layers."""
+    critic_segments = policy_cfg.get("critic_obs_segments") or policy_cfg.get("privileged_obs_segments")
+    critic_statistics = loaded.get("critic_obs_norm_state_dict") or loaded.get("privileged_obs_norm_state_dict")
+    weights = loaded["model_state_dict"]
+    sizes = {
+        "num_actor_obs": _input_width(
+            policy_cfg.get("obs_segments"), loaded.get("obs_norm_state_dict"), weights, "memory_a", "actor"
+        ),
+        "num_critic_obs": _input_width(critic_segments, critic_statistics, weights, "memory_c", "critic"),
+        "num_actions": weights["std"].numel() if "std" in weights else None,
+    }
+    sizes |= {key: int(policy_cfg[key]) for key in sizes if key in policy_cfg}
+    missing = [key for key, size in sizes.items() if size is None]
+    if missing:
+        raise ValueError(
+            f"{folder / 'config.json'} does not say {', '.join(missing)}, and the weights do not tell: call "
+            "load_policy(run, env=...) with an environment of the run's task"
+        )
+    return EnvSpec(*sizes.values())  # pyright: ignore[reportArgumentType]
+
+
+def _input_width(
+    segments: Mapping[str, Any] | None,
+    statistics: Mapping[str, torch.Tensor] | None,
+    weights: Mapping[str, torch.Tensor],
+    rnn: str,
+    head: str,
+) -> int | None:
+    """Return the width of raw observations; None if neither segments, normalizer nor first layer are there."""
+    if segments:
+        return sum(segment_width(shape) for shape in segments.values())
+    if statistics:
+        return statistics["_mean"].numel()
+    first = weights.get(f"{rnn}.rnn.weight_ih_l0", weights.get(f"{head}.0.weight"))
+    return None if first is None else first.shape[1]
