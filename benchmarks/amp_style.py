@@ -28,6 +28,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.gait_distance import (
+    POINTS,
+    contact_offsets,
+    gait_cycles,
+    joint_distance,
+    offset_error,
+    stride_frequency,
+)
 from benchmarks.machine import describe_machine, write_results
 from benchmarks.plots import start_plot
 from st_rl.cli.support.system_info import num_cores
@@ -36,14 +44,6 @@ from st_rl.datasets.biped_gaits import BIPED_GAITS
 from st_rl.datasets.gaits import GAITS
 from st_rl.runners import build_runner
 from st_rl.sim.evaluation.evaluator import make_eval_task
-from st_rl.sim.evaluation.gait_distance import (
-    POINTS,
-    contact_offsets,
-    gait_cycles,
-    joint_distance,
-    offset_error,
-    stride_frequency,
-)
 from st_rl.sim.tasks import find_task, make_task, with_overrides
 from st_rl.sim.tasks.training import ppo_config
 

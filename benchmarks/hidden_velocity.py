@@ -49,7 +49,7 @@ WIDE = {
     "randomization.motor_strength": (0.7, 1.2),
     "control.latency_s": (0.0, 0.02),
 }
-TRACKING = ("falls", "forward_error", "sideways_error", "turning_error", "forward_error_now", "sideways_error_now")
+TRACKING = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "lin_vel_x_mae", "lin_vel_y_mae")
 POLICIES = ["estimator", "plain"]
 ESTIMATOR = {"estimator_target_components": [HIDDEN], "replace_state_prob": 1.0}
 # What the actor remembers must tell the velocity; the actor has no place for an estimate of it.

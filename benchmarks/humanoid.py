@@ -42,7 +42,7 @@ TRAINED = "trained.json"
 TASKS = {"humanoid-walk": ("humanoid", (-0.5, 0.5)), "humanoid-amp": ("humanoid_amp_walk", (0.0, 0.0))}
 FORWARD = (0.2, 0.8)
 # What is promised: figure of the walk with fine physics, and the largest value that is good.
-PROMISES = {"falls": 0, "forward_error": 0.06, "turning_error": 0.1, "step_asymmetry": 0.1}
+PROMISES = {"falls": 0, "lin_vel_x_error": 0.06, "ang_vel_yaw_error": 0.1, "step_asymmetry": 0.1}
 MOST_TRACKING_LOST = 0.1
 
 
@@ -115,7 +115,7 @@ def read_progress(run: Path) -> dict[str, Any]:
 CURVES = {
     "iteration": "step",
     "episode_length": "Train/mean_episode_length",
-    "forward_error": "Metrics/velrmsd",
+    "lin_vel_x_error": "Metrics/velrmsd",
 }
 
 
@@ -131,7 +131,7 @@ def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[st
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     trained |= read_progress(run)
     policy, config = load(task, run, "cpu", checkpoint)
-    plan = EvaluationCfg(forward=FORWARD, sideways=(0.0, 0.0), turning=TASKS[task][1], push_speed=0.0)
+    plan = EvaluationCfg(lin_vel_x=FORWARD, lin_vel_y=(0.0, 0.0), ang_vel_yaw=TASKS[task][1], push_speed=0.0)
     env = make_eval_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
         walk, robots = evaluate_walk(env, policy, plan)

@@ -44,7 +44,7 @@ SETUPS = {
     "go1": Setup("quadruped-walk", EvaluationCfg(), 300),
     "g1": Setup(
         "humanoid-walk",
-        EvaluationCfg(forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(-0.5, 0.5)),
+        EvaluationCfg(lin_vel_x=(0.2, 0.8), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(-0.5, 0.5)),
         800,
         # Feet of three capsules touch at six points each; wrists are held still like the rest of the arms.
         ("--env.physics.max-contacts", "20", "--env.posture-joints", "hip_roll|hip_yaw|waist|shoulder|elbow|wrist"),
@@ -82,7 +82,7 @@ def judge(run: Path, setup: Setup) -> dict[str, Any]:
     policy = saved.load_policy(task, saved.run.checkpoint(), "cpu").policy
     walk, _ = evaluate_walk(task, policy, plan)
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
-    names = ("falls", "forward_error", "sideways_error", "turning_error", "foot_clearance", "push_survival")
+    names = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "foot_clearance", "push_survival")
     print(f"{run.name}: {json.dumps({name: walk.get(name) for name in names})}", flush=True)
     return {"walk": walk, "training": trained}
 

@@ -9,7 +9,7 @@ from machine import write_results
 from plots import start_plot
 from seeds import merge
 
-TRACKING = {"forward_error": "forward", "sideways_error": "sideways", "turning_error": "turning"}
+TRACKING = {"lin_vel_x_error": "forward", "lin_vel_y_error": "sideways", "ang_vel_yaw_error": "turning"}
 STAGES = {
     "old": "old policy",
     "continued_at_start": "continued,\nat its start",

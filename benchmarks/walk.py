@@ -46,8 +46,8 @@ PLANS = {
     "everywhere_bf16": [*GPU, "--algorithm.mixed-precision", "bf16", *WIDER],
 }
 # What is judged: the whole range of commands that the task promises.
-EVERYWHERE = ["--forward", "-0.5", "1.0", "--sideways", "-0.4", "0.4", "--turning", "-0.8", "0.8"]
-JUDGED = dict.fromkeys(PLANS, EVERYWHERE) | {"forward": ["--forward", "0.3", "1.0"]}
+EVERYWHERE = ["--lin-vel-x", "-0.5", "1.0", "--lin-vel-y", "-0.4", "0.4", "--ang-vel-yaw", "-0.8", "0.8"]
+JUDGED = dict.fromkeys(PLANS, EVERYWHERE) | {"forward": ["--lin-vel-x", "0.3", "1.0"]}
 
 
 def st_rl(*arguments: str) -> float:

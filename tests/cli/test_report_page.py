@@ -32,7 +32,7 @@ def make_data(**changes) -> ReportData:
     steps = 300
     wave = [[math.sin(0.2 * t + k) for t in range(steps)] for k in range(12)]
     forward = [0.3] * 100 + [1.0] * 200
-    column = {"robots": 2, "falls": 0, "forward_error": 0.034, "stance_share": [0.5, 0.6], "push_survival": 0.5}
+    column = {"robots": 2, "falls": 0, "lin_vel_x_error": 0.034, "stance_fraction": [0.5, 0.6], "push_survival": 0.5}
     data = {
         "settings": {
             "task": "quadruped-walk",
@@ -51,13 +51,13 @@ def make_data(**changes) -> ReportData:
             "description": "Two robots.",
             "rows": {
                 "falls": "Falls",
-                "forward_error": "Forward error",
-                "stance_share": "Stance",
+                "lin_vel_x_error": "Forward error",
+                "stance_fraction": "Stance",
                 "push_survival": "Pushes",
             },
             "columns": {
                 "training physics": column,
-                "fine physics": {**column, "forward_error": 0.051, "stance_share": [None, 0.6]},
+                "fine physics": {**column, "lin_vel_x_error": 0.051, "stance_fraction": [None, 0.6]},
             },
             "grid": {
                 "fine physics": {

@@ -112,8 +112,8 @@ def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():
     from st_rl.cli.commands.eval import format_figure, without_nan
 
     assert without_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
-    assert format_figure("forward_error", float("nan"), 64) == "-"
-    assert format_figure("stance_share", [float("nan"), 0.5], 64) == "- 0.50"
+    assert format_figure("lin_vel_x_error", float("nan"), 64) == "-"
+    assert format_figure("stance_fraction", [float("nan"), 0.5], 64) == "- 0.50"
     assert format_figure("falls", 2, 64) == "2 of 64"
     assert format_figure("push_survival", 0.984, 64) == "98%"
 
@@ -300,8 +300,8 @@ class TestNewcomersErrors:
         )
 
     def test_numbers_without_sense(self, run):
-        assert "--forward 1 0.3: give the smallest number first" in self.error(
-            ["eval", str(run), "--forward", "1.0", "0.3"], code=2
+        assert "--lin-vel-x 1 0.3: give the smallest number first" in self.error(
+            ["eval", str(run), "--lin-vel-x", "1.0", "0.3"], code=2
         )
         assert "--seconds must be above 0, got 0" in self.error(["play", str(run), "--seconds", "0"], code=2)
 
@@ -383,14 +383,14 @@ def test_the_quadruped_from_train_to_report(tmp_path, capsys):
     assert kept["commands"]["forward"] == [0.3, 0.8]
     assert kept["rewards"]["gait"] == 0.25
 
-    assert main(["eval", str(folder), "--robots", "8", "--seconds", "1.2", "--sideways", "0", "0"]) == 0
+    assert main(["eval", str(folder), "--robots", "8", "--seconds", "1.2", "--lin-vel-y", "0", "0"]) == 0
     result = json.loads((folder / "eval.json").read_text())
     grid = result["grid"]["fine physics"]["command"]
     assert min(c[0] for c in grid) == pytest.approx(0.3)
     assert max(c[0] for c in grid) == pytest.approx(0.8)
     assert {c[1] for c in grid} == {0.0}
     for column in result["columns"].values():
-        assert {"falls", "forward_error", "foot_clearance", "stance_share"} <= set(column)
+        assert {"falls", "lin_vel_x_error", "foot_clearance", "stance_fraction"} <= set(column)
         assert "push_survival" not in column, "the walk is over before the first push"
     capsys.readouterr()
 

@@ -29,12 +29,12 @@ class EvalOptions:
     """Robots judged together, each under a command of its own."""
     seconds: float = 20.0
     """Length of the walk."""
-    forward: tuple[float, float] | None = None
-    """Range of forward speeds, m/s; the task's own when None."""
-    sideways: tuple[float, float] | None = None
-    """Range of sideways speeds, m/s; the task's own when None."""
-    turning: tuple[float, float] | None = None
-    """Range of turning rates, rad/s; the task's own when None."""
+    lin_vel_x: tuple[float, float] | None = None
+    """Range of forward speeds, m/s; the range of the task when None."""
+    lin_vel_y: tuple[float, float] | None = None
+    """Range of lateral speeds, m/s; the range of the task when None."""
+    ang_vel_yaw: tuple[float, float] | None = None
+    """Range of yaw rates, rad/s; the range of the task when None."""
     push_speed: float = 0.5
     """Size of the pushes in a second walk, one every 4 s, m/s; 0 leaves it out."""
     seed: int = 20_001
@@ -50,10 +50,10 @@ class EvalOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(EvalOptions, arguments, "eval", __doc__ or "")
-    for name in ("forward", "sideways", "turning"):
+    for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw"):
         limits = getattr(options, name)
         if limits is not None and limits[0] > limits[1]:
-            raise UsageError(f"--{name} {limits[0]:g} {limits[1]:g}: give the smallest number first")
+            raise UsageError(f"--{name.replace('_', '-')} {limits[0]:g} {limits[1]:g}: give the smallest number first")
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
     target = writable_file(options.output or run.file(EVAL_FILE))
@@ -84,9 +84,9 @@ def evaluate_run(saved: LoadedRun, checkpoint: Path, options: EvalOptions) -> di
     plan = EvaluationCfg(
         robots=options.robots,
         seconds=options.seconds,
-        forward=options.forward,
-        sideways=options.sideways,
-        turning=options.turning,
+        lin_vel_x=options.lin_vel_x,
+        lin_vel_y=options.lin_vel_y,
+        ang_vel_yaw=options.ang_vel_yaw,
         push_speed=options.push_speed,
         seed=options.seed,
     )
@@ -136,7 +136,7 @@ def _describe(plan: Any, walking: bool, fine: bool) -> str:
     pushes = f"Pushes of {plan.push_speed:g} m/s every {plan.push_interval_s:g} s in a second walk. "
     return (
         f"{plan.robots} robots walk {plan.seconds:g} s each under a grid of commands, without exploration noise, "
-        f"sensor noise or randomisation; the first {plan.settle_s:g} s does not count. "
+        f"sensor noise or randomisation; the first {plan.warmup_s:g} s does not count. "
         f"{pushes if plan.pushes else ''}{'Fine physics: 5 ms steps, 50 solver iterations.' if fine else ''}"
     ).rstrip()
 

@@ -31,7 +31,7 @@ class PlayOptions:
     seconds: float = 12.0
     """Length of the video."""
     command: tuple[float, float, float] | None = None
-    """One command for the whole video: forward m/s, sideways m/s, turning rad/s; a tour of all directions when None."""
+    """One command for the whole video, lin_vel_x, lin_vel_y, ang_vel_yaw (m/s, rad/s); a schedule of all when None."""
     viewer: bool = field(default_factory=has_display)
     """Whether to open MuJoCo's viewer instead of writing a video; the default is to do so where there is a screen."""
     width: int = 640
@@ -76,12 +76,12 @@ def make_recorder(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> A
     if not is_commanded(task):
         return Recorder(task, policy)
     given = options.command
-    script = (
+    schedule = (
         make_command_schedule(task.cfg.commands, options.seconds)
         if given is None
         else [CommandSegment(options.seconds, given)]
     )
-    return Recorder(task, policy, script)
+    return Recorder(task, policy, schedule)
 
 
 def _write_video(saved: LoadedRun, checkpoint: Path, options: PlayOptions, command: str) -> int:
@@ -128,7 +128,7 @@ def _open_viewer(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> in
 
     recorder = make_recorder(saved, checkpoint, options)
     task = recorder.task
-    data, _ = recorder.picture()
+    data, _ = recorder.snapshot()
     try:
         viewer = viewers.launch_passive(task.backend.model, data, show_left_ui=False, show_right_ui=False)
     except Exception as error:  # each window library has error classes of its own
@@ -150,7 +150,7 @@ def _open_viewer(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> in
             if not viewer.is_running():
                 raise _Closed
             with viewer.lock():
-                recorder.picture()
+                recorder.snapshot()
             viewer.sync()
             time.sleep(max(0.0, start + steps * task.step_dt - time.perf_counter()))
 

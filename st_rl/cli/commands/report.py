@@ -11,6 +11,7 @@ from st_rl.cli.commands.export import EXPORT_FILE
 from st_rl.cli.commands.play import TRACES_FILE, VIDEO_FILE
 from st_rl.cli.support.command_line import parse_options
 from st_rl.cli.support.run_folder import CONFIG_FILE, find_run, writable_file
+from st_rl.utils.old_names import EVALUATION_METRICS, rename_keys
 
 REPORT_FILE = "report.html"
 PROGRESS_FILE = "progress.csv"
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         settings=settings,
         config=run.read_json_if_there(CONFIG_FILE) or {},
         curves=read_curves(run.file(PROGRESS_FILE)),
-        evaluation=run.read_json_if_there(EVAL_FILE),
+        evaluation=rename_keys(run.read_json_if_there(EVAL_FILE), EVALUATION_METRICS),
         traces=run.read_json_if_there(TRACES_FILE),
         video=video.read_bytes() if video.is_file() else None,
         export=run.read_json_if_there(EXPORT_FILE),

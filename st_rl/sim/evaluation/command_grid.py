@@ -1,73 +1,90 @@
-"""What a policy is judged on: how many robots, for how long, under which commands."""
+"""What a policy is evaluated on: number of robots, duration, and the grid of commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
 Range = tuple[float, float]
-AXES = ("forward", "sideways", "turning")
+AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
+"""Components of a velocity command, in order."""
 
 
 @dataclass
 class EvaluationCfg:
-    """How long, how many and under which commands."""
+    """Number of robots, duration and commands of an evaluation."""
 
     robots: int = 64
-    """Robots judged together, each under a command of its own."""
+    """Robots evaluated in parallel, each with its own command."""
     seconds: float = 20.0
-    """Length of the walk."""
-    settle_s: float = 1.0
-    """Seconds at the beginning that do not count."""
-    forward: Range | None = None
-    """Range of forward speeds, m/s; the task's own when None."""
-    sideways: Range | None = None
-    """Range of sideways speeds, m/s; the task's own when None."""
-    turning: Range | None = None
-    """Range of turning rates, rad/s; the task's own when None."""
+    """Length of the rollout."""
+    warmup_s: float = 1.0
+    """Seconds at the beginning that the metrics ignore."""
+    lin_vel_x: Range | None = None
+    """Range of forward speeds, m/s; the range of the task when None."""
+    lin_vel_y: Range | None = None
+    """Range of lateral speeds, m/s; the range of the task when None."""
+    ang_vel_yaw: Range | None = None
+    """Range of yaw rates, rad/s; the range of the task when None."""
     push_speed: float = 0.5
-    """Size of the pushes in the second walk, m/s; 0 leaves it out."""
+    """Velocity change of a push in the second rollout, m/s; 0 skips that rollout."""
     push_interval_s: float = 4.0
-    """Seconds between two pushes of a robot."""
+    """Seconds between two pushes."""
     seed: int = 20_001
-    """Of starting poses; differs from the seeds that trainings use. Pushes are the same for every seed."""
+    """Seed of the initial poses; differs from training seeds. Pushes do not depend on it."""
 
     @property
     def pushes(self) -> bool:
-        """Whether there is a second walk with pushes: a walk may be over before the first one."""
+        """Whether there is a second rollout with pushes; there is none if it would end before the first push."""
         return self.push_speed > 0 and self.seconds > self.push_interval_s
 
 
-def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
-    """Commands `(count, 3)` that fill the ranges evenly, with as many levels along each varying axis as `count` allows.
+@runtime_checkable
+class _LeveledTask(Protocol):
+    """A task with terrain of several difficulty levels."""
 
-    Where `count` is no power of the levels, the grid starts over for the rest. Too few for two are in the middle.
+    level: Tensor
+
+
+def command_grid(ranges: Sequence[Range], count: int) -> Tensor:
+    """Commands `(count, 3)` on a regular grid, with equally many values along each axis of nonzero range.
+
+    If `count` is not a power of that number, the grid repeats. With less than two values per axis, all commands are
+    the centre of the ranges.
     """
     varying = sum(high > low for low, high in ranges)
     levels = int(count ** (1 / varying) + 1e-9) if varying else 1
-    middles = [torch.tensor([(low + high) / 2]) for low, high in ranges]
     axes = [
-        torch.linspace(low, high, levels) if levels > 1 and high > low else middle
-        for (low, high), middle in zip(ranges, middles)
+        torch.linspace(low, high, levels) if levels > 1 and high > low else torch.tensor([(low + high) / 2])
+        for low, high in ranges
     ]
     grid = torch.cartesian_prod(*axes).reshape(-1, len(ranges))
     return grid.repeat(-(-count // len(grid)), 1)[:count].clone()
 
 
-def evaluation_commands(plan: EvaluationCfg, task: Any) -> Tensor:
-    """Commands `(N, 3)` of a task's robots; shuffled where robots are on ground of different levels.
+def evaluation_commands(cfg: EvaluationCfg, task: "LeggedWalk") -> Tensor:
+    """Commands `(N, 3)` of the robots of a task.
 
-    Otherwise slow robots would be on the hardest ground and fast ones on the easiest.
+    Shuffled on terrain of several levels, so that speed and difficulty are not correlated.
     """
-    commands = command_grid(command_ranges(plan, task.cfg.commands), task.num_envs)
-    if getattr(task, "level", None) is None:
+    commands = command_grid(command_ranges(cfg, task.cfg.commands), task.num_envs)
+    if not isinstance(task, _LeveledTask):
         return commands
     return commands[torch.randperm(len(commands), generator=torch.Generator().manual_seed(0))]
 
 
-def command_ranges(plan: EvaluationCfg, commands: Any) -> list[Range]:
-    """The ranges of the three commands, low to high: the plan's, else those of the task's configuration."""
-    chosen = (getattr(plan, axis) if getattr(plan, axis) is not None else getattr(commands, axis) for axis in AXES)
-    return [(float(min(ends)), float(max(ends))) for ends in chosen]
+def command_ranges(cfg: EvaluationCfg, commands: Any) -> list[Range]:
+    """The range of each axis, low to high: from `cfg`, or from the task's configuration of commands."""
+    chosen = [getattr(cfg, axis) for axis in AXES]
+    ranges = (given or default for given, default in zip(chosen, task_ranges(commands)))
+    return [(float(min(ends)), float(max(ends))) for ends in ranges]
+
+
+def task_ranges(commands: Any) -> tuple[Range, Range, Range]:
+    """The ranges of lin_vel_x, lin_vel_y and ang_vel_yaw in a task's configuration of commands."""
+    return commands.forward, commands.sideways, commands.turning

@@ -1,16 +1,17 @@
-"""Judges policies without exploration noise: a walk over a grid of commands, or whole episodes.
+"""Evaluates policies without exploration noise.
 
-`T` steps, `N` robots, `F` feet. Robots that are told where to walk, with `hold_commands`, are judged as walkers; every
-other environment by the return of its episodes.
+`T` steps, `N` robots, `F` feet. A `CommandedEnv` is evaluated over a grid of commands, any other environment by the
+returns of its episodes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from st_rl.env import VecEnv
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, evaluation_commands
 from st_rl.sim.evaluation.gait_metrics import (
@@ -24,148 +25,132 @@ from st_rl.sim.evaluation.gait_metrics import (
     step_asymmetry,
 )
 from st_rl.sim.evaluation.rollout import (
+    CourseTask,
     EvaluationRollout,
     Policy,
     RolloutRecord,
     StepWrapper,
-    has_course,
-    identity,
-    memory_of,
+    is_commanded,
+    reset_policy,
 )
+from st_rl.sim.robots import Robot
 from st_rl.utils.log import logger
 
-# Figures of a walk, in the order of the table, with the words that explain them.
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
 WALK_METRICS = {
     "falls": "Falls",
-    "success": "Get past everything in their way",
-    "success_by_level": "The same on each level, from 0",
-    "forward_error": "Forward error of the mean, m/s",
-    "sideways_error": "Sideways error of the mean, m/s",
-    "turning_error": "Turning error of the mean, rad/s",
-    "forward_error_now": "Forward error at each instant, m/s",
-    "sideways_error_now": "Sideways error at each instant, m/s",
-    "turning_error_now": "Turning error at each instant, rad/s",
-    "foot_clearance": "Foot clearance, mean peak, m",
-    "swing_rate": "Steps of each foot a second",
-    "stance_share": "Stance share of each foot",
-    "alternation": "Diagonal pairs alternate, share",
-    "step_asymmetry": "Left and right step times differ by, share",
+    "success": "Obstacle success rate",
+    "success_by_level": "Success rate by level, from 0",
+    "lin_vel_x_error": "Error of mean lin_vel_x, m/s",
+    "lin_vel_y_error": "Error of mean lin_vel_y, m/s",
+    "ang_vel_yaw_error": "Error of mean ang_vel_yaw, rad/s",
+    "lin_vel_x_mae": "Mean absolute error of lin_vel_x, m/s",
+    "lin_vel_y_mae": "Mean absolute error of lin_vel_y, m/s",
+    "ang_vel_yaw_mae": "Mean absolute error of ang_vel_yaw, rad/s",
+    "foot_clearance": "Foot clearance, mean swing peak, m",
+    "swing_rate": "Swings per foot and second",
+    "stance_fraction": "Stance fraction per foot",
+    "alternation": "Diagonal alternation, fraction of time",
+    "step_asymmetry": "Left/right step-time asymmetry",
     "cost_of_transport": "Cost of transport",
-    "push_survival": "Survive pushes",
-    "diverged": "Unstable simulations",
+    "push_survival": "Push survival rate",
+    "diverged": "Diverged simulations",
 }
+"""Metrics of a walk and their headings, in the order of the table."""
 EPISODE_METRICS = {
-    "return_mean": "Return of an episode, mean",
-    "return_std": "Return of an episode, deviation",
-    "return_min": "Return of an episode, lowest",
-    "length_mean": "Steps of an episode, mean",
-    "reached_time_limit": "Reach the time limit",
+    "return_mean": "Episode return, mean",
+    "return_std": "Episode return, standard deviation",
+    "return_min": "Episode return, minimum",
+    "length_mean": "Episode length, mean, steps",
+    "reached_time_limit": "Reached the time limit",
 }
+"""Metrics of episodes and their headings, in the order of the table."""
 
 
-def is_commanded(env: Any) -> bool:
-    """Whether an environment can be told to walk somewhere."""
-    return callable(getattr(env, "hold_commands", None))
+def _after_warmup(record: RolloutRecord, warmup_s: float) -> Tensor:
+    """Steps that count, `(T, N)` bool: valid ones after the warm-up."""
+    valid = record.is_valid.clone()
+    valid[: round(warmup_s / record.step_dt)] = False
+    return valid
 
 
-def _counted(result: RolloutRecord, settle_s: float) -> Tensor:
-    """Which steps of which robots count, `(T, N)` bool: those after the beginning and before a fall."""
-    counted = result.standing.clone()
-    counted[: round(settle_s / result.period)] = False
-    return counted
-
-
-def compute_tracking_metrics(result: RolloutRecord, settle_s: float) -> dict[str, Any]:
-    """How well the robots of a walk followed their commands."""
-    counted = _counted(result, settle_s)
-    error = result.velocity - result.told
-    mean, now = mean_over_time(error, counted).abs(), mean_over_time(error.abs(), counted)
-    figures: dict[str, Any] = {"robots": result.commands.shape[0], "falls": int(result.fell.sum())}
+def compute_tracking_metrics(record: RolloutRecord, warmup_s: float) -> dict[str, Any]:
+    """Falls, and for each axis the error of the mean velocity and the mean absolute error."""
+    valid = _after_warmup(record, warmup_s)
+    error = record.velocity - record.effective_commands
+    error_of_mean, absolute = mean_over_time(error, valid).abs(), mean_over_time(error.abs(), valid)
+    metrics: dict[str, Any] = {"robots": record.commands.shape[0], "falls": int(record.fell.sum())}
     for axis, name in enumerate(AXES):
-        figures[f"{name}_error"] = nan_mean(mean[:, axis])
-        figures[f"{name}_error_now"] = nan_mean(now[:, axis])
-    return figures
+        metrics[f"{name}_error"] = nan_mean(error_of_mean[:, axis])
+        metrics[f"{name}_mae"] = nan_mean(absolute[:, axis])
+    return metrics
 
 
 def compute_walk_metrics(
-    result: RolloutRecord,
-    mass: float,
-    pairs: Sequence[tuple[int, int]],
-    settle_s: float,
-    moving: float,
-    sides: Sequence[tuple[int, int]] = (),
+    record: RolloutRecord, robot: Robot, warmup_s: float, moving_threshold: float
 ) -> dict[str, Any]:
-    """The figures of a walk. A command of a norm below `moving` means to stand; its robot has no gait to judge.
-
-    `pairs` are feet across the body from each other, `sides` left and right feet.
-    """
-    walking = _counted(result, settle_s) & (result.commands.norm(dim=1) > moving)
-    swings = find_swings(result.foot_height, result.contact, walking, result.period)
-    speed = result.velocity[..., :2].norm(dim=-1)
-    figures = compute_tracking_metrics(result, settle_s)
-    figures["foot_clearance"] = nan_mean(swings.clearance)
-    figures["swing_rate"] = nan_mean(swings.rate)
-    figures["stance_share"] = mean_over_time(result.contact.float(), walking).nanmean(0).tolist()
-    figures["alternation"] = nan_mean(diagonal_alternation(result.contact, walking, pairs))
-    figures["step_asymmetry"] = nan_mean(step_asymmetry(result.contact, walking, sides))
-    figures["cost_of_transport"] = nan_mean(mean_cost_of_transport(result.power, speed, mass, walking))
-    figures["diverged"] = result.diverged
-    return figures
-
-
-def diagonal_foot_pairs(task: Any) -> tuple[tuple[int, int], ...]:
-    """The diagonal pairs of the robot's feet, from where they stand in its default pose."""
-    return diagonal_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
-
-
-def evaluate_walk(task: Any, policy: Policy, plan: EvaluationCfg) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of a task's robots, and what each of them was told and did: lists by name."""
-    if plan.seconds <= plan.settle_s:
-        raise ValueError(
-            f"a walk of {plan.seconds:g} s is over within the first {plan.settle_s:g} s, which do not count: "
-            "give more seconds"
-        )
-    commands = evaluation_commands(plan, task)
-    moving, mass, pairs = task.cfg.commands.moving_threshold, task.robot.mass, diagonal_foot_pairs(task)
-    walker = EvaluationRollout(task, policy, plan.seconds)
-    plain = walker.walk(commands)
-    _report_overruled(plan, plain, moving)
-    sides = side_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
-    figures = compute_walk_metrics(plain, mass, pairs, plan.settle_s, moving, sides)
-    if has_course(task):
-        level = task.level.cpu()
-        figures["success"] = nan_mean(plain.success)
-        figures["success_by_level"] = [nan_mean(plain.success[level == i]) for i in range(int(level.max()) + 1)]
-    if plan.pushes:
-        pushed = walker.walk(commands, (plan.push_speed, plan.push_interval_s))
-        figures["push_survival"] = 1.0 - float(pushed.fell.float().mean())
-    counted = _counted(plain, plan.settle_s)
-    told = mean_over_time(plain.told, counted)
-    robots = {
-        "command": torch.where(told.isnan(), commands, told).tolist(),
-        "velocity": mean_over_time(plain.velocity, counted).tolist(),
-        "fell": plain.fell.tolist(),
+    """Tracking and gait metrics; robots with a command norm below `moving_threshold` stand and have no gait."""
+    walking = _after_warmup(record, warmup_s) & (record.commands.norm(dim=1) > moving_threshold)
+    swings = find_swings(record.foot_height, record.contact, walking, record.step_dt)
+    speed = record.velocity[..., :2].norm(dim=-1)
+    feet = torch.from_numpy(robot.foot_positions[:, :2])
+    return compute_tracking_metrics(record, warmup_s) | {
+        "foot_clearance": nan_mean(swings.clearance),
+        "swing_rate": nan_mean(swings.rate),
+        "stance_fraction": mean_over_time(record.contact.float(), walking).nanmean(0).tolist(),
+        "alternation": nan_mean(diagonal_alternation(record.contact, walking, diagonal_pairs(feet))),
+        "step_asymmetry": nan_mean(step_asymmetry(record.contact, walking, side_pairs(feet))),
+        "cost_of_transport": nan_mean(mean_cost_of_transport(record.power, speed, robot.mass, walking)),
+        "diverged": record.diverged,
     }
-    return figures, robots
 
 
-def _report_overruled(plan: EvaluationCfg, result: RolloutRecord, moving: float) -> None:
-    """Warn of commands that were asked for and that the task replaced by its own."""
-    walks = result.standing & (result.commands.norm(dim=1) > moving)
-    differs = ((result.told - result.commands).abs() > 1e-6) & walks[..., None]
-    for axis, overruled in zip(AXES, differs.any(dim=0).any(dim=0).tolist()):
-        if overruled and getattr(plan, axis) is not None:
-            logger.warning(f"this task leads its robots by {axis} commands of its own: those asked for have no effect")
+def evaluate_walk(task: "LeggedWalk", policy: Policy, cfg: EvaluationCfg) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics of a policy, and lists over robots: mean effective `command` and `velocity`, and `fell`."""
+    if cfg.seconds <= cfg.warmup_s:
+        raise ValueError(
+            f"an evaluation of {cfg.seconds:g} s ends within the warm-up of {cfg.warmup_s:g} s: give more seconds"
+        )
+    commands, moving_threshold = evaluation_commands(cfg, task), task.cfg.commands.moving_threshold
+    rollout = EvaluationRollout(task, policy, cfg.seconds)
+    record = rollout.run(commands)
+    _warn_of_overridden_commands(cfg, record, moving_threshold)
+    metrics = compute_walk_metrics(record, task.robot, cfg.warmup_s, moving_threshold)
+    if isinstance(task, CourseTask):
+        level = task.level.cpu()
+        metrics["success"] = nan_mean(record.success)
+        metrics["success_by_level"] = [nan_mean(record.success[level == i]) for i in range(int(level.max()) + 1)]
+    if cfg.pushes:
+        pushed = rollout.run(commands, (cfg.push_speed, cfg.push_interval_s))
+        metrics["push_survival"] = 1.0 - float(pushed.fell.float().mean())
+    valid = _after_warmup(record, cfg.warmup_s)
+    effective = mean_over_time(record.effective_commands, valid)
+    robots = {
+        "command": torch.where(effective.isnan(), commands, effective).tolist(),
+        "velocity": mean_over_time(record.velocity, valid).tolist(),
+        "fell": record.fell.tolist(),
+    }
+    return metrics, robots
+
+
+def _warn_of_overridden_commands(cfg: EvaluationCfg, record: RolloutRecord, moving_threshold: float) -> None:
+    """Warn of axes that `cfg` sets and that the task replaced by its own commands."""
+    walking = record.is_valid & (record.commands.norm(dim=1) > moving_threshold)
+    differs = ((record.effective_commands - record.commands).abs() > 1e-6) & walking[..., None]
+    for axis, is_overridden in zip(AXES, differs.any(dim=0).any(dim=0).tolist()):
+        if is_overridden and getattr(cfg, axis) is not None:
+            logger.warning(f"this task sets {axis} itself: the requested range of {axis} has no effect")
 
 
 @torch.inference_mode()
-def evaluate_episodes(env: Any, policy: Policy, max_steps: int = 5000) -> dict[str, Any]:
-    """Figures of the first episode of each of `N` environments."""
+def evaluate_episodes(env: VecEnv, policy: Policy, max_steps: int = 5000) -> dict[str, Any]:
+    """Metrics of the first episode of each of `N` environments."""
     count = int(env.num_envs)
     total, length = torch.zeros(count), torch.zeros(count)
     running, timed_out = torch.ones(count, dtype=torch.bool), torch.zeros(count, dtype=torch.bool)
-    forget = memory_of(policy)
-    forget(None)
+    reset_policy(policy)
     obs = split_observations(env.reset())[0]
     for _ in range(min(max_steps, int(env.max_episode_length) + 1)):
         obs, _, rewards, dones, infos = split_step(env.step(policy(obs)))
@@ -175,7 +160,7 @@ def evaluate_episodes(env: Any, policy: Policy, max_steps: int = 5000) -> dict[s
         limits = infos.get("time_outs")
         if limits is not None:
             timed_out |= running & (limits.reshape(-1).cpu() > 0)
-        forget(dones)
+        reset_policy(policy, dones)
         running &= ~dones
         if not bool(running.any()):
             break
@@ -192,70 +177,83 @@ def evaluate_episodes(env: Any, policy: Policy, max_steps: int = 5000) -> dict[s
 def make_eval_task(
     name: str, cfg: Any, num_envs: int, seconds: float, seed: int, fine: bool, device: str = "cpu"
 ) -> Any:
-    """A task to judge a policy in: undisturbed, with fine physics if asked, and without a time-out within `seconds`."""
+    """A task without disturbances, with fine physics if asked, and without a time-out within `seconds`."""
     from st_rl.sim.tasks import make_task
 
-    judged = cfg.for_evaluation(fine)
-    if getattr(judged, "commands", None) is not None:
-        judged.episode_length_s = max(judged.episode_length_s, seconds + 1.0)
-    return make_task(name, num_envs, device, seed, cfg=judged)
+    cfg = cfg.for_evaluation(fine)
+    if getattr(cfg, "commands", None) is not None:
+        cfg.episode_length_s = max(cfg.episode_length_s, seconds + 1.0)
+    return make_task(name, num_envs, device, seed, cfg=cfg)
 
 
 @contextmanager
 def preserve_rng_state(device: torch.device | str) -> Iterator[None]:
-    """Whatever is drawn inside, the generators of torch on the CPU and on `device` go on as if nothing had happened."""
+    """Restore the state of torch's generators of the CPU and of `device` afterwards."""
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
-class CheckpointEvaluator:
-    """Scores a policy now and then in the course of its training, higher is better, on an environment of its own.
+@runtime_checkable
+class _NetworkPolicy(Protocol):
+    """A policy that computes with the networks in its attributes, such as `InferencePolicy`."""
 
-    It draws no random numbers that the training would have drawn. `repeatable` makes the steps of a policy without
-    memory fast; what it makes of them serves until the policy is another one.
+    actor_critic: torch.nn.Module
+
+
+class CheckpointEvaluator:
+    """Scores policies during training, higher is better, on a separate environment.
+
+    It leaves the random state of the training untouched. `wrap_step` speeds up the steps of feed-forward policies; the
+    wrapped step is used until the tensors of the policy move.
     """
 
-    def __init__(self, env: Any, plan: EvaluationCfg, repeatable: StepWrapper | None = None):
+    def __init__(self, env: VecEnv, cfg: EvaluationCfg, wrap_step: StepWrapper | None = None):
         self._env = env
-        self._plan = plan
-        self._repeatable = repeatable
-        self._walker: EvaluationRollout | None = None
-        self._walker_places: tuple[int, ...] = ()
+        self._cfg = cfg
+        self._wrap_step = wrap_step
+        self._rollout: EvaluationRollout | None = None
+        self._addresses: tuple[int, ...] = ()
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
-        with preserve_rng_state(getattr(self._env, "device", "cpu")):
-            if not is_commanded(self._env):
-                return float(evaluate_episodes(self._env, policy)["return_mean"])
-            result = self._walker_for(policy).walk(evaluation_commands(self._plan, self._env))
-            return walk_score(compute_tracking_metrics(result, self._plan.settle_s))
+        with preserve_rng_state(self._env.device):
+            if is_commanded(self._env):
+                record = self._rollout_of(self._env, policy).run(evaluation_commands(self._cfg, self._env))
+                return walk_score(compute_tracking_metrics(record, self._cfg.warmup_s))
+            return float(evaluate_episodes(self._env, policy)["return_mean"])
 
-    def _walker_for(self, policy: Policy) -> EvaluationRollout:
-        """The walker of before if the policy computes with the same numbers in the same places, else a new one."""
-        places = _places(policy)
-        if self._walker is None or places != self._walker_places:
-            # A memory is never in the same place twice.
-            has_memory = getattr(getattr(policy, "actor_critic", None), "is_recurrent", True)
-            repeatable = None if has_memory else self._repeatable
-            self._walker = EvaluationRollout(self._env, policy, self._plan.seconds, repeatable or identity)
-            self._walker_places = places
-        return self._walker
+    def _rollout_of(self, task: "LeggedWalk", policy: Policy) -> EvaluationRollout:
+        """The last rollout if the policy computes with the same tensors, else a new one."""
+        addresses = _tensor_addresses(policy)
+        if self._rollout is None or addresses != self._addresses:
+            # Hidden states are replaced in every step, so a recurrent policy cannot be captured.
+            wrap_step = None if _is_recurrent(policy) else self._wrap_step
+            self._rollout = EvaluationRollout(task, policy, self._cfg.seconds, wrap_step)
+            self._addresses = addresses
+        return self._rollout
 
 
-def _places(policy: Policy) -> tuple[int, ...]:
-    """Where in memory the numbers lie that a policy computes with, and for a plain function itself."""
-    parts = [policy, *getattr(policy, "__dict__", {}).values()]
+def _is_recurrent(policy: Policy) -> bool:
+    """Whether a policy has hidden states; unknown for a plain function, which counts as recurrent."""
+    return not isinstance(policy, _NetworkPolicy) or bool(policy.actor_critic.is_recurrent)
+
+
+def _tensor_addresses(policy: Policy) -> tuple[int, ...]:
+    """Addresses of all parameters and buffers of a policy; for a plain function its id."""
+    parts = vars(policy).values() if isinstance(policy, _NetworkPolicy) else ()
     networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    if not networks:
-        return (id(policy),)
-    return tuple(tensor.data_ptr() for network in networks for tensor in network.state_dict().values())
+    return (
+        (id(policy),)
+        if not networks
+        else tuple(tensor.data_ptr() for network in networks for tensor in network.state_dict().values())
+    )
 
 
-def walk_score(figures: Mapping[str, Any]) -> float:
-    """One number for a walk, higher is better: small errors and, before all, no falls."""
-    errors = [figures["forward_error_now"], figures["sideways_error_now"], 0.5 * figures["turning_error_now"]]
+def walk_score(metrics: Mapping[str, Any]) -> float:
+    """A score of tracking metrics, higher is better: falls weigh more than errors."""
+    errors = [metrics["lin_vel_x_mae"], metrics["lin_vel_y_mae"], 0.5 * metrics["ang_vel_yaw_mae"]]
     known = [error for error in errors if error == error]
-    # Without any robot that stood long enough to be measured, the errors say nothing.
+    # All errors are NaN if every robot fell during the warm-up.
     error = sum(known) if known else 10.0
-    return -error - 2.0 * figures["falls"] / figures["robots"]
+    return -error - 2.0 * metrics["falls"] / metrics["robots"]

@@ -1,6 +1,6 @@
-"""Numbers that tell a gait from a shuffle: clearance, stance, alternation, effort.
+"""Gait metrics: foot clearance, swings, diagonal alternation, step-time asymmetry, cost of transport.
 
-`T` steps, `N` robots, `F` feet. `valid` `(T, N)` marks the steps that count: after settling, before a fall.
+`T` steps, `N` robots, `F` feet. `valid` `(T, N)` marks the steps that count: after the warm-up, before a fall.
 """
 
 from collections.abc import Sequence
@@ -13,39 +13,39 @@ GRAVITY = 9.81
 
 
 class Swings(NamedTuple):
-    """What the feet of each robot do between lifting off and touching down."""
+    """Swing phases of the feet of each robot, from lift-off to touch-down."""
 
     clearance: Tensor
-    """`(N,)` mean highest point of a swing, m; NaN for a robot that never lifts a foot."""
+    """`(N,)` mean peak height of a swing, m; NaN for a robot that never lifts a foot."""
     rate: Tensor
-    """`(N,)` swings of each foot a second."""
+    """`(N,)` swings per foot and second."""
 
 
 def mean_over_time(values: Tensor, valid: Tensor) -> Tensor:
-    """Mean over time of values `(T, N, ...)` where `valid` `(T, N)`: `(N, ...)`, NaN where nothing is valid."""
+    """Mean over time of values `(T, N, ...)` where `valid` `(T, N)`: `(N, ...)`, NaN where no step is valid."""
     weights = valid.reshape(valid.shape + (1,) * (values.dim() - 2)).to(values.dtype)
     return (torch.nan_to_num(values) * weights).sum(0) / weights.sum(0)
 
 
 def nan_mean(values: Tensor) -> float:
-    """Mean of the values that are numbers; NaN without any."""
+    """Mean of the values that are not NaN; NaN if there are none."""
     return float(values.nanmean())
 
 
-def find_swings(height: Tensor, contact: Tensor, valid: Tensor, period: float, min_steps: int = 2) -> Swings:
-    """Follow the feet through their swings.
+def find_swings(height: Tensor, contact: Tensor, valid: Tensor, step_dt: float, min_steps: int = 2) -> Swings:
+    """Find the swing phases of all feet.
 
     Args:
-        height: `(T, N, F)` height of the soles above the ground, m.
-        contact: `(T, N, F)` bool, whether a foot touches the ground.
+        height: `(T, N, F)` sole height above the ground, m.
+        contact: `(T, N, F)` bool foot contact.
         valid: `(T, N)` bool.
-        period: Seconds of a step.
-        min_steps: Shorter losses of contact are chatter and not a swing.
+        step_dt: Seconds per step.
+        min_steps: Shorter losses of contact are chatter, not swings.
     """
     peak = torch.zeros_like(height[0])
     airborne = torch.zeros_like(height[0])
     total, count = torch.zeros_like(peak), torch.zeros_like(peak)
-    # A foot that is in the air when its robot starts to count has no known lift-off.
+    # A foot in the air at the first valid step has no known lift-off.
     complete = torch.zeros_like(contact[0])
     for now_height, now_contact, now_valid in zip(height, contact, valid):
         usable = now_valid[:, None]
@@ -55,14 +55,14 @@ def find_swings(height: Tensor, contact: Tensor, valid: Tensor, period: float, m
         airborne = torch.where(now_contact, 0.0, airborne + 1)
         peak = torch.where(now_contact, 0.0, torch.maximum(peak, now_height))
         complete = usable & (now_contact | complete)
-    seconds = valid.sum(0) * period * height.shape[2]
+    seconds = valid.sum(0) * step_dt * height.shape[2]
     return Swings(total.sum(1) / count.sum(1), count.sum(1) / seconds)
 
 
 def diagonal_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
-    """The two pairs of feet across the body from each other, for feet at `(F, 2)` in the base's frame.
+    """The two diagonal pairs of feet at `(F, 2)` in the base frame.
 
-    Empty unless there are four feet, one in each quarter around their centre.
+    Empty unless there are four feet, one in each quadrant around their centre.
     """
     if foot_positions.shape[0] != 4:
         return ()
@@ -72,7 +72,7 @@ def diagonal_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
 
 
 def diagonal_alternation(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """Share of time in which one diagonal pair stands and the other swings, `(N,)`; NaN without two pairs."""
+    """Fraction of time in which one diagonal pair stands and the other swings, `(N,)`; NaN without two pairs."""
     if len(pairs) != 2:
         return torch.full((contact.shape[1],), float("nan"))
     (a, b), (c, d) = pairs
@@ -81,32 +81,32 @@ def diagonal_alternation(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[i
 
 
 def side_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
-    """The feet `(left, right)` of each pair of legs, front first, for feet at `(F, 2)` in the base's frame.
+    """Pairs `(left, right)` of feet at `(F, 2)` in the base frame, front first.
 
-    Empty where there are not as many feet on the left as on the right.
+    Empty if the numbers of left and right feet differ.
     """
     if foot_positions.shape[0] == 0:
         return ()
     is_left = foot_positions[:, 1] > foot_positions[:, 1].mean()
-    from_the_front = torch.argsort(foot_positions[:, 0], descending=True, stable=True).tolist()
-    left, right = ([foot for foot in from_the_front if bool(is_left[foot]) == side] for side in (True, False))
+    front_to_rear = torch.argsort(foot_positions[:, 0], descending=True, stable=True).tolist()
+    left, right = ([foot for foot in front_to_rear if bool(is_left[foot]) == side] for side in (True, False))
     return tuple(zip(left, right)) if len(left) == len(right) else ()
 
 
 def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]], min_steps: int = 2) -> Tensor:
-    """By how much the mean step times of left and right differ, as a share of their mean, `(N,)`.
+    """Difference of the mean step times of left and right, relative to their mean, `(N,)`.
 
-    A step of a foot lasts from where the other foot of the pair touches down to where this one does; feet that do not
-    take turns make none. The mean over all pairs, NaN for a robot without steps on both sides.
+    The step time of a foot is the time from the touch-down of the other foot of its pair to its own; feet that do not
+    alternate take no steps. The mean over all pairs; NaN for a robot without steps on both sides.
 
     Args:
-        contact: `(T, N, F)` bool, whether a foot touches the ground.
+        contact: `(T, N, F)` bool foot contact.
         valid: `(T, N)` bool.
         pairs: Left and right foot of each pair of legs.
-        min_steps: Shorter losses of contact are chatter and not a swing.
+        min_steps: Shorter losses of contact are chatter, not swings.
     """
-    shares = [_pair_asymmetry(contact[..., list(pair)], valid, min_steps) for pair in pairs]
-    return torch.stack(shares).nanmean(dim=0) if shares else torch.full((contact.shape[1],), float("nan"))
+    ratios = [_pair_asymmetry(contact[..., list(pair)], valid, min_steps) for pair in pairs]
+    return torch.stack(ratios).nanmean(dim=0) if ratios else torch.full((contact.shape[1],), float("nan"))
 
 
 def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
@@ -118,7 +118,7 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
         usable = now_valid[:, None]
         since_landing = torch.where(usable, since_landing + 1, float("inf"))
         landed = now_contact & (airborne >= min_steps) & usable
-        # The other foot has come down since this one did, and in an instant of its own.
+        # The other foot landed after the last landing of this one, and not in the same step.
         since_other = since_landing.flip(1)
         is_step = landed & ~landed.flip(1) & (since_other < since_landing)
         total += torch.where(is_step, since_other, 0.0)
@@ -130,16 +130,16 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
 
 
 def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
-    """Mean mechanical power over weight times mean speed, `(N,)`; NaN for robots slower than `min_speed`.
+    """Mean mechanical power / (weight * mean speed), `(N,)`; NaN for robots slower than `min_speed`.
 
-    Of a whole walk: `st_rl.utils.metrics.cost_of_transport`, which a training logs, is that of an instant.
+    `st_rl.utils.metrics.cost_of_transport`, which training logs, is the instantaneous one.
 
     Args:
         power: `(T, N)` sum of |torque| |joint velocity|, W.
         speed: `(T, N)` horizontal speed of the base, m/s.
         mass: Mass of the robot, kg.
         valid: `(T, N)` bool.
-        min_speed: Below it the ratio says nothing about walking.
+        min_speed: Below it the ratio is meaningless.
     """
     mean_speed = mean_over_time(speed, valid)
     cost = mean_over_time(power, valid) / (mass * GRAVITY * mean_speed)

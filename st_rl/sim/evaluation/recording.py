@@ -1,8 +1,9 @@
-"""Records one robot: what it was told, what it did, and a video of it."""
+"""Records one robot under a policy: commands, velocities, joints and contacts over time, and a video."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,96 +12,95 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
-from st_rl.sim.evaluation.evaluator import AXES, is_commanded
+from st_rl.sim.envs.task import Task
+from st_rl.sim.evaluation.command_grid import task_ranges
 from st_rl.sim.evaluation.rendering import Arrow, FrameRenderer
-from st_rl.sim.evaluation.rollout import Policy
+from st_rl.sim.evaluation.rollout import Policy, is_commanded, reset_policy
 from st_rl.sim.evaluation.video import open_video
+from st_rl.sim.require import MjData
 
 COMMAND_COLOR = (0.17, 0.71, 0.45, 1.0)
 VELOCITY_COLOR = (0.23, 0.51, 0.96, 1.0)
-# Length of a velocity arrow, m for each m/s.
+# Length of a velocity arrow in m per m/s.
 _ARROW_SCALE = 0.3
 
 
 class CommandSegment(NamedTuple):
-    """A command that is held for a while."""
+    """A command held for some time."""
 
     seconds: float
     command: tuple[float, float, float]
-    """Forward and sideways speed, m/s, and turning rate, rad/s."""
+    """lin_vel_x and lin_vel_y, m/s, and ang_vel_yaw, rad/s."""
 
 
 @dataclass
 class Traces:
-    """One robot over time, a list for each quantity with one number for each step; empty where it has none."""
+    """Time series of one robot: for each quantity a list of rows with one number per step; empty if it has none."""
 
     period: float
-    """Seconds of a step."""
+    """Seconds per step."""
     joints: list[str]
     """Names of the actuated joints."""
     position: list[list[float]]
-    """Joint positions, rad, a row for each joint."""
+    """Joint positions, rad, one row per joint."""
     torque: list[list[float]]
-    """Joint torques, N m, a row for each joint."""
+    """Joint torques, N m, one row per joint."""
     command: list[list[float]] = field(default_factory=list)
-    """Forward, sideways, turning: what was commanded."""
+    """Commanded lin_vel_x, lin_vel_y, ang_vel_yaw."""
     velocity: list[list[float]] = field(default_factory=list)
-    """Forward, sideways, turning: what was measured."""
+    """Measured lin_vel_x, lin_vel_y, ang_vel_yaw."""
     feet: list[str] = field(default_factory=list)
     """Names of the feet."""
     contact: list[list[int]] = field(default_factory=list)
-    """1 where a foot touches the ground, a row for each foot."""
+    """1 where a foot touches the ground, one row per foot."""
     resets: list[float] = field(default_factory=list)
-    """Seconds at which the robot was put back on its feet."""
+    """Times of the resets, s."""
 
 
 def make_command_schedule(commands: Any, seconds: float) -> list[CommandSegment]:
-    """A walk that shows everything within the task's command ranges, one thing after the other, `seconds` long."""
-    forward, sideways, turning = (getattr(commands, axis) for axis in AXES)
-    rest = tuple(min(max(0.0, low), high) for low, high in (forward, sideways, turning))
-    slow = 0.5 * (rest[0] + forward[1])
-    scenes = [(1.0, (slow, rest[1], rest[2])), (1.5, (forward[1], rest[1], rest[2]))]
-    if turning[1] > turning[0]:
-        scenes += [(1.0, (slow, rest[1], turning[1])), (1.0, (slow, rest[1], turning[0]))]
-    if sideways[1] > sideways[0]:
-        scenes += [(1.0, (rest[0], sideways[1], rest[2])), (1.0, (rest[0], sideways[0], rest[2]))]
-    if forward[0] < rest[0] or forward[0] > 0.0:
-        scenes.append((1.0, (forward[0], rest[1], rest[2])))
+    """Commands that cover the ranges of a task's configuration one after the other, `seconds` in total."""
+    x, y, yaw = task_ranges(commands)
+    rest = tuple(min(max(0.0, low), high) for low, high in (x, y, yaw))
+    slow = 0.5 * (rest[0] + x[1])
+    segments = [(1.0, (slow, rest[1], rest[2])), (1.5, (x[1], rest[1], rest[2]))]
+    if yaw[1] > yaw[0]:
+        segments += [(1.0, (slow, rest[1], yaw[1])), (1.0, (slow, rest[1], yaw[0]))]
+    if y[1] > y[0]:
+        segments += [(1.0, (rest[0], y[1], rest[2])), (1.0, (rest[0], y[0], rest[2]))]
+    if x[0] < rest[0] or x[0] > 0.0:
+        segments.append((1.0, (x[0], rest[1], rest[2])))
     if rest == (0.0, 0.0, 0.0):
-        scenes.append((0.5, (0.0, 0.0, 0.0)))
-    unit = seconds / sum(share for share, _ in scenes)
-    return [CommandSegment(share * unit, (float(a), float(b), float(c))) for share, (a, b, c) in scenes]
+        segments.append((0.5, (0.0, 0.0, 0.0)))
+    unit = seconds / sum(weight for weight, _ in segments)
+    return [CommandSegment(weight * unit, (float(a), float(b), float(c))) for weight, (a, b, c) in segments]
 
 
 class Recorder:
-    """Steps a task of one robot under a policy and keeps what it does."""
+    """Steps a task of one robot under a policy and records time series."""
 
-    def __init__(self, task: Any, policy: Policy, script: list[CommandSegment] | None = None):
+    def __init__(self, task: Task, policy: Policy, schedule: list[CommandSegment] | None = None):
         self.task = task
         self._policy = policy
-        self._script = script if script and is_commanded(task) else None
+        self._commanded = task if is_commanded(task) else None
+        self._schedule = schedule or []
         self._rows: list[dict[str, Tensor]] = []
         self._resets: list[float] = []
-        self._data: Any = None
-        reset = getattr(policy, "reset", None)
-        self._forget: Callable[..., Any] = reset if callable(reset) else lambda dones=None: None
+        self._data: MjData = None
 
     @torch.inference_mode()
     def run(self, seconds: float, each_step: Callable[[int], None] | None = None) -> Traces:
-        """Walk through the script, or simply for so many seconds; `each_step` is called after every step."""
+        """Run from a reset, under the schedule if there is one; `each_step` is called after every step."""
         task = self.task
-        self._forget()
+        reset_policy(self._policy)
         task.reset()
-        scene_ends, scene = self._scene_ends(), -1
+        ends = [round(end / task.step_dt) for end in accumulate(segment.seconds for segment in self._schedule)]
+        starts = dict(zip([0, *ends], self._schedule))
         for step in range(round(seconds / task.step_dt)):
-            if self._script is not None:
-                now = min(sum(step >= end for end in scene_ends), len(self._script) - 1)
-                if now != scene:
-                    scene = now
-                    task.hold_commands(torch.tensor([self._script[scene].command], device=task.device))
+            if self._commanded is not None and step in starts:
+                self._commanded.hold_commands(torch.tensor([starts[step].command], device=task.device))
             obs = split_observations(task.get_observations())[0]
             _, _, _, dones, _ = split_step(task.step(self._policy(obs)))
-            self._forget(dones)
+            reset_policy(self._policy, dones)
             if bool(dones[0]):
                 self._resets.append(round((step + 1) * task.step_dt, 4))
             self._rows.append(self._measure())
@@ -108,81 +108,73 @@ class Recorder:
                 each_step(step)
         return self._traces()
 
-    def _scene_ends(self) -> list[float]:
-        """The step at which each scene ends."""
-        ends, total = [], 0.0
-        for scene in self._script or []:
-            total += scene.seconds
-            ends.append(round(total / self.task.step_dt))
-        return ends
-
     def _measure(self) -> dict[str, Tensor]:
-        """What the robot does now."""
-        task = self.task
-        qpos, force = task.backend.qpos[0], task.backend.joint_force[0]
-        row = {"position": qpos[list(task.robot.qpos_indices)], "torque": force[list(task.robot.qvel_indices)]}
-        if is_commanded(task):
-            row["command"] = task.commands[0]
-            row["velocity"] = torch.cat([task.base_lin_vel[0, :2], task.base_ang_vel[0, 2:]])
-            row["contact"] = task.foot_contact[0].long()
+        """The quantities of the current step."""
+        backend, robot, env = self.task.backend, self.task.robot, self._commanded
+        row = {
+            "position": backend.qpos[0, list(robot.qpos_indices)],
+            "torque": backend.joint_force[0, list(robot.qvel_indices)],
+        }
+        if env is not None:
+            row["command"] = env.commands[0]
+            row["velocity"] = torch.cat([env.base_lin_vel[0, :2], env.base_ang_vel[0, 2:]])
+            row["contact"] = env.foot_contact[0].long()
         return {name: value.cpu().clone() for name, value in row.items()}
 
     def _traces(self) -> Traces:
-        """All steps so far, turned so that every quantity is a list."""
+        """All steps so far, transposed to one list per quantity."""
         robot = self.task.robot
         columns = {name: torch.stack([row[name] for row in self._rows]).T for name in self._rows[0]}
         numbers: dict[str, Any] = {
-            name: [[_short(v) for v in line] for line in values.tolist()] for name, values in columns.items()
+            name: [[_round(v) for v in line] for line in values.tolist()] for name, values in columns.items()
         }
         feet = [foot.name for foot in robot.feet] if "contact" in numbers else []
         return Traces(self.task.step_dt, list(robot.joint_names), feet=feet, resets=self._resets, **numbers)
 
     def clear(self) -> None:
-        """Forget all that was recorded."""
+        """Discard the recorded steps."""
         self._rows.clear()
         self._resets.clear()
 
-    def picture(self) -> tuple[Any, list[Arrow]]:
+    def snapshot(self) -> tuple[MjData, list[Arrow]]:
         """The robot as `mujoco.MjData`, and arrows of its command and its velocity."""
         self._data = self.task.backend.snapshot(0, self._data)
-        if not is_commanded(self.task):
+        if self._commanded is None:
             return self._data, []
-        base = self.task.robot.free_joint.body
-        place = self._data.xpos[base] + np.array([0.0, 0.0, 0.22])
+        base = self._commanded.robot.require_locomotion("a recording").body
+        start = self._data.xpos[base] + np.array([0.0, 0.0, 0.22])
         forward = self._data.xmat[base].reshape(3, 3)[:, 0]
         heading = math.atan2(forward[1], forward[0])
         row = self._rows[-1] if self._rows else self._measure()
-        command = _arrow(place, row["command"], heading, COMMAND_COLOR)
-        return self._data, [
-            command,
-            _arrow(place + np.array([0.0, 0.0, 0.05]), row["velocity"], heading, VELOCITY_COLOR),
-        ]
+        above = start + np.array([0.0, 0.0, 0.05])
+        command = _make_arrow(start, row["command"], heading, COMMAND_COLOR)
+        return self._data, [command, _make_arrow(above, row["velocity"], heading, VELOCITY_COLOR)]
 
 
-def _short(value: float) -> float | int:
+def _round(value: float) -> float | int:
     return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
-def _arrow(place: np.ndarray, velocity: Tensor, heading: float, rgba: tuple[float, float, float, float]) -> Arrow:
-    """An arrow for a velocity in the frame of the base."""
+def _make_arrow(start: np.ndarray, velocity: Tensor, heading: float, rgba: tuple[float, float, float, float]) -> Arrow:
+    """An arrow in the world for a velocity in the base frame."""
     x, y = float(velocity[0]), float(velocity[1])
     cos, sin = math.cos(heading), math.sin(heading)
-    return Arrow(place, _ARROW_SCALE * np.array([cos * x - sin * y, sin * x + cos * y, 0.0]), rgba)
+    return Arrow(start, _ARROW_SCALE * np.array([cos * x - sin * y, sin * x + cos * y, 0.0]), rgba)
 
 
 def record_video(
     recorder: Recorder, path: Path, seconds: float, width: int = 640, height: int = 360, fps: float = 25.0
 ) -> Traces:
-    """Run a recorder and write what it shows as an mp4 in real time."""
-    every = max(1, round(1.0 / (fps * recorder.task.step_dt)))
-    real_fps = 1.0 / (every * recorder.task.step_dt)
+    """Run a recorder and write an mp4 in real time."""
+    task = recorder.task
+    every = max(1, round(1.0 / (fps * task.step_dt)))
     with (
-        FrameRenderer(recorder.task.backend.model, width, height) as renderer,
-        open_video(path, width, height, real_fps) as video,
+        FrameRenderer(task.backend.model, width, height) as renderer,
+        open_video(path, width, height, 1.0 / (every * task.step_dt)) as video,
     ):
 
         def draw(step: int) -> None:
             if step % every == 0:
-                video.add(renderer.draw(*recorder.picture()))
+                video.add(renderer.draw(*recorder.snapshot()))
 
         return recorder.run(seconds, draw)

@@ -1,4 +1,4 @@
-"""Pictures of robots without a screen: finds an OpenGL library and draws frames with it."""
+"""Renders robots off-screen with the OpenGL library that the machine has."""
 
 import copy
 import ctypes.util
@@ -12,31 +12,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, require_mujoco
 from st_rl.sim.terrain.visible_ground import VisibleGround
 
-# Off-screen OpenGL on Linux: MuJoCo's name, the library, and the Debian package that brings it.
+# Off-screen OpenGL on Linux: value of MUJOCO_GL, library, Debian package.
 OFFSCREEN_LIBRARIES = (("egl", "EGL", "libegl1"), ("osmesa", "OSMesa", "libosmesa6"))
 INSTALL_COMMAND = "apt-get install -y libegl1 libosmesa6"
-# Extra shapes that a frame may hold besides the robot and its world.
-_MAX_SHAPES = 2000
-# Finer shadows cost a software renderer a third of its time and are not seen in a video.
+# Largest number of geoms in a frame.
+_MAX_GEOMS = 2000
+# A larger shadow map costs a software renderer a third of its time, without a visible difference.
 _SHADOW_SIZE = 2048
-# A shorter arrow would be all head.
-_SHORTEST_ARROW = 0.04
+# Shorter arrows, m, consist of the head only and are left out.
+_MIN_ARROW_LENGTH = 0.04
 
 
 class RenderingError(RuntimeError):
-    """Frames cannot be drawn on this machine; the message says what to install."""
+    """This machine cannot render; the message says what to install."""
 
 
 class Arrow(NamedTuple):
-    """An arrow drawn into a frame."""
+    """An arrow in a frame."""
 
     start: np.ndarray
-    """`(3,)` world position of its foot."""
+    """`(3,)` world position of its tail."""
     vector: np.ndarray
-    """`(3,)` from foot to tip."""
+    """`(3,)` from tail to tip."""
     rgba: tuple[float, float, float, float]
     """Colour."""
 
@@ -49,9 +49,9 @@ def has_display() -> bool:
 
 
 def choose_gl() -> str:
-    """The value of MUJOCO_GL to render with: the user's own, else the first library that is here.
+    """The value of MUJOCO_GL to render with: that of the environment, else the first library that is installed.
 
-    Empty where MuJoCo's default is right (a screen, or not Linux). RenderingError when no library is here.
+    Empty where MuJoCo's default works (a display, or not Linux). RenderingError without any library.
     """
     chosen = os.environ.get("MUJOCO_GL", "").strip().lower()
     if chosen or platform.system() != "Linux" or has_display():
@@ -59,19 +59,17 @@ def choose_gl() -> str:
     for name, library, _ in OFFSCREEN_LIBRARIES:
         if ctypes.util.find_library(library):
             return name
-    raise RenderingError(
-        f"no rendering library is here, neither EGL nor OSMesa: install one with: {INSTALL_COMMAND} (Debian and Ubuntu)"
-    )
+    raise RenderingError(f"neither EGL nor OSMesa is installed to render with: {INSTALL_COMMAND} (Debian and Ubuntu)")
 
 
 def prepare_rendering() -> str:
-    """Make MuJoCo use the library of `choose_gl`, even if MuJoCo was imported before; returns its name."""
+    """Make MuJoCo use the library of `choose_gl`, even if MuJoCo is already imported; return its name."""
     name = choose_gl()
     if "mujoco" not in sys.modules and name:
         os.environ["MUJOCO_GL"] = name
     mujoco = require_mujoco()
     if name in ("egl", "osmesa"):
-        # MuJoCo reads MUJOCO_GL only once, when it is first imported.
+        # MuJoCo reads MUJOCO_GL only when it is first imported.
         try:
             context = importlib.import_module(f"mujoco.{name}").GLContext
         except (ImportError, AttributeError, RuntimeError) as error:
@@ -86,23 +84,23 @@ def _cannot_render(name: str, error: BaseException) -> str:
     other = "osmesa" if name == "egl" else "egl"
     reason = " ".join(str(error).split()) or type(error).__name__
     return (
-        f"cannot render with {name or 'the screen'} ({reason}): install its library with: {remedy} (Debian and "
+        f"cannot render with {name or 'the display'} ({reason}): install its library with: {remedy} (Debian and "
         f"Ubuntu), or set MUJOCO_GL={other}"
     )
 
 
 class FrameRenderer:
-    """Draws `mujoco.MjData` as images; use it in a `with` block."""
+    """Renders `mujoco.MjData` as images; use it in a `with` block."""
 
-    def __init__(self, model: Any, width: int = 640, height: int = 360, camera: str | None = None):
-        """Open an OpenGL context for pictures of a model, seen by one of its cameras."""
+    def __init__(self, model: MjModel, width: int = 640, height: int = 360, camera: str | None = None):
+        """Open an OpenGL context for a model, seen by one of its cameras."""
         self.library = prepare_rendering()
         mujoco = require_mujoco()
         self._mujoco = mujoco
         self._camera = self._find_camera(model, camera)
         model = copy.copy(model)
         visual, quality = model.vis.global_, model.vis.quality
-        # The buffer is as large as the model says; a robot of the user's may say less than the picture asked for.
+        # The model sets the size of the off-screen buffer, which may be smaller than the frame.
         visual.offwidth, visual.offheight = max(visual.offwidth, width), max(visual.offheight, height)
         quality.shadowsize = min(quality.shadowsize, _SHADOW_SIZE)
         self._size = (height, width)
@@ -111,21 +109,21 @@ class FrameRenderer:
         self._renderer = self._open()
 
     def _open(self) -> Any:
-        """A renderer of what is to be seen."""
+        """A `mujoco.Renderer` of the visible ground and the robot."""
         try:
-            renderer = self._mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_SHAPES)
-        except Exception as error:  # each OpenGL library has error classes of its own
+            renderer = self._mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_GEOMS)
+        except Exception as error:  # each OpenGL library has its own error classes
             raise RenderingError(_cannot_render(self.library, error)) from error
-        # Reflections draw the world a second time; software rendering is slow enough without.
+        # Reflections render the scene twice, which is slow in software.
         renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         return renderer
 
-    def _find_camera(self, model: Any, camera: str | None) -> Any:
-        """The named camera, else the file's first one, else one that follows the first body."""
+    def _find_camera(self, model: MjModel, camera: str | None) -> Any:
+        """The named camera, else the first one of the model, else one that tracks the first body."""
         if camera is not None:
             names = [model.camera(i).name for i in range(model.ncam)]
             if camera not in names:
-                raise ValueError(f"no camera '{camera}' in the robot's file; its cameras: {', '.join(names) or 'none'}")
+                raise ValueError(f"the robot has no camera '{camera}'; its cameras: {', '.join(names) or 'none'}")
             return camera
         if model.ncam:
             return 0
@@ -136,8 +134,8 @@ class FrameRenderer:
         follow.azimuth, follow.elevation = 130.0, -18.0
         return follow
 
-    def draw(self, data: Any, arrows: Iterable[Arrow] = ()) -> np.ndarray:
-        """One frame, `(height, width, 3)` uint8."""
+    def draw(self, data: MjData, arrows: Iterable[Arrow] = ()) -> np.ndarray:
+        """Render one frame, `(height, width, 3)` uint8."""
         if self._ground.follow(data.xpos[min(1, len(data.xpos) - 1), :2]):
             self._renderer.close()
             self._renderer = self._open()
@@ -149,14 +147,14 @@ class FrameRenderer:
 
     def _add_arrow(self, arrow: Arrow) -> None:
         scene, mujoco = self._renderer.scene, self._mujoco
-        if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < _SHORTEST_ARROW:
+        if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < _MIN_ARROW_LENGTH:
             return
         shape = scene.geoms[scene.ngeom]
         kind = mujoco.mjtGeom.mjGEOM_ARROW
         rgba = np.asarray(arrow.rgba, dtype=np.float32)
         mujoco.mjv_initGeom(shape, kind, np.zeros(3), np.zeros(3), np.eye(3).reshape(-1), rgba)
         start = np.asarray(arrow.start, dtype=np.float64)
-        # MuJoCo draws an arrow half as long as it is told.
+        # MuJoCo draws arrows at half their length.
         mujoco.mjv_connector(shape, kind, 0.012, start, start + 2.0 * np.asarray(arrow.vector, dtype=np.float64))
         scene.ngeom += 1
 

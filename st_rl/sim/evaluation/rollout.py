@@ -1,182 +1,181 @@
-"""Lets the robots of a task walk under a policy without exploration noise, and measures what they do.
+"""Runs a policy without exploration noise on all robots of a task and records what they do.
 
 `T` steps, `N` robots, `F` feet.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from st_rl.env.protocols import CommandedEnv
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.command_grid import Range
+
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.terrain.uneven_ground import Course
 
 Policy = Callable[[Tensor], Tensor]
 """Actions `(N, A)` for raw observations `(N, O)`."""
 StepWrapper = Callable[[Callable[[], None]], Callable[[], Any]]
-"""Makes a function that will be called often fast, such as a captured graph of it."""
+"""Turns a step into a faster one, such as a captured CUDA graph of it."""
+
+
+@runtime_checkable
+class _RecurrentPolicy(Protocol):
+    """A policy with hidden states."""
+
+    def reset(self, dones: Tensor | None = None) -> Any: ...
+
+
+@runtime_checkable
+class CourseTask(Protocol):
+    """A task with obstacle courses, on which success means more than staying upright."""
+
+    level: Tensor
+    """`(N,)` difficulty level of each robot's course."""
+
+    def course(self) -> "Course":
+        """Progress of all robots."""
+        ...
 
 
 class RolloutRecord(NamedTuple):
-    """What was measured of `N` robots over `T` steps; nothing of a robot counts from its first fall, or its end, on."""
+    """Measurements of `N` robots over `T` steps; those after a robot's first fall, or its course's end, are invalid."""
 
     commands: Tensor
-    """`(N, 3)` what was asked for."""
-    told: Tensor
-    """`(T, N, 3)` what the robots were told: zero for small commands, turns of the task's own where it leads them."""
+    """`(N, 3)` requested commands."""
+    effective_commands: Tensor
+    """`(T, N, 3)` commands in effect: zero for small requests, and the task's own where it steers the robots."""
     velocity: Tensor
-    """`(T, N, 3)` forward, sideways, turning, in the frame of the base."""
+    """`(T, N, 3)` lin_vel_x, lin_vel_y, ang_vel_yaw in the base frame."""
     contact: Tensor
     """`(T, N, F)` bool"""
     foot_height: Tensor
     """`(T, N, F)` height of the soles."""
     power: Tensor
     """`(T, N)` sum of |torque| |joint velocity|."""
-    standing: Tensor
-    """`(T, N)` bool, True before the first fall and before the end of the ground."""
+    is_valid: Tensor
+    """`(T, N)` bool, True before the first fall and before the end of the course."""
     success: Tensor
-    """`(N,)` 1 for robots that got past everything in their way while they stood, 0 for others, NaN on a free way."""
-    arrived: Tensor
-    """`(N,)` bool, who came to the end of its ground."""
-    period: float
-    """Seconds of a step."""
+    """`(N,)` 1 for robots that passed all obstacles before a fall, 0 for others, NaN without obstacles."""
+    reached_end: Tensor
+    """`(N,)` bool, robots that reached the end of their course."""
+    step_dt: float
+    """Seconds per step."""
     diverged: int
-    """Simulations that became unstable."""
+    """Number of simulations that diverged."""
 
     @property
     def fell(self) -> Tensor:
-        """Whether each robot has fallen, `(N,)` bool."""
-        return ~self.standing[-1] & ~self.arrived
+        """Robots that fell, `(N,)` bool."""
+        return ~self.is_valid[-1] & ~self.reached_end
 
 
-def has_course(env: Any) -> bool:
-    """Whether a task tells, by a `Course`, how far its robots have come; there is more to a success than to stand."""
-    return callable(getattr(env, "course", None))
+def is_commanded(env: object) -> TypeGuard["LeggedWalk"]:
+    """Whether an environment follows velocity commands, so that a rollout can measure it."""
+    return isinstance(env, CommandedEnv)
 
 
-def identity(step: Callable[[], None]) -> Callable[[], Any]:
-    """A step that nothing is made of."""
-    return step
+def reset_policy(policy: Policy, dones: Tensor | None = None) -> None:
+    """Reset the hidden states of finished environments `(N,)`, or of all, if the policy has any."""
+    if isinstance(policy, _RecurrentPolicy):
+        policy.reset(dones)
 
 
 class EvaluationRollout:
-    """Lets the robots of a task walk under a policy, again and again for the same time.
+    """Rollouts of fixed length of one policy on one task.
 
-    `repeatable` turns one step, which works on tensors in fixed places, into something that may be called often.
+    All tensors of a step stay at fixed addresses, so that `wrap_step` can capture the step as a graph.
     """
 
-    def __init__(self, task: Any, policy: Policy, seconds: float, repeatable: StepWrapper = identity):
+    def __init__(self, task: "LeggedWalk", policy: Policy, seconds: float, wrap_step: StepWrapper | None = None):
         self._task = task
         self._policy = policy
         self._num_steps = round(seconds / task.step_dt)
         with torch.inference_mode():
-            self._recorded = _empty_records(task, self._num_steps)
-            self._upright = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
-            self._arrived = torch.zeros_like(self._upright)
+            self._records = _allocate_records(task, self._num_steps)
+            self._is_valid = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
+            self._reached_end = torch.zeros_like(self._is_valid)
             self._success = torch.full((task.num_envs,), torch.nan, device=task.device)
-            self._place = torch.zeros(1, dtype=torch.long, device=task.device)
+            self._row = torch.zeros(1, dtype=torch.long, device=task.device)
             self._obs = self._observe().clone()
-        self._go_on = repeatable(self._step)
+        self._run_step = self._step if wrap_step is None else wrap_step(self._step)
 
     @torch.inference_mode()
-    def walk(self, commands: Tensor, pushes: Range | None = None) -> RolloutRecord:
-        """Walk under commands `(N, 3)` from new starts, optionally with pushes of so many m/s every so many seconds."""
+    def run(self, commands: Tensor, pushes: Range | None = None) -> RolloutRecord:
+        """Reset the task and run it under commands `(N, 3)`; `pushes` is the speed in m/s and the interval in s."""
         task = self._task
-        memory_of(self._policy)(None)
+        reset_policy(self._policy)
         task.reset()
         task.hold_commands(commands.to(task.device))
-        self._upright.fill_(True)
-        self._arrived.fill_(False)
-        self._success.fill_(0.0 if has_course(task) else torch.nan)
-        self._place.zero_()
+        self._is_valid.fill_(True)
+        self._reached_end.fill_(False)
+        self._success.fill_(0.0 if isinstance(task, CourseTask) else torch.nan)
+        self._row.zero_()
         self._obs.copy_(self._observe())
-        push = _Pushes(task, *pushes) if pushes is not None else None
+        push_steps = 0 if pushes is None else max(1, round(pushes[1] / task.step_dt))
+        generator = torch.Generator().manual_seed(7)
         diverged_before = int(task.diverged_count)
         for step in range(self._num_steps):
-            if push is not None and push.is_due(step):
-                push.apply()
+            if pushes is not None and step > 0 and step % push_steps == 0:
+                _push_all(task, pushes[0], generator)
                 self._obs.copy_(self._observe())
-            self._go_on()
+            self._run_step()
+        ends = {"success": self._success, "reached_end": self._reached_end}
+        on_host = {name: tensor.to("cpu", copy=True) for name, tensor in (self._records | ends).items()}
         diverged = int(task.diverged_count) - diverged_before
-        on_host = {name: tensor.to("cpu", copy=True) for name, tensor in self._recorded.items()}
-        ends = {"success": self._success.to("cpu", copy=True), "arrived": self._arrived.to("cpu", copy=True)}
-        return RolloutRecord(commands.cpu(), **on_host, **ends, period=task.step_dt, diverged=diverged)
+        return RolloutRecord(commands.cpu(), **on_host, step_dt=task.step_dt, diverged=diverged)
 
     def _observe(self) -> Tensor:
         return split_observations(self._task.get_observations())[0]
 
     def _step(self) -> None:
-        """One step of all robots, recorded in the next row."""
+        """Step all robots once and write the next row of the records."""
         task = self._task
-        if has_course(task):
-            # Before the step: after it, a robot whose episode has ended is at the start of its next one.
+        if isinstance(task, CourseTask):
+            # Before the step, which resets robots at the end of their episode.
             course = task.course()
             best = torch.maximum(self._success, course.success)
-            self._success.copy_(torch.where(self._upright, best, self._success))
-            self._arrived.logical_or_(self._upright & course.is_at_end)
-            self._upright.logical_and_(~self._arrived)
+            self._success.copy_(torch.where(self._is_valid, best, self._success))
+            self._reached_end.logical_or_(self._is_valid & course.is_at_end)
+            self._is_valid.logical_and_(~self._reached_end)
         new_obs, _, _, dones, _ = split_step(task.step(self._policy(self._obs)))
-        memory_of(self._policy)(dones)
-        self._upright.logical_and_(~dones)
+        reset_policy(self._policy, dones)
+        self._is_valid.logical_and_(~dones)
         rows = {
-            "standing": self._upright,
-            "told": task.commands,
+            "is_valid": self._is_valid,
+            "effective_commands": task.commands,
             "velocity": torch.cat([task.base_lin_vel[:, :2], task.base_ang_vel[:, 2:]], dim=1),
             "contact": task.foot_contact,
             "foot_height": task.foot_height,
             "power": (task.torques.abs() * task.joint_vel.abs()).sum(dim=1),
         }
         for name, row in rows.items():
-            self._recorded[name].index_copy_(0, self._place, row[None])
+            self._records[name].index_copy_(0, self._row, row[None])
         self._obs.copy_(new_obs)
-        self._place.add_(1)
+        self._row.add_(1)
 
 
-def run_rollout(
-    task: Any, policy: Policy, commands: Tensor, seconds: float, pushes: Range | None = None
-) -> RolloutRecord:
-    """Let every robot walk once under its command `(N, 3)`."""
-    return EvaluationRollout(task, policy, seconds).walk(commands, pushes)
-
-
-def _empty_records(task: Any, steps: int) -> dict[str, Tensor]:
-    """Room for what a walk of so many steps measures, on the device: a step that reads nothing does not wait for it."""
-    shape, feet = (steps, task.num_envs), len(task.robot.feet)
-
-    def zeros(*width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(*shape, *width, dtype=dtype, device=task.device)
-
+def _allocate_records(task: "LeggedWalk", steps: int) -> dict[str, Tensor]:
+    """Zero tensors `(T, N, ...)` on the device, so that recording a step needs no host sync."""
+    feet = len(task.robot.feet)
+    widths = {"effective_commands": (3,), "velocity": (3,), "contact": (feet,), "foot_height": (feet,)}
+    widths |= {"power": (), "is_valid": ()}
     return {
-        "told": zeros(3),
-        "velocity": zeros(3),
-        "contact": zeros(feet, dtype=torch.bool),
-        "foot_height": zeros(feet),
-        "power": zeros(),
-        "standing": zeros(dtype=torch.bool),
+        name: torch.zeros(
+            (steps, task.num_envs, *width),
+            dtype=torch.bool if name in ("contact", "is_valid") else torch.float32,
+            device=task.device,
+        )
+        for name, width in widths.items()
     }
 
 
-def memory_of(policy: Policy) -> Callable[[Tensor | None], Any]:
-    """What makes a policy forget finished robots, or all; a plain function has nothing to forget."""
-    reset = getattr(policy, "reset", None)
-    return reset if callable(reset) else lambda dones: None
-
-
-class _Pushes:
-    """Pushes every robot at regular times in a direction of its own."""
-
-    def __init__(self, task: Any, speed: float, interval_s: float):
-        self._task = task
-        self._speed = speed
-        self._steps = max(1, round(interval_s / task.step_dt))
-        self._generator = torch.Generator().manual_seed(7)
-
-    def is_due(self, step: int) -> bool:
-        return step > 0 and step % self._steps == 0
-
-    def apply(self) -> None:
-        angle = torch.rand(self._task.num_envs, generator=self._generator) * (2 * torch.pi)
-        velocity = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1) * self._speed
-        everyone = torch.ones(self._task.num_envs, dtype=torch.bool, device=self._task.device)
-        self._task.push(velocity.to(self._task.device), everyone)
+def _push_all(task: "LeggedWalk", speed: float, generator: torch.Generator) -> None:
+    """Push every robot in a random horizontal direction."""
+    angle = torch.rand(task.num_envs, generator=generator) * (2 * torch.pi)
+    velocity = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1) * speed
+    task.push(velocity.to(task.device), torch.ones(task.num_envs, dtype=torch.bool, device=task.device))

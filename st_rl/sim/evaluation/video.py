@@ -1,17 +1,17 @@
-"""Writes frames as mp4 (H.264, plays in every browser) and turns it into a gif."""
+"""Writes frames as mp4 (H.264, plays in every browser) and converts mp4 to gif."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from st_rl.utils.files import atomic_write
 
 
-def require_ffmpeg() -> Any:
+def require_ffmpeg() -> ModuleType:
     """The module `imageio_ffmpeg`, or an ImportError that names the extra to install."""
     try:
         import imageio_ffmpeg
@@ -21,21 +21,19 @@ def require_ffmpeg() -> Any:
 
 
 class VideoWriter:
-    """Takes frames `(height, width, 3)` uint8, one after the other."""
+    """Appends frames `(height, width, 3)` uint8 to a video."""
 
-    def __init__(self, stream: Any):
+    def __init__(self, stream: Generator[None, np.ndarray | None, None]):
         self._stream = stream
-        self.num_frames = 0
 
     def add(self, frame: np.ndarray) -> None:
         """Append one frame."""
         self._stream.send(np.ascontiguousarray(frame))
-        self.num_frames += 1
 
 
 @contextmanager
 def open_video(path: Path, width: int, height: int, fps: float) -> Iterator[VideoWriter]:
-    """Write an mp4 that appears under its name when it is complete."""
+    """Write an mp4; the file appears when it is complete."""
     ffmpeg = require_ffmpeg()
     with atomic_write(path) as temporary:
         stream = ffmpeg.write_frames(
@@ -55,7 +53,7 @@ def open_video(path: Path, width: int, height: int, fps: float) -> Iterator[Vide
 
 
 def mp4_to_gif(source: Path, target: Path, width: int = 400, fps: int = 12) -> None:
-    """A gif of an mp4, with a palette made for it."""
+    """Convert an mp4 to a gif with its own palette."""
     filters = (
         f"fps={fps},scale={width}:-1:flags=lanczos,split[a][b];"
         "[a]palettegen=max_colors=64:stats_mode=diff[p];[b][p]paletteuse=dither=bayer:bayer_scale=4"
@@ -64,4 +62,4 @@ def mp4_to_gif(source: Path, target: Path, width: int = 400, fps: int = 12) -> N
         command = [require_ffmpeg().get_ffmpeg_exe(), "-v", "error", "-y", "-i", str(source), "-vf", filters]
         result = subprocess.run([*command, str(temporary)], capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            raise RuntimeError(f"ffmpeg could not turn {source.name} into a gif: {result.stderr.strip()}")
+            raise RuntimeError(f"ffmpeg could not convert {source.name} to a gif: {result.stderr.strip()}")

@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.evaluation.command_grid import EvaluationCfg, command_grid, command_ranges, evaluation_commands
+from st_rl.env.protocols import CommandedEnv
+from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, command_grid, command_ranges, evaluation_commands
 from st_rl.sim.evaluation.evaluator import (
     CheckpointEvaluator,
     compute_walk_metrics,
-    diagonal_foot_pairs,
     evaluate_episodes,
     evaluate_walk,
-    is_commanded,
     make_eval_task,
     walk_score,
 )
-from st_rl.sim.evaluation.rollout import run_rollout
+from st_rl.sim.evaluation.gait_metrics import diagonal_pairs
+from st_rl.sim.evaluation.rollout import EvaluationRollout
 from st_rl.sim.terrain.uneven_ground import Course
 from tests.fakes import EchoEnv
 
-PAIRS = ((0, 3), (1, 2))
+FEET = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
 PERIOD = 0.02
 
 
@@ -34,7 +34,7 @@ class KnownWalk:
         self.cfg = SimpleNamespace(
             commands=SimpleNamespace(forward=(0.0, 1.0), sideways=(0.0, 0.0), turning=(0.0, 0.0), moving_threshold=0.1)
         )
-        self.robot = SimpleNamespace(feet=[None] * 4, mass=10.0)
+        self.robot = SimpleNamespace(feet=[None] * 4, mass=10.0, foot_positions=FEET)
         self.bias, self.wave, self.falls, self.fall_speed = bias, wave, falls or {}, fall_speed
         self.diverged_count = torch.tensor(0)
         self.pushes = []
@@ -72,6 +72,10 @@ class KnownWalk:
         return torch.zeros(self.num_envs, 2), torch.zeros(self.num_envs), dones, {}
 
 
+def walk_metrics(record, task):
+    return compute_walk_metrics(record, task.robot, warmup_s=1.0, moving_threshold=0.1)
+
+
 def still(obs):
     return torch.zeros(obs.shape[0], 12)
 
@@ -105,7 +109,7 @@ def test_robots_too_few_for_a_grid_walk_in_the_middle_of_the_ranges(count):
 
 def test_a_range_may_be_given_from_high_to_low():
     commands = SimpleNamespace(forward=(1.0, -0.5), sideways=(-0.4, 0.4), turning=(0.0, 0.0))
-    assert command_ranges(EvaluationCfg(turning=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
+    assert command_ranges(EvaluationCfg(ang_vel_yaw=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
 
 
 def test_every_level_of_the_ground_is_walked_slowly_and_fast():
@@ -118,40 +122,40 @@ def test_every_level_of_the_ground_is_walked_slowly_and_fast():
         assert shuffled[rough.level == level].mean() == pytest.approx(0.5, abs=0.15)
 
 
-def test_a_walk_that_is_over_before_it_counts_is_refused():
-    with pytest.raises(ValueError, match=r"of 1 s is over .* first 1 s.* give more seconds"):
+def test_rejects_a_rollout_shorter_than_the_warmup():
+    with pytest.raises(ValueError, match=r"of 1 s ends within the warm-up of 1 s: give more seconds"):
         evaluate_walk(KnownWalk(), still, EvaluationCfg(robots=4, seconds=1.0))
 
 
-def test_the_plan_may_narrow_the_commands_of_the_task():
+def test_configuration_overrides_command_ranges_of_the_task():
     commands = SimpleNamespace(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8))
-    plan = EvaluationCfg(forward=(0.3, 1.0), turning=(0.0, 0.0))
+    plan = EvaluationCfg(lin_vel_x=(0.3, 1.0), ang_vel_yaw=(0.0, 0.0))
     assert command_ranges(plan, commands) == [(0.3, 1.0), (-0.4, 0.4), (0.0, 0.0)]
 
 
-def test_error_of_the_mean_forgives_a_wave_that_the_instant_does_not():
+def test_error_of_the_mean_ignores_an_oscillation_that_the_mae_includes():
     task = KnownWalk(bias=0.1, wave=0.3)
     commands = command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4)
-    figures = compute_walk_metrics(run_rollout(task, still, commands, 6.0), 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    figures = walk_metrics(EvaluationRollout(task, still, 6.0).run(commands), task)
     # Whole periods after the settling second: the wave cancels in the mean.
     steps = range(51, 301)
     instant = [abs(0.1 + 0.3 * math.sin(2 * math.pi * s * PERIOD / 0.5)) for s in steps]
-    for axis in ("forward", "sideways", "turning"):
+    for axis in AXES:
         assert figures[f"{axis}_error"] == pytest.approx(0.1, abs=1e-3)
-        assert figures[f"{axis}_error_now"] == pytest.approx(sum(instant) / len(instant), abs=1e-3)
+        assert figures[f"{axis}_mae"] == pytest.approx(sum(instant) / len(instant), abs=1e-3)
 
 
 def test_a_fallen_robot_counts_as_fallen_and_no_longer_in_the_errors():
     task = KnownWalk(bias=0.1, falls={1: 100, 3: 20}, fall_speed=50.0)
-    result = run_rollout(task, still, command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4), 4.0)
-    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = EvaluationRollout(task, still, 4.0).run(command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4))
+    figures = walk_metrics(result, task)
     assert figures["falls"] == 2
     assert result.fell.tolist() == [False, True, False, True]
-    assert figures["forward_error"] == pytest.approx(0.1, abs=1e-5)
+    assert figures["lin_vel_x_error"] == pytest.approx(0.1, abs=1e-5)
 
 
 class LedWalk(KnownWalk):
-    """Robots that the task itself leads: they are told, and do, other turns than the plan asks for."""
+    """Robots that the task itself leads: it sets, and they follow, another yaw rate than requested."""
 
     def step(self, actions):
         outcome = super().step(actions)
@@ -159,13 +163,12 @@ class LedWalk(KnownWalk):
         return outcome
 
 
-def test_robots_are_judged_by_what_they_were_told():
+def test_errors_are_relative_to_the_effective_command():
     led = LedWalk(bias=0.0)
-    figures = compute_walk_metrics(
-        run_rollout(led, still, torch.full((4, 3), 0.5), 4.0), 10.0, PAIRS, settle_s=1.0, moving=0.1
-    )
-    assert figures["turning_error"] == pytest.approx(0.0, abs=1e-6)
-    assert figures["turning_error_now"] == pytest.approx(0.0, abs=1e-6)
+    record = EvaluationRollout(led, still, 4.0).run(torch.full((4, 3), 0.5))
+    figures = walk_metrics(record, led)
+    assert figures["ang_vel_yaw_error"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["ang_vel_yaw_mae"] == pytest.approx(0.0, abs=1e-6)
 
 
 class CourseWalk(KnownWalk):
@@ -176,7 +179,6 @@ class CourseWalk(KnownWalk):
 
     def __init__(self, cleared, **settings):
         super().__init__(num_envs=len(cleared), bias=0.0, **settings)
-        self.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
         self.cleared, self.level = torch.tensor(cleared), torch.tensor([0, 0, 0, 2, 2, 2])
         self.place = torch.zeros(len(cleared))
 
@@ -217,39 +219,34 @@ def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_gro
 
 def test_nothing_counts_from_the_end_of_the_ground_on():
     task = CourseWalk([math.nan] * 6, falls=dict.fromkeys(range(6), 201), fall_speed=50.0)
-    result = run_rollout(task, still, torch.full((6, 3), 0.5), 8.0)
-    assert result.standing[:200].all()
-    assert not result.standing[200:].any()
-    assert compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)["forward_error"] == pytest.approx(
-        0.0, abs=1e-6
-    )
+    result = EvaluationRollout(task, still, 8.0).run(torch.full((6, 3), 0.5))
+    assert result.is_valid[:200].all()
+    assert not result.is_valid[200:].any()
+    assert walk_metrics(result, task)["lin_vel_x_error"] == pytest.approx(0.0, abs=1e-6)
     assert result.success.isnan().all()
 
 
-def test_on_open_ground_there_is_nothing_to_succeed_in():
+def test_no_success_metrics_without_a_course():
     task = KnownWalk()
-    task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
     figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=2.0))
     assert not {"success", "success_by_level"} & set(figures)
 
 
 @pytest.mark.parametrize(("seconds", "pushes"), [(3.0, []), (5.0, [200])])
-def test_nobody_survives_pushes_that_never_came(seconds, pushes):
+def test_push_survival_needs_a_push(seconds, pushes):
     task = KnownWalk()
-    task.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
     figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=seconds))
     assert [step for step, _, _ in task.pushes] == pushes
     assert ("push_survival" in figures) == bool(pushes)
 
 
-def test_a_command_that_the_task_overrules_is_said(caplog):
+def test_warns_of_commands_that_the_task_overrides(caplog):
     led = LedWalk(bias=0.0)
-    led.robot.foot_positions = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
-    plan = EvaluationCfg(robots=4, seconds=2.0, turning=(-0.5, 0.5), push_speed=0.0)
+    plan = EvaluationCfg(robots=4, seconds=2.0, ang_vel_yaw=(-0.5, 0.5), push_speed=0.0)
     with caplog.at_level("WARNING", logger="st_rl"):
         _, robots = evaluate_walk(led, still, plan)
-    assert "turning" in caplog.text
-    assert "forward" not in caplog.text
+    assert "ang_vel_yaw" in caplog.text
+    assert "lin_vel_x" not in caplog.text
     assert [command[2] for command in robots["command"]] == pytest.approx([0.4] * 4)
     caplog.clear()
     evaluate_walk(led, still, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0))
@@ -258,27 +255,27 @@ def test_a_command_that_the_task_overrules_is_said(caplog):
 
 def test_gait_figures_of_a_known_trot():
     task = KnownWalk(bias=0.0)
-    result = run_rollout(task, still, torch.full((4, 3), 0.5), 5.0)
-    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = EvaluationRollout(task, still, 5.0).run(torch.full((4, 3), 0.5))
+    figures = walk_metrics(result, task)
     assert figures["foot_clearance"] == pytest.approx(0.05)
     assert figures["swing_rate"] == pytest.approx(2.0, abs=0.15)  # a swing cut off by either end does not count
-    assert figures["stance_share"] == pytest.approx([0.5] * 4, abs=0.03)
+    assert figures["stance_fraction"] == pytest.approx([0.5] * 4, abs=0.03)
     assert figures["alternation"] == pytest.approx(1.0)
     speed = math.hypot(0.5, 0.5)
     assert figures["cost_of_transport"] == pytest.approx(24.0 / (10.0 * 9.81 * speed), rel=1e-4)
 
 
-def test_robots_told_to_stand_have_no_gait_to_judge():
+def test_standing_robots_have_no_gait_metrics():
     task = KnownWalk(bias=0.0)
-    result = run_rollout(task, still, torch.zeros(4, 3), 3.0)
-    figures = compute_walk_metrics(result, 10.0, PAIRS, settle_s=1.0, moving=0.1)
+    result = EvaluationRollout(task, still, 3.0).run(torch.zeros(4, 3))
+    figures = walk_metrics(result, task)
     assert math.isnan(figures["foot_clearance"])
-    assert figures["forward_error"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["lin_vel_x_error"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
     task = KnownWalk(num_envs=8)
-    run_rollout(task, still, torch.zeros(8, 3), 10.0, pushes=(0.5, 3.0))
+    EvaluationRollout(task, still, 10.0).run(torch.zeros(8, 3), pushes=(0.5, 3.0))
     assert [step for step, _, _ in task.pushes] == [150, 300, 450]
     for _, velocity, mask in task.pushes:
         assert velocity[:, :2].norm(dim=1).tolist() == pytest.approx([0.5] * 8, abs=1e-5)
@@ -288,12 +285,12 @@ def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
 
 
 def test_score_prefers_standing_to_small_errors():
-    upright = {"robots": 64, "falls": 0, "forward_error_now": 0.3, "sideways_error_now": 0.2, "turning_error_now": 0.2}
-    precise = {"robots": 64, "falls": 32, "forward_error_now": 0.1, "sideways_error_now": 0.1, "turning_error_now": 0.1}
-    better = {**upright, "forward_error_now": 0.2}
+    upright = {"robots": 64, "falls": 0, "lin_vel_x_mae": 0.3, "lin_vel_y_mae": 0.2, "ang_vel_yaw_mae": 0.2}
+    precise = {"robots": 64, "falls": 32, "lin_vel_x_mae": 0.1, "lin_vel_y_mae": 0.1, "ang_vel_yaw_mae": 0.1}
+    better = {**upright, "lin_vel_x_mae": 0.2}
     assert walk_score(better) > walk_score(upright) > walk_score(precise)
     nan = float("nan")
-    fallen = {"robots": 64, "falls": 64, **{f"{axis}_error_now": nan for axis in ("forward", "sideways", "turning")}}
+    fallen = {"robots": 64, "falls": 64, **{f"{axis}_mae": nan for axis in AXES}}
     assert walk_score(fallen) < walk_score(precise)
 
 
@@ -308,7 +305,7 @@ def test_episodes_are_summed_until_each_first_ends():
 
 
 class NetworkPolicy:
-    """A policy in the form in which a runner hands it to a judge."""
+    """A policy as a runner passes it to the evaluator."""
 
     def __init__(self, network):
         self.actor_critic = network
@@ -317,14 +314,14 @@ class NetworkPolicy:
         return self.actor_critic(obs)
 
 
-def test_what_was_made_of_a_step_serves_until_the_policy_is_another_one():
+def test_wrapped_step_is_reused_until_the_tensors_of_the_policy_move():
     made, task = [], KnownWalk(bias=0.1)
 
-    def repeatable(step):
+    def wrap_step(step):
         made.append(step)
         return step
 
-    scorer = CheckpointEvaluator(task, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0), repeatable)
+    scorer = CheckpointEvaluator(task, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0), wrap_step)
     network, other = torch.nn.Linear(2, 12), torch.nn.Linear(2, 12)
     network.is_recurrent = other.is_recurrent = False
     # All three axes are 0.1 off; the last one counts half.
@@ -345,7 +342,7 @@ def test_what_was_made_of_a_step_serves_until_the_policy_is_another_one():
     assert len(made) == 3, "a memory moves with every step"
 
 
-def test_judge_takes_no_random_numbers_from_the_training():
+def test_evaluation_preserves_the_random_state():
     class Noisy:
         def __call__(self, obs):
             return torch.randn(obs.shape[0], 2)
@@ -356,7 +353,7 @@ def test_judge_takes_no_random_numbers_from_the_training():
     score = scorer(Noisy())
     assert math.isfinite(score)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not is_commanded(EchoEnv(num_envs=3))
+    assert not isinstance(EchoEnv(num_envs=3), CommandedEnv)
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +368,7 @@ def task():
 class TestBuiltInTask:
     """The real quadruped, briefly."""
 
-    def test_judged_task_is_undisturbed_fine_and_long_enough(self, task):
+    def test_eval_task_is_undisturbed_fine_and_long_enough(self, task):
         assert task.cfg.physics.timestep == pytest.approx(0.005)
         assert task.cfg.physics.iterations == 50
         assert task.cfg.push.max_speed == 0
@@ -380,24 +377,27 @@ class TestBuiltInTask:
 
     def test_pairs_are_the_feet_across_the_body(self, task):
         names = [foot.name for foot in task.robot.feet]
-        pairs = {frozenset((names[a], names[b])) for a, b in diagonal_foot_pairs(task)}
+        pairs = {
+            frozenset((names[a], names[b]))
+            for a, b in diagonal_pairs(torch.from_numpy(task.robot.foot_positions[:, :2]))
+        }
         assert pairs == {frozenset(("FR_foot", "RL_foot")), frozenset(("FL_foot", "RR_foot"))}
 
     def test_robots_told_to_go_that_stand_still_err_by_their_command(self, task):
         commands = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.6], [0.0, 0.0, 0.0]])
-        first = run_rollout(task, lambda obs: torch.zeros(4, 12), commands, 1.6)
-        figures = compute_walk_metrics(first, task.robot.mass, diagonal_foot_pairs(task), settle_s=1.0, moving=0.1)
+        first = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 1.6).run(commands)
+        figures = walk_metrics(first, task)
         assert figures["falls"] == 0
-        assert figures["forward_error"] == pytest.approx(0.5 / 4, abs=0.05)
-        assert figures["sideways_error"] == pytest.approx(0.3 / 4, abs=0.05)
-        assert figures["turning_error"] == pytest.approx(0.6 / 4, abs=0.05)
+        assert figures["lin_vel_x_error"] == pytest.approx(0.5 / 4, abs=0.05)
+        assert figures["lin_vel_y_error"] == pytest.approx(0.3 / 4, abs=0.05)
+        assert figures["ang_vel_yaw_error"] == pytest.approx(0.6 / 4, abs=0.05)
         assert torch.equal(task.commands, commands)
 
     def test_small_commands_are_those_of_standing_robots(self, task):
-        result = run_rollout(task, lambda obs: torch.zeros(4, 12), torch.full((4, 3), 0.05), 0.2)
+        result = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 0.2).run(torch.full((4, 3), 0.05))
         assert (result.commands > 0).all()
-        assert (result.told == 0).all()
+        assert (result.effective_commands == 0).all()
 
     def test_a_hard_push_throws_a_standing_robot(self, task):
-        thrown = run_rollout(task, lambda obs: torch.zeros(4, 12), torch.zeros(4, 3), 1.6, pushes=(6.0, 0.4))
+        thrown = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 1.6).run(torch.zeros(4, 3), pushes=(6.0, 0.4))
         assert thrown.fell.any()

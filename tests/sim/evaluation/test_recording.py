@@ -20,16 +20,16 @@ def commands(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8)):
     ids=["all directions", "forward only", "backward only"],
 )
 def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
-    script = make_command_schedule(given, 12.0)
-    assert sum(scene.seconds for scene in script) == pytest.approx(12.0)
-    for scene in script:
-        for value, (low, high) in zip(scene.command, (given.forward, given.sideways, given.turning)):
+    schedule = make_command_schedule(given, 12.0)
+    assert sum(segment.seconds for segment in schedule) == pytest.approx(12.0)
+    for segment in schedule:
+        for value, (low, high) in zip(segment.command, (given.forward, given.sideways, given.turning)):
             assert low <= value <= high
-    assert max(scene.command[0] for scene in script) == given.forward[1]
+    assert max(segment.command[0] for segment in schedule) == given.forward[1]
 
 
 def test_the_tour_shows_every_direction():
-    seen = [scene.command for scene in make_command_schedule(commands(), 12.0)]
+    seen = [segment.command for segment in make_command_schedule(commands(), 12.0)]
     for axis, extremes in enumerate([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]):
         assert set(extremes) <= {command[axis] for command in seen}
 
@@ -70,7 +70,7 @@ def test_traces_are_the_states_of_the_simulation(recording):
         assert [row[step] for row in traces.torque] == pytest.approx(torque.tolist(), rel=1e-4, abs=1e-6)
 
 
-def test_commands_follow_the_script(recording):
+def test_commands_follow_the_schedule(recording):
     traces = recording[2]
     assert [row[5] for row in traces.command] == pytest.approx([0.5, 0.0, 0.1])
     assert [row[30] for row in traces.command] == pytest.approx([0.0, 0.2, 0.0])
@@ -78,13 +78,13 @@ def test_commands_follow_the_script(recording):
 
 def test_arrows_point_along_the_command_in_the_world(recording):
     task, recorder, _, _ = recording
-    data, (command, _) = recorder.picture()
+    data, (command, _) = recorder.snapshot()
     base = task.robot.free_joint.body
     left = data.xmat[base].reshape(3, 3)[:, 1]
     assert float(command.vector @ left) > 0.9 * float((command.vector**2).sum() ** 0.5)
 
 
-def test_clear_forgets(recording):
+def test_clear_discards_recorded_steps(recording):
     task, recorder, _, _ = recording
     recorder.clear()
     assert all(len(row) == 5 for row in recorder.run(5 * task.step_dt).position)

@@ -68,9 +68,9 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
         for key, words, digits in (
             ("falls", f"of {figures.get('robots', '?')} robots fall", 0),
             ("success", "get past everything in their way", 2),
-            ("forward_error", "m/s forward speed error", 3),
-            ("sideways_error", "m/s sideways speed error", 3),
-            ("turning_error", "rad/s turning rate error", 3),
+            ("lin_vel_x_error", "m/s error of lin_vel_x", 3),
+            ("lin_vel_y_error", "m/s error of lin_vel_y", 3),
+            ("ang_vel_yaw_error", "rad/s error of ang_vel_yaw", 3),
             ("foot_clearance", "m foot clearance", 3),
             ("push_survival", "survive pushes", 2),
             ("return_mean", "return of an episode without noise", 1),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from st_rl.sim.evaluation.gait_distance import (
+from benchmarks.gait_distance import (
     contact_offsets,
     cycle_distance,
     gait_cycles,
