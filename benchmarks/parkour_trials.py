@@ -18,7 +18,7 @@ from plots import can_plot
 from seeds import with_spread
 
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
-from st_rl.modules.inference_policy import InferencePolicy
+from st_rl.modules import InferencePolicy
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint

@@ -28,8 +28,7 @@ from parkour_trials import (
 from plots import start_plot
 from torch import nn
 
-from st_rl.modules import ActorCriticFieldMutex, build_actor_critic
-from st_rl.modules.inference_policy import InferencePolicy
+from st_rl.modules import ActorCriticFieldMutex, InferencePolicy, build_actor_critic
 from st_rl.sim.tasks import make_task
 from st_rl.sim.tasks.training import ppo_config
 from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint

@@ -20,7 +20,7 @@ from st_rl.algorithms.rnd_trainer import RndTrainer
 from st_rl.algorithms.symmetry_augmentation import SymmetryAugmentation
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
-from st_rl.modules.memory import preserve_hidden_states
+from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin

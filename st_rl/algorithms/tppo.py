@@ -21,7 +21,7 @@ from st_rl.algorithms.lr_scheduler import make_lr_scheduler
 from st_rl.algorithms.ppo import PPO
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
-from st_rl.modules.gaussian import SquashedGaussian
+from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func

@@ -20,8 +20,7 @@ from st_rl.modules.encoder_actor_critic import (
     EncoderActorCriticRecurrent,
     EncoderAmpActorCriticRecurrent,
 )
-from st_rl.modules.inference_policy import InferencePolicy
-from st_rl.modules.load_policy import LoadedPolicy, load_policy
+from st_rl.modules.load_policy import InferencePolicy, LoadedPolicy, load_policy
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
 from st_rl.modules.policy import Policy

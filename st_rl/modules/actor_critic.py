@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
-from st_rl.modules.memory import Memory, preserve_hidden_states
-from st_rl.modules.stand_alone import Actor, Critic
+from st_rl.modules.networks.gaussian import DiagonalGaussian, SquashedGaussian
+from st_rl.modules.networks.memory import Memory, preserve_hidden_states
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
 from st_rl.utils.log import logger
@@ -388,6 +387,32 @@ def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
     if not bool((limits > 0).all()):
         raise ValueError(f"action_bound={bound} must be positive: actions lie between minus and plus the bound")
     return limits
+
+
+class Actor(nn.Module):
+    """A small Gaussian actor for first experiments; no policy of this library uses it."""
+
+    def __init__(self, obs_dim: int, act_dim: int):
+        super().__init__()
+        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+        self.mean = nn.Linear(64, act_dim)
+        self.log_std = nn.Parameter(torch.zeros(act_dim))
+
+    def forward(self, obs: Tensor) -> Normal:
+        """Return the action distribution of observations `(..., obs_dim)`."""
+        return Normal(self.mean(self.fc(obs)), self.log_std.exp())
+
+
+class Critic(nn.Module):
+    """A small value network for first experiments; no policy of this library uses it."""
+
+    def __init__(self, obs_dim: int):
+        super().__init__()
+        self.fc = nn.Sequential(nn.Linear(obs_dim, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return state values `(..., 1)` of observations `(..., obs_dim)`."""
+        return self.fc(obs)
 
 
 register_known_keys(accepted_keys(ActorCritic))

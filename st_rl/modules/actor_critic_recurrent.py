@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.memory import ActorCriticHiddenState, LstmHiddenState, Memory
+from st_rl.modules.networks.memory import ActorCriticHiddenState, LstmHiddenState, Memory
 
 __all__ = ["ActorCriticHiddenState", "ActorCriticRecurrent", "LstmHiddenState", "Memory"]
 

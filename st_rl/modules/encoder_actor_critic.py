@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.modules.amp_discriminator import AmpActorCriticRecurrent
-from st_rl.modules.encoders import (
+from st_rl.modules.networks.encoders import (
     ComponentSlice,
     apply_encoder,
     as_names,

@@ -1,4 +1,4 @@
-"""Loads the policy of a run folder, without its environment and without a runner."""
+"""Trained policies as functions of raw observations, and how to load one from a run folder."""
 
 import json
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.build_policy import EnvSpec, build_actor_critic, read_env_spec
-from st_rl.modules.inference_policy import InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.policy import ActingPolicy
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from st_rl.utils.registry import reject_class_paths
@@ -21,6 +21,24 @@ from st_rl.utils.segments import segment_width
 _ENV_KEYS = frozenset(
     "num_actor_obs num_critic_obs num_actions obs_segments critic_obs_segments privileged_obs_segments".split()
 )
+
+
+class InferencePolicy:
+    """Normalizes observations and returns mean actions."""
+
+    def __init__(self, actor_critic: ActingPolicy, obs_normalizer: nn.Module):
+        self.actor_critic = actor_critic
+        self.obs_normalizer = obs_normalizer
+
+    def __call__(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Return actions `(N, A)` for raw observations `(N, O)`; of observation groups, `policy` is read."""
+        if isinstance(obs, Mapping):
+            obs = obs["policy"]
+        return self.actor_critic.act_inference(self.obs_normalizer(obs))
+
+    def reset(self, dones: Tensor | None = None) -> None:
+        """Clear the hidden states of finished environments `(N,)`, or of all."""
+        self.actor_critic.reset(dones)
 
 
 class LoadedPolicy(InferencePolicy):
@@ -173,8 +191,8 @@ def _spec_from_weights(loaded: Mapping[str, Any], policy_cfg: Mapping[str, Any],
 
 def _input_width(
     segments: Mapping[str, Any] | None,
-    statistics: Mapping[str, torch.Tensor] | None,
-    weights: Mapping[str, torch.Tensor],
+    statistics: Mapping[str, Tensor] | None,
+    weights: Mapping[str, Tensor],
     rnn: str,
     head: str,
 ) -> int | None:

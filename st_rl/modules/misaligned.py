@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
+from st_rl.modules.networks.estimator_head import EstimatedComponents
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
-from st_rl.modules.state_head import EstimatedComponents
 from st_rl.modules.visual_actor_critic import VisualActorCriticMixin
 from st_rl.utils.segments import Segments, segment_slices, segment_width
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
-from st_rl.modules.memory import Memory
 from st_rl.modules.mlp import MlpModel
+from st_rl.modules.networks.estimator_head import EstimatedComponents, own_memory
+from st_rl.modules.networks.memory import Memory
 from st_rl.modules.state_estimator import EstimatorMixin
-from st_rl.modules.state_head import EstimatedComponents, own_memory
 from st_rl.utils.collections import namedarraytuple
 from st_rl.utils.config import drop_none
 

@@ -9,7 +9,7 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
-from st_rl.modules.encoders import (
+from st_rl.modules.networks.encoders import (
     DEFAULT_CONVOLUTIONS,
     apply_encoder,
     embed_latents,

@@ -27,7 +27,7 @@ from st_rl.loggers.iteration_report import (
     stack_infos,
 )
 from st_rl.loggers.writers import make_writer
-from st_rl.modules.inference_policy import InferencePolicy
+from st_rl.modules import InferencePolicy
 from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.env_sizes import check_critic_obs, check_tensor, read_sizes

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import AffineTransform, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from st_rl.modules.actor_critic import build_head
-from st_rl.modules.gaussian import DiagonalGaussian, SquashedGaussian
+from st_rl.modules.networks.gaussian import DiagonalGaussian, SquashedGaussian
 
 
 def _inputs(*shape: int):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from st_rl.modules.encoders import as_names, find_components
-from st_rl.modules.memory import Memory
 from st_rl.modules.mlp import MlpModel
+from st_rl.modules.networks.encoders import as_names, find_components
+from st_rl.modules.networks.memory import Memory
 from st_rl.modules.utils import check_settings
 from st_rl.utils.segments import (
     Segments,

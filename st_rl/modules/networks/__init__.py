@@ -1,0 +1,1 @@
+"""Parts that policies are built from: recurrent memory, encoders, estimator heads, action distributions."""
