@@ -298,7 +298,7 @@ class TestSuccess:
     def test_failures_are_deleted_and_not_counted(self, tmp_path, rule, caplog):
         with caplog.at_level(logging.INFO, "st_rl"):
             saver, finished, _ = self.collect(tmp_path, rule)
-        assert "an episode that" in caplog.text
+        assert "keeping episodes that" in caplog.text
         good = [t for t in finished if bool(t["timeout"][-1]) == (rule == "timeout")]
         assert 0 < len(good) < len(finished)
         assert saver.total_traj_completed == len(good) == len(list(tmp_path.glob("trajectory_*/done")))
