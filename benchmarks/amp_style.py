@@ -40,8 +40,7 @@ from benchmarks.machine import describe_machine, write_results
 from benchmarks.plots import start_plot
 from st_rl.cli.support.system_info import num_cores
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
-from st_rl.datasets.biped_gaits import BIPED_GAITS
-from st_rl.datasets.gaits import GAITS
+from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 from st_rl.runners import build_runner
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import find_task, make_task, with_overrides
@@ -64,7 +63,7 @@ class Reference(NamedTuple):
 
 
 REFERENCES = {
-    "quadruped-amp": Reference(GAITS, (0.3, 0.5, 0.7, 0.9), closer=0.5),
+    "quadruped-amp": Reference(QUADRUPED_GAITS, (0.3, 0.5, 0.7, 0.9), closer=0.5),
     "humanoid-amp": Reference(BIPED_GAITS, (0.2, 0.4, 0.6, 0.8), closer=0.4),
 }
 

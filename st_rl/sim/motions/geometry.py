@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 
-from st_rl.datasets.biped_kinematics import BipedGeometry
-from st_rl.datasets.leg_kinematics import QuadrupedGeometry
+from st_rl.datasets.gaits import BipedGeometry, QuadrupedGeometry
 from st_rl.sim.require import require_mujoco
 from st_rl.sim.robots import Robot
 
@@ -41,7 +40,7 @@ def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
         joint_names=tuple(model.joint(joint).name for joint in joints.reshape(-1)),
         foot_names=tuple(foot.name for foot in ordered),
         hips=model.body_pos[hips].copy(),
-        sideways=model.body_pos[thighs][:, 1].copy(),
+        thigh_offset=model.body_pos[thighs][:, 1].copy(),
         thigh=float(-model.body_pos[calves][0, 2]),
         calf=float(-model.geom_pos[feet][0, 2]),
         foot_radius=ordered[0].radius,

@@ -4,9 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from st_rl.datasets.biped_gaits import BIPED_GAITS, make_biped_gait
-from st_rl.datasets.biped_kinematics import leg_angles
-from st_rl.datasets.gaits import GRAVITY, foot_phases
+from st_rl.datasets.gaits import BIPED_GAITS, GRAVITY, foot_phases, make_biped_gait
+from st_rl.datasets.gaits.biped import solve_leg_joints
 from st_rl.datasets.library import load_clips, motion_paths
 from st_rl.datasets.processing import mirror
 from st_rl.sim.motions.clips import add_body_poses
@@ -45,7 +44,7 @@ def test_inverse_kinematics_gives_back_the_joints_that_mujoco_was_given(robot, g
         joints = robot.default_joint_pos.copy()
         joints[geometry.legs] = legs
         ankles, rotations = feet_in_base(robot, joints)
-        np.testing.assert_allclose(leg_angles(geometry, ankles, rotations), legs, atol=1e-9)
+        np.testing.assert_allclose(solve_leg_joints(geometry, ankles, rotations), legs, atol=1e-9)
 
 
 def test_geometry_is_that_of_the_file(robot, geometry):
@@ -74,7 +73,7 @@ def test_another_robot_is_refused(tmp_path):
 @pytest.mark.parametrize("speed", [0.2, 0.8])
 def test_standing_feet_are_flat_and_still_and_swinging_feet_clear_the_ground(robot, geometry, speed):
     clip = add_body_poses(robot, make_biped_gait(geometry, "walk", speed, fps=200.0, strides=2))
-    stance = foot_phases(GAIT, np.arange(clip.num_frames) / clip.fps) < GAIT.stance_share
+    stance = foot_phases(GAIT, np.arange(clip.num_frames) / clip.fps) < GAIT.stance_fraction
     np.testing.assert_allclose(clip.feet.pos[..., 2][stance], geometry.foot_height, atol=1e-9)
     np.testing.assert_allclose(clip.feet.vel[stance], 0.0, atol=5e-3)
     assert clip.feet.pos[..., 2].max() == pytest.approx(geometry.foot_height + GAIT.swing_height, abs=2e-3)
@@ -92,7 +91,7 @@ def test_the_body_is_a_pendulum_over_where_the_feet_carry_it(geometry):
     pressure = clip.root_pos[:, :2] + [geometry.centre_of_mass[0], 0.0] - acceleration * height / GRAVITY
     for foot, other in ((0, 1), (1, 0)):
         # Alone on a foot, away from the moments at which the weight goes over.
-        alone = (phase[:, other] > GAIT.stance_share + 0.1) & (phase[:, other] < 0.9)
+        alone = (phase[:, other] > GAIT.stance_fraction + 0.1) & (phase[:, other] < 0.9)
         apart = np.abs(pressure - clip.feet.pos[:, foot, :2])[alone]
         assert apart.max() < 0.015  # well within the sole
     # It sways towards the standing foot, by less than the feet are apart.

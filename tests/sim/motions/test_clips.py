@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from st_rl.datasets.clip import MotionError
-from st_rl.datasets.gaits import GAITS, foot_phases, make_gait
-from st_rl.datasets.leg_kinematics import foot_positions, joint_angles
+from st_rl.datasets.gaits import QUADRUPED_GAITS, foot_phases, make_quadruped_gait
+from st_rl.datasets.gaits.quadruped import solve_leg_joints
 from st_rl.datasets.library import CLIPS, load_clips, motion_paths
 from st_rl.datasets.processing import reorder_joints
 from st_rl.sim.motions.clips import add_body_poses, clip_to_qpos_qvel, record_policy, render_clip
@@ -56,8 +56,7 @@ def test_inverse_kinematics_puts_feet_where_mujoco_finds_them(robot, geometry):
     rng = np.random.default_rng(0)
     for joints in random_joints(rng, 20).reshape(20, 12):
         feet = feet_in_base(robot, joints)
-        np.testing.assert_allclose(foot_positions(geometry, joints), feet, atol=1e-12)
-        again = feet_in_base(robot, joint_angles(geometry, feet))
+        again = feet_in_base(robot, solve_leg_joints(geometry, feet))
         np.testing.assert_allclose(again, feet, atol=1e-9)
 
 
@@ -78,7 +77,7 @@ def rearranged(path, order, change=lambda legs: None):
 def test_a_gait_is_the_same_whatever_the_order_of_the_legs(geometry, tmp_path, name):
     other = quadruped_geometry(rearranged(tmp_path / "robot.xml", ("RL", "FR", "FL", "RR")))
     assert other.foot_names == geometry.foot_names
-    made, expected = (make_gait(g, name, 0.5) for g in (other, geometry))
+    made, expected = (make_quadruped_gait(g, name, 0.5) for g in (other, geometry))
     np.testing.assert_allclose(reorder_joints(made, expected.joint_names).joint_pos, expected.joint_pos, atol=1e-9)
 
 
@@ -93,17 +92,17 @@ def test_legs_of_different_lengths_are_refused(tmp_path):
 
 def test_a_foot_out_of_reach_is_an_error(geometry):
     with pytest.raises(ValueError, match=r"out of reach.*walk slower"):
-        joint_angles(geometry, geometry.hips + np.array([0.0, 0.0, -0.6]))
+        solve_leg_joints(geometry, geometry.hips + np.array([0.0, 0.0, -0.6]))
     with pytest.raises(ValueError, match="out of reach"):
-        make_gait(geometry, "trot", 9.0)
+        make_quadruped_gait(geometry, "trot", 9.0)
 
 
-@pytest.mark.parametrize("name", GAITS)
+@pytest.mark.parametrize("name", QUADRUPED_GAITS)
 def test_standing_feet_stay_where_they_are_and_swinging_feet_clear_the_ground(robot, geometry, name):
-    clip = add_body_poses(robot, make_gait(geometry, name, 0.6, fps=200.0, strides=2))
-    gait = GAITS[name]
+    clip = add_body_poses(robot, make_quadruped_gait(geometry, name, 0.6, fps=200.0, strides=2))
+    gait = QUADRUPED_GAITS[name]
     phase = foot_phases(gait, np.arange(clip.num_frames) / clip.fps)
-    stance = phase < gait.stance_share
+    stance = phase < gait.stance_fraction
     np.testing.assert_allclose(clip.feet.pos[..., 2][stance], geometry.foot_radius, atol=1e-9)
     np.testing.assert_allclose(clip.feet.vel[stance], 0.0, atol=5e-3)
     assert clip.feet.pos[..., 2].max() == pytest.approx(geometry.foot_radius + gait.swing_height, abs=2e-3)
@@ -111,9 +110,9 @@ def test_standing_feet_stay_where_they_are_and_swinging_feet_clear_the_ground(ro
     assert ((clip.joint_pos > low) & (clip.joint_pos < high)).all()
 
 
-@pytest.mark.parametrize("name", GAITS)
+@pytest.mark.parametrize("name", QUADRUPED_GAITS)
 def test_velocities_are_those_of_the_positions(robot, geometry, name):
-    clip = make_gait(geometry, name, 0.5, fps=1000.0, strides=1)
+    clip = make_quadruped_gait(geometry, name, 0.5, fps=1000.0, strides=1)
     moving = (clip.joint_pos[2:] - clip.joint_pos[:-2]) * 500.0
     # Where a foot leaves or meets the ground, accelerations jump.
     assert np.median(np.abs(moving - clip.joint_vel[1:-1])) < 2e-3
@@ -124,20 +123,20 @@ def test_velocities_are_those_of_the_positions(robot, geometry, name):
     np.testing.assert_allclose(complete.bodies.lin_vel[:, 0], clip.root_lin_vel, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", GAITS)
+@pytest.mark.parametrize("name", QUADRUPED_GAITS)
 @pytest.mark.parametrize("speed", [0.3, 0.9])
 def test_pairs_of_feet_move_together_and_against_the_others(robot, geometry, name, speed):
-    clip = make_gait(geometry, name, speed, fps=100.0, strides=2)
+    clip = make_quadruped_gait(geometry, name, speed, fps=100.0, strides=2)
     down = {leg: clip.feet.pos[:, i, 2] < geometry.foot_radius + 1e-6 for i, leg in enumerate(LEGS)}
     for one, other in PAIRS[name]:
         np.testing.assert_array_equal(down[one], down[other])
     first, second = PAIRS[name][0][0], PAIRS[name][1][0]
-    half = round(0.5 * GAITS[name].period_s * 100)
+    half = round(0.5 * QUADRUPED_GAITS[name].period_s * 100)
     np.testing.assert_array_equal(down[first][:-half], down[second][half:])
 
 
 def test_the_base_moves_as_the_loads_of_the_feet_make_it(geometry):
-    trot, pace, bound = (make_gait(geometry, name, 0.5) for name in ("trot", "pace", "bound"))
+    trot, pace, bound = (make_quadruped_gait(geometry, name, 0.5) for name in ("trot", "pace", "bound"))
     roll, pitch = (
         (lambda clip: 2 * np.abs(clip.root_rot[:, 1]).max()),
         (lambda clip: 2 * np.abs(clip.root_rot[:, 2]).max()),
@@ -150,14 +149,14 @@ def test_the_base_moves_as_the_loads_of_the_feet_make_it(geometry):
     assert 0.1 < pitch(bound) < 0.35
     assert roll(bound) < 0.01
     # While the right feet carry it, the robot is pushed up on its right side.
-    standing_right = foot_phases(GAITS["pace"], np.arange(pace.num_frames) / pace.fps)[:, 0]
-    middle = int(np.argmin(np.abs(standing_right - 0.5 * GAITS["pace"].stance_share)))
+    standing_right = foot_phases(QUADRUPED_GAITS["pace"], np.arange(pace.num_frames) / pace.fps)[:, 0]
+    middle = int(np.argmin(np.abs(standing_right - 0.5 * QUADRUPED_GAITS["pace"].stance_fraction)))
     rolling = np.gradient(np.gradient(pace.root_rot[:, 1]))
     assert rolling[max(1, middle)] < 0
 
 
 def test_a_clip_ends_as_it_begins(geometry):
-    clip = make_gait(geometry, "bound", 0.7, strides=3)
+    clip = make_quadruped_gait(geometry, "bound", 0.7, strides=3)
     assert clip.num_frames == round(3 * 0.32 * 50) + 1
     np.testing.assert_allclose(clip.joint_pos[-1], clip.joint_pos[0], atol=1e-9)
     np.testing.assert_allclose(clip.root_pos[-1] - clip.root_pos[0], [0.7 * 0.96, 0, 0], atol=1e-9)
@@ -165,7 +164,7 @@ def test_a_clip_ends_as_it_begins(geometry):
 
 def test_a_video_shows_the_clip_at_least_once(robot, geometry, tmp_path):
     with pytest.raises(ValueError, match="repeats is 0; a video shows the clip at least once"):
-        render_clip(robot, make_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
+        render_clip(robot, make_quadruped_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
     assert not list(tmp_path.iterdir())
 
 
@@ -175,7 +174,7 @@ def test_another_robot_is_refused():
 
 
 def test_rows_of_the_model(robot, geometry):
-    clip = make_gait(geometry, "pace", 0.5)
+    clip = make_quadruped_gait(geometry, "pace", 0.5)
     shuffled = replace(
         clip,
         joint_names=clip.joint_names[::-1],
@@ -189,7 +188,7 @@ def test_rows_of_the_model(robot, geometry):
     # MuJoCo integrates these velocities to the next positions.
     step, data = 1e-4, qpos[10].copy()
     mujoco.mj_integratePos(robot.model, data, qvel[10], step)
-    fine, _ = clip_to_qpos_qvel(robot, make_gait(geometry, "pace", 0.5, fps=1 / step, strides=1))
+    fine, _ = clip_to_qpos_qvel(robot, make_quadruped_gait(geometry, "pace", 0.5, fps=1 / step, strides=1))
     np.testing.assert_allclose(data, fine[round(10 / 50 / step) + 1], atol=1e-5)
     with pytest.raises(MotionError, match="joint_names lack FR_hip_joint"):
         clip_to_qpos_qvel(robot, replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
@@ -197,10 +196,12 @@ def test_rows_of_the_model(robot, geometry):
 
 def test_clips_of_the_library_are_what_the_command_makes(geometry):
     files = sorted(CLIPS.glob("*.npz"))
-    assert [f.stem for f in files] == sorted(f"{name}_{speed}" for name in GAITS for speed in (0.3, 0.5, 0.7, 0.9))
+    assert [f.stem for f in files] == sorted(
+        f"{name}_{speed}" for name in QUADRUPED_GAITS for speed in (0.3, 0.5, 0.7, 0.9)
+    )
     for clip in load_clips(["trot", "pace", "bound"]):
         gait, speed = clip.name.rsplit("_", 1)
-        made = make_gait(geometry, gait, float(speed))
+        made = make_quadruped_gait(geometry, gait, float(speed))
         for name in ("joint_pos", "joint_vel", "root_pos", "root_rot", "root_lin_vel", "root_ang_vel"):
             np.testing.assert_allclose(
                 getattr(clip, name), getattr(made, name), atol=2e-5, err_msg=f"{clip.name} {name}"

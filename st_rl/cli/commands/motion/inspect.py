@@ -27,12 +27,12 @@ def main(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from st_rl.datasets.gaits import GAITS
+    from st_rl.datasets.gaits import QUADRUPED_GAITS
 
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     for column in ("clip", "frames", "fps", "s", "joints", "feet", "bodies", "m/s", "height", "rad/s"):
         table.add_column(column, justify="left" if column == "clip" else "right", no_wrap=True)
-    clips = read_clips(options.motions or tuple(GAITS), options)
+    clips = read_clips(options.motions or tuple(QUADRUPED_GAITS), options)
     for clip in clips:
         table.add_row(*_row(clip))
     console = Console()

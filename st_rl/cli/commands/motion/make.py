@@ -41,16 +41,15 @@ class MakeOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(MakeOptions, arguments, "motion make", __doc__ or "")
-    from st_rl.datasets.biped_gaits import BIPED_GAITS
     from st_rl.datasets.formats import FORMATS, write_motion
-    from st_rl.datasets.gaits import GAITS
+    from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 
     if options.format not in FORMATS:
         raise UsageError(f"unknown format '{options.format}'; known: {', '.join(FORMATS)}")
     if not options.speeds:
         raise UsageError("--speeds names no speed: give one or more, in m/s")
-    if options.what in (*GAITS, ALL):
-        clips = _gaits(tuple(GAITS) if options.what == ALL else (options.what,), options)
+    if options.what in (*QUADRUPED_GAITS, ALL):
+        clips = _gaits(tuple(QUADRUPED_GAITS) if options.what == ALL else (options.what,), options)
     elif options.what in BIPED_GAITS:
         clips = _biped_gaits(options)
     else:
@@ -66,19 +65,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
     """Clips of gaits at all speeds."""
-    from st_rl.datasets.gaits import make_gait
+    from st_rl.datasets.gaits import make_quadruped_gait
     from st_rl.sim.motions.geometry import quadruped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
     geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot or "quadruped")))
     return [
-        make_gait(geometry, name, speed, options.fps, options.strides) for name in names for speed in options.speeds
+        make_quadruped_gait(geometry, name, speed, options.fps, options.strides)
+        for name in names
+        for speed in options.speeds
     ]
 
 
 def _biped_gaits(options: MakeOptions) -> list[Any]:
     """Clips of a gait on two legs at all speeds."""
-    from st_rl.datasets.biped_gaits import make_biped_gait
+    from st_rl.datasets.gaits import make_biped_gait
     from st_rl.sim.motions.geometry import biped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
@@ -91,8 +92,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
     from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.run_folder import find_run
     from st_rl.cli.support.task_source import BuiltInTask
-    from st_rl.datasets.biped_gaits import BIPED_GAITS
-    from st_rl.datasets.gaits import GAITS
+    from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
     from st_rl.sim.motions.clips import record_policy
 
@@ -100,7 +100,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
         run = find_run(options.what)
     except UsageError as error:
         raise UsageError(
-            f"'{options.what}' is no gait ({', '.join((*GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
+            f"'{options.what}' is no gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
         ) from error
     saved = LoadedRun(run)
     if not isinstance(saved.source, BuiltInTask):
