@@ -21,7 +21,7 @@ from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
-from st_rl.utils.files.heartbeat import Watch, heartbeats
+from st_rl.utils.files.heartbeat import HeartbeatMonitor, heartbeats
 from st_rl.utils.log import logger
 
 TRAINER = "trainer"
@@ -72,7 +72,7 @@ class DaggerSaver(DemonstrationSaver):
         self.use_teacher_act_mask: Tensor | None = None
         # Whether to end when the trainer has finished, too.
         self.stop_with_trainer = False
-        self.trainers = Watch()
+        self.trainers = HeartbeatMonitor()
         self._last_look = 0.0
         self._loaded: Path | None = None
         self._said_untrained = False
@@ -209,7 +209,7 @@ class DaggerSaver(DemonstrationSaver):
         now = time.monotonic()
         if now - self._last_look >= _LOOK_EVERY_S:
             self._last_look = now
-            for line in self.trainers.look(heartbeats(self.training_policy_logdir, TRAINER)):
+            for line in self.trainers.check(heartbeats(self.training_policy_logdir, TRAINER)):
                 logger.info(line)
 
     def print_log(self) -> None:

@@ -18,10 +18,9 @@ from st_rl.loggers.iteration_report import format_duration
 from st_rl.modules.normalizer import normalize_without_update
 from st_rl.modules.policy import ActingPolicy
 from st_rl.storage.rollout_files import layout, maintenance
-from st_rl.storage.rollout_files.folder_claims import FolderClaims
+from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frames import write_frames
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
-from st_rl.storage.rollout_files.trajectory_pool import COLLECTOR
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.data_compresser import get_compressor
 from st_rl.utils.files import to_json_values, write_json
@@ -112,7 +111,7 @@ class DemonstrationSaver:
         self.traj_idxs = np.zeros(env.num_envs, dtype=np.int64)
         self.dumped_traj_lengths = np.zeros(env.num_envs, dtype=np.int64)
         self._collecting = self._stop_requested = self._closed = self._warned_of_success = False
-        self._folders: FolderClaims | None = None
+        self._folders: FolderAllocator | None = None
         self._heartbeat: Heartbeat | None = None
 
     # ---- collect -------------------------------------------------------------------------------------------------
@@ -298,15 +297,15 @@ class DemonstrationSaver:
         self._closed = False
         self.metadata = self.metadata or self._new_metadata()
         others_are_alive = self._announce_writer()
-        self._folders = FolderClaims(self.save_dir)
+        self._folders = FolderAllocator(self.save_dir)
         if not self._folders.is_fresh:
             # Without metadata, the files are counted.
-            before = maintenance.noted_totals(self.save_dir)
+            before = maintenance.recorded_totals(self.save_dir)
             before = before or maintenance.totals(maintenance.inspect_folder(self.save_dir))
             self.total_timesteps, self.total_traj_completed = before
             logger.info(f"continuing {self.save_dir} after {self.total_timesteps:,} steps")
-        claims = self._folders.claim_first(self.env.num_envs, reuse_empty=not others_are_alive)
-        self.traj_idxs = np.array(claims, dtype=np.int64)
+        indices = self._folders.allocate(self.env.num_envs, reuse_empty=not others_are_alive)
+        self.traj_idxs = np.array(indices, dtype=np.int64)
         self.dumped_traj_lengths = np.zeros(self.env.num_envs, dtype=np.int64)
         if self.obs_disassemble_mapping is not None:
             self.metadata["obs_segments"] = dict(self._obs_segments)
@@ -320,8 +319,8 @@ class DemonstrationSaver:
         """Start the heartbeat in the folder, remove those of dead writers; returns whether another writer is alive."""
         if self._heartbeat is None:
             # Before looking for others: of two that start together, each sees the other.
-            self._heartbeat = Heartbeat(self.save_dir, COLLECTOR, self.writer_id)
-        others = [path for path in heartbeats(self.save_dir, COLLECTOR) if path != self._heartbeat.path]
+            self._heartbeat = Heartbeat(self.save_dir, layout.COLLECTOR, self.writer_id)
+        others = [path for path in heartbeats(self.save_dir, layout.COLLECTOR) if path != self._heartbeat.path]
         alive = [path for path in others if is_alive(path)]
         if alive:
             names = ", ".join(path.name for path in alive)
@@ -453,7 +452,7 @@ class DemonstrationSaver:
             self.total_traj_completed += 1
             if self._folders is None:
                 raise RuntimeError("no trajectories are open: call init_traj_handlers() first")
-            self.traj_idxs[env_i] = self._folders.claim_next()
+            self.traj_idxs[env_i] = self._folders.allocate_next()
         self.dumped_traj_lengths[env_i] = 0
 
     def _is_success(self, env_i: int, last_step: int) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from st_rl.cli import main
 from st_rl.runners import DaggerSaver
-from st_rl.storage.rollout_files import trajectory_pool
+from st_rl.storage.rollout_files import rollout_dataset
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.files import newest_checkpoint
 from st_rl.utils.files.heartbeat import Heartbeat
@@ -144,7 +144,7 @@ def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
 
 
 def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(trajectory_pool, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(rollout_dataset, "_CHECK_INTERVAL_S", 0.05)
     record(tmp_path, RecordingEnv(num_envs=2))
     pid = os.fork()
     if pid == 0:
@@ -164,8 +164,8 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
     while "is gone" not in caplog.text and time.monotonic() - begin < 5:
         data.get_batch()
         time.sleep(0.01)
-    assert "is at work" in caplog.text
-    assert "is gone: no sign of life" in caplog.text
+    assert "is running" in caplog.text
+    assert "is gone: no heartbeat" in caplog.text
     assert data.collectors.num_alive == 0
 
 
@@ -188,7 +188,7 @@ def test_a_killed_trainer_is_noticed_and_goes_on_where_it_was(tmp_path, caplog, 
     saver.init_traj_handlers()
     caplog.set_level("INFO", "st_rl")
     saver.collect_step(0)
-    assert "is at work" in caplog.text
+    assert "is running" in caplog.text
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     begin = time.monotonic()

@@ -232,7 +232,7 @@ class TestFollowing:
             saver.get_transition()
         saver.close()
         assert "trainer somewhere-1" in caplog.text
-        assert "is at work" in caplog.text
+        assert "is running" in caplog.text
         assert "has finished" in caplog.text
 
 

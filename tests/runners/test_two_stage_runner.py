@@ -12,7 +12,7 @@ import torch
 
 from st_rl.runners import TwoStageRunner, build_runner
 from st_rl.runners.dagger_saver import TRAINER
-from st_rl.storage.rollout_files import trajectory_pool
+from st_rl.storage.rollout_files import rollout_dataset
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.files.heartbeat import Heartbeat, heartbeats
 from tests.fakes import EchoEnv
@@ -194,7 +194,7 @@ class TestHandOver:
         assert int(runner.alg.obs_normalizer.count) == count
 
     def test_statistics_follow_a_data_set_that_grows(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(trajectory_pool, "_LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr(rollout_dataset, "_CHECK_INTERVAL_S", 0.0)
         folder = demonstrations(tmp_path)
         runner = make(folder, empirical_normalization=True, pretrain_iterations=-1)
         runner.learn(1)
@@ -321,7 +321,7 @@ class TestSurface:
         with pytest.raises(InterruptedError, match=r"stopped while waiting for trajectories in .*nothing"):
             runner.learn(1)
         assert time.monotonic() - begin < 10
-        assert "0 collectors at work (0 of 20 s); start one: st-rl dagger TEACHER STUDENT" in caplog.text
+        assert "0 collectors running (0 of 20 s); start one: st-rl dagger TEACHER STUDENT" in caplog.text
         assert heartbeats(tmp_path / "run", TRAINER) == []
         # Asked to learn again, it waits again.
         demonstrations(tmp_path / "nothing")

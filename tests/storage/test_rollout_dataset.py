@@ -289,7 +289,7 @@ class TestFolders:
         with caplog.at_level(logging.INFO, "st_rl"):
             data.get_batch()
         thread.join()
-        assert "1 of 2 are there" in caplog.text
+        assert "1 of 2 found" in caplog.text
         assert 0.2 < data.waiting_seconds < 5
 
     def test_gives_up_after_the_time_allowed(self, tmp_path):

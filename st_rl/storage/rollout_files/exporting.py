@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from st_rl.storage.rollout_files import layout
-from st_rl.storage.rollout_files import maintenance as upkeep
+from st_rl.storage.rollout_files import layout, maintenance
 from st_rl.storage.rollout_files.frames import Frames
 from st_rl.utils.files import atomic_write
 
@@ -41,7 +40,7 @@ def episodes(folders: Sequence[str]) -> Iterator[Episode]:
     """The episodes of trajectory folders; those with a gap in pieces, damaged files left out."""
     for folder in folders:
         metadata = layout.read_metadata(os.path.dirname(folder)) or {}
-        for frames in upkeep.read_pieces(folder, metadata):
+        for frames in maintenance.read_pieces(folder, metadata):
             yield Episode(frames)
 
 

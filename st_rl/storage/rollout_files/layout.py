@@ -17,6 +17,8 @@ StrPath = str | os.PathLike[str]
 
 METADATA_FILE = "metadata.json"
 DONE_FILE = "done"
+COLLECTOR = "collector"
+"""Role of the processes that write trajectories, in the names of their heartbeat files."""
 TRAJECTORY_PREFIX = "trajectory_"
 TEMPORARY_PREFIX = ".tmp-"
 FORMATS = ("pickle", "npz")

@@ -1,4 +1,4 @@
-"""Looks after demonstration folders: counts what is there, finds damage, mends it, and joins folders."""
+"""Inspects, repairs and merges demonstration folders."""
 
 import contextlib
 import os
@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from st_rl.storage.rollout_files import layout
-from st_rl.storage.rollout_files.folder_claims import FolderClaims
+from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frame_store import complete
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
-from st_rl.storage.rollout_files.trajectory_pool import COLLECTOR
 from st_rl.utils.files import write_json
 from st_rl.utils.files.heartbeat import heartbeats, is_alive
 
@@ -23,7 +22,7 @@ DAMAGED_FOLDER = "damaged"
 
 @dataclass
 class TrajectoryState:
-    """What a trajectory's folder holds."""
+    """The content of a trajectory folder."""
 
     folder: str
     num_files: int = 0
@@ -33,11 +32,11 @@ class TrajectoryState:
     is_finished: bool = False
     """Whether the last frame ends the episode."""
     damaged: dict[str, str] = field(default_factory=dict)
-    """File -> what is wrong with it."""
+    """File that cannot be read -> reason."""
     gaps: list[str] = field(default_factory=list)
-    """Files before which frames are missing."""
+    """Files that frames are missing before."""
     leftovers: list[str] = field(default_factory=list)
-    """Files that a killed writer did not finish."""
+    """Temporary files of killed writers."""
     widths: dict[str, int] = field(default_factory=dict)
     """Field -> numbers in a frame."""
 
@@ -69,7 +68,7 @@ def inspect_trajectory(folder: str, metadata: Mapping[str, Any]) -> TrajectorySt
 
 
 def saver_folders(root: str) -> list[str]:
-    """The folders under `root` into which savers wrote, each with trajectories or metadata of its own."""
+    """The folders under `root` that contain trajectories or metadata directly."""
     found: dict[str, None] = {}
     for entry in layout.walk(root):
         if entry.is_dir() or entry.name == layout.METADATA_FILE:
@@ -78,7 +77,7 @@ def saver_folders(root: str) -> list[str]:
 
 
 def inspect_folder(folder: str) -> Iterator[TrajectoryState]:
-    """The state of every trajectory of one saver, in natural order."""
+    """Inspect every trajectory directly in a folder, in natural order."""
     metadata = layout.read_metadata(folder) or {}
     for trajectory in layout.own_trajectories(folder):
         yield inspect_trajectory(trajectory, metadata)
@@ -90,16 +89,16 @@ def totals(states: Iterable[TrajectoryState]) -> tuple[int, int]:
     return sum(state.num_frames for state in states), sum(state.is_finished for state in states)
 
 
-def noted_totals(folder: str) -> tuple[int, int] | None:
-    """Frames and finished trajectories by `metadata.json`; None where it does not say."""
+def recorded_totals(folder: str) -> tuple[int, int] | None:
+    """Frames and finished trajectories according to `metadata.json`; None if it lacks them."""
     metadata = layout.read_metadata(folder) or {}
     steps, finished = metadata.get("total_timesteps"), metadata.get("total_trajectories")
     return (steps, finished) if isinstance(steps, int) and isinstance(finished, int) else None
 
 
 def update_totals(folder: str, states: Sequence[TrajectoryState]) -> tuple[int, int] | None:
-    """Make `metadata.json` say what was counted; returns what it said before, if that was something else."""
-    before, counted = noted_totals(folder), totals(states)
+    """Write the counted totals into `metadata.json`; returns the previous ones if they differ, else None."""
+    before, counted = recorded_totals(folder), totals(states)
     if before == counted:
         return None
     metadata = layout.read_metadata(folder) or {}
@@ -108,37 +107,37 @@ def update_totals(folder: str, states: Sequence[TrajectoryState]) -> tuple[int, 
     return before or (0, 0)
 
 
-def living_writers(folder: str) -> list[str]:
-    """Names of the collectors that are writing into a folder now."""
-    return [path.name for path in heartbeats(folder, COLLECTOR) if is_alive(path)]
+def active_writers(folder: str) -> list[str]:
+    """Heartbeat names of the collectors that are writing to a folder now."""
+    return [path.name for path in heartbeats(folder, layout.COLLECTOR) if is_alive(path)]
 
 
 def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
-    """Mend a trajectory; returns what was done, line by line.
+    """Repair a trajectory; returns one line for every change.
 
-    Damaged files move to the folder `damaged`; what follows a gap becomes a trajectory of its own; leftovers and empty
-    folders go. The file `done` is left to `mark_finished`.
+    Unreadable files move to the folder `damaged`, the files after a gap become a trajectory of their own, temporary
+    files and empty folders are removed. `mark_finished` updates the file `done`.
     """
     done = []
     for path, reason in state.damaged.items():
-        # Not in a folder of a trajectory's name, where readers would look again.
+        # Outside of trajectory folders, where readers would find it again.
         target = os.path.join(folder, DAMAGED_FOLDER, f"{os.path.basename(state.folder)}_{os.path.basename(path)}")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.replace(path, target)
         done.append(f"moved {path} to {target}: {reason}")
     for path in state.leftovers:
         os.unlink(path)
-        done.append(f"removed {path}, which was never finished")
+        done.append(f"removed the temporary file {path}")
     pieces = _pieces(layout.frame_files(state.folder))
     _renumber(state.folder, state.folder, pieces[0] if pieces else [])
     for piece in pieces[1:]:
-        target = layout.trajectory_folder(folder, FolderClaims(folder).claim_next())
+        target = layout.trajectory_folder(folder, FolderAllocator(folder).allocate_next())
         _renumber(state.folder, target, piece)
-        done.append(f"made the {len(piece)} files of {state.folder} after a gap a trajectory of their own, {target}")
+        done.append(f"moved the {len(piece)} files of {state.folder} after a gap to {target}")
     if not pieces:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(state.folder, layout.DONE_FILE))
-        # Only an empty folder goes: what somebody put there stays.
+        # rmdir removes empty folders only: files of others are kept.
         with contextlib.suppress(OSError):
             os.rmdir(state.folder)
             done.append(f"removed {state.folder}, which holds no frames")
@@ -146,7 +145,7 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
 
 
 def _pieces(names: Sequence[str]) -> list[list[str]]:
-    """Files in order, cut where frames are missing."""
+    """Split ordered file names where frames are missing."""
     pieces: list[list[str]] = []
     expected = None
     for name in names:
@@ -159,7 +158,7 @@ def _pieces(names: Sequence[str]) -> list[list[str]]:
 
 
 def _renumber(source: str, target: str, names: Sequence[str]) -> None:
-    """Move files, so that their first frame is number 0."""
+    """Move files and rename them so that their first frame is number 0."""
     offset = layout.frame_range(names[0])[0] if names else 0
     for name in names:
         start, stop = layout.frame_range(name)
@@ -168,7 +167,7 @@ def _renumber(source: str, target: str, names: Sequence[str]) -> None:
 
 
 def mark_finished(state: TrajectoryState) -> str | None:
-    """Make the file `done` agree with the last frame; what was done in words, None where it agreed."""
+    """Make the file `done` agree with the last frame; returns a line about the change, None if it agreed."""
     if state.is_finished == layout.is_finished(state.folder):
         return None
     mark = os.path.join(state.folder, layout.DONE_FILE)
@@ -176,12 +175,12 @@ def mark_finished(state: TrajectoryState) -> str | None:
         with open(mark, "wb"):
             return f"marked {state.folder} as finished"
     os.unlink(mark)
-    return f"marked {state.folder} as not finished: its last frame goes on"
+    return f"marked {state.folder} as not finished: its last frame is not done"
 
 
 def remove_leftovers(folder: str) -> int:
-    """Remove what killed collectors left beside the trajectories, signs of life and unfinished files; how many."""
-    left = [path for path in heartbeats(folder, COLLECTOR) if not is_alive(path)]
+    """Remove heartbeats and temporary files of killed collectors; returns their number."""
+    left = [path for path in heartbeats(folder, layout.COLLECTOR) if not is_alive(path)]
     left += Path(folder).glob(f"{layout.TEMPORARY_PREFIX}*")
     for path in left:
         path.unlink(missing_ok=True)
@@ -189,7 +188,7 @@ def remove_leftovers(folder: str) -> int:
 
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
-    """The trajectory without damaged files, as one dictionary of arrays `(n, width)` for each piece without a gap."""
+    """Read the readable files of a trajectory: one dictionary of arrays `(n, width)` for each run without a gap."""
     piece: list[Frames] = []
     expected = None
     for name in layout.frame_files(folder):
@@ -211,9 +210,9 @@ def _joined(piece: Sequence[Frames]) -> Frames:
     return {name: np.concatenate([frames[name] for frames in piece]) for name in piece[0]}
 
 
-def merge_trajectory(source: str, claims: FolderClaims) -> None:
-    """Copy a trajectory into the folder of these claims under an index of its own; every file appears complete."""
-    folder = layout.trajectory_folder(claims.save_dir, claims.claim_next())
+def merge_trajectory(source: str, target: FolderAllocator) -> None:
+    """Copy a trajectory into the directory of `target` under a new index; files are copied atomically."""
+    folder = layout.trajectory_folder(target.save_dir, target.allocate_next())
     for name in layout.frame_files(source):
         path = os.path.join(source, name)
         temporary = os.path.join(folder, f"{layout.TEMPORARY_PREFIX}{os.getpid()}-{name}")

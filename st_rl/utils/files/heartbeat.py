@@ -1,4 +1,4 @@
-"""Signs of life between processes, also of different machines, that share nothing but a folder."""
+"""Heartbeat files: processes that share only a folder, also on different machines, see which of them are running."""
 
 import contextlib
 import json
@@ -17,23 +17,23 @@ GONE_AFTER_S = 5.0
 
 
 def new_writer_id() -> str:
-    """A name that no other process has, on any machine, and that says which one this is."""
+    """Return an id of this process that is unique over all machines: host, pid and a random suffix."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Heartbeat:
-    """Touches a file every second until it is stopped, and removes it then; a killed process leaves it behind."""
+    """Touches a file every second until `stop` removes it; a killed process leaves the file behind."""
 
     def __init__(self, folder: str | os.PathLike[str], role: str, identity: str):
         self.path = Path(folder) / f"{PREFIX}{role}-{identity}"
         self._stopped = threading.Event()
         content = {"role": role, "id": identity, "host": socket.gethostname(), "pid": os.getpid()}
         self.path.write_text(json.dumps(content), encoding="utf-8")
-        # A daemon that knows only the file: it neither keeps a process alive nor its owner in memory.
+        # A daemon thread that references only the path keeps neither the process nor this object alive.
         threading.Thread(target=_beat, args=(self.path, self._stopped), daemon=True, name="st_rl heartbeat").start()
 
     def stop(self) -> None:
-        """Say goodbye."""
+        """Stop the thread and remove the file."""
         self._stopped.set()
         with contextlib.suppress(OSError):
             self.path.unlink()
@@ -41,23 +41,23 @@ class Heartbeat:
 
 def _beat(path: Path, stopped: threading.Event) -> None:
     while not stopped.wait(INTERVAL_S):
-        # Touched, not written: a full disk stops nobody's heart.
+        # Touched, not written, so that it works on a full disk.
         with contextlib.suppress(OSError):
             os.utime(path)
 
 
 def heartbeats(folder: str | os.PathLike[str], role: str) -> list[Path]:
-    """The files of all who work, or were killed, in a folder."""
+    """Heartbeat files of a role in a folder, those of killed processes included."""
     return sorted(Path(folder).glob(f"{PREFIX}{role}-*"))
 
 
 def is_heartbeat(name: str, role: str) -> bool:
-    """Whether a file of this name is the heartbeat of somebody in this role."""
+    """Whether a file name is that of a heartbeat of this role."""
     return name.startswith(f"{PREFIX}{role}-")
 
 
 def is_alive(path: Path) -> bool:
-    """Whether the owner of a heartbeat lives; asked of the process itself where it is one of this machine."""
+    """Whether the process behind a heartbeat is running; by its pid on this machine, else by the file's age."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         age_s = _file_system_time(path.parent) - path.stat().st_mtime
@@ -68,14 +68,14 @@ def is_alive(path: Path) -> bool:
             os.kill(int(about["pid"]), 0)
         except (ProcessLookupError, KeyError, ValueError):
             return False
-        except PermissionError:  # somebody else's process, but there
+        except PermissionError:  # it runs under another user
             pass
         return age_s < 10 * GONE_AFTER_S
     return age_s < GONE_AFTER_S
 
 
 def _file_system_time(folder: Path) -> float:
-    """The present time by the clock that stamps files in a folder, which may be another machine's."""
+    """Current time by the clock of the file system, which may be another machine's."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             return os.fstat(probe.fileno()).st_mtime
@@ -83,10 +83,10 @@ def _file_system_time(folder: Path) -> float:
         return time.time()
 
 
-class Watch:
-    """Notices who comes, who leaves and who is gone without a word, by looking at heartbeats every now and then.
+class HeartbeatMonitor:
+    """Detects which processes have started, finished or died, by polling their heartbeat files.
 
-    A heart beats as long as its file changes, by the clock of whoever looks: clocks of other machines do not matter.
+    A process is alive while its file changes, measured by the local clock, so that clocks may differ.
     """
 
     def __init__(self, gone_after_s: float = GONE_AFTER_S):
@@ -96,41 +96,41 @@ class Watch:
 
     @property
     def num_alive(self) -> int:
-        """How many are at work."""
+        """Number of running processes."""
         return sum(seen.alive for seen in self._seen.values())
 
-    def look(self, paths: Iterable[Path]) -> list[str]:
-        """Look at these heartbeats and at those seen before; returns a line for everything that is new."""
-        now, news = time.monotonic(), []
+    def check(self, paths: Iterable[Path]) -> list[str]:
+        """Poll these heartbeats and those seen before; returns one log line for every change."""
+        now, lines = time.monotonic(), []
         for path in dict.fromkeys([*self._seen, *paths]):
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:
                 if path in self._seen and self._seen.pop(path).alive:
                     self.num_finished += 1
-                    news.append(f"{_name(path)} has finished")
+                    lines.append(f"{_name(path)} has finished")
                 continue
             seen = self._seen.get(path)
             if seen is None:
-                # One that was left behind long ago gets no obituary.
+                # A stale file of a process that died earlier is not reported.
                 seen = self._seen[path] = _Seen(changed, now, is_alive(path))
-                news += [f"{_name(path)} is at work"] if seen.alive else []
+                lines += [f"{_name(path)} is running"] if seen.alive else []
             elif seen.changed != changed:
-                news += [] if seen.alive else [f"{_name(path)} is back at work"]
+                lines += [] if seen.alive else [f"{_name(path)} is running again"]
                 self._seen[path] = _Seen(changed, now, True)
             elif seen.alive and now - seen.at >= self.gone_after_s:
                 seen.alive = False
-                news.append(f"{_name(path)} is gone: no sign of life for {now - seen.at:.0f} s")
-        return news
+                lines.append(f"{_name(path)} is gone: no heartbeat for {now - seen.at:.0f} s")
+        return lines
 
 
 class _Seen:
-    """What was seen of a heartbeat, and when."""
+    """Last modification time of a heartbeat file (ns), when it was seen to change, and whether it is alive."""
 
     def __init__(self, changed: int, at: float, alive: bool):
         self.changed, self.at, self.alive = changed, at, alive
 
 
 def _name(path: Path) -> str:
-    """Who it is, for a person."""
+    """Role, id and folder, for log lines."""
     return f"{path.name.removeprefix(PREFIX).replace('-', ' ', 1)} in {path.parent}"

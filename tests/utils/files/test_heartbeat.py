@@ -8,7 +8,7 @@ import time
 import pytest
 
 from st_rl.utils.files import heartbeat
-from st_rl.utils.files.heartbeat import Heartbeat, Watch, heartbeats, is_alive, is_heartbeat, new_writer_id
+from st_rl.utils.files.heartbeat import Heartbeat, HeartbeatMonitor, heartbeats, is_alive, is_heartbeat, new_writer_id
 
 
 @pytest.fixture
@@ -52,35 +52,35 @@ def test_of_another_machine_only_the_age_tells(tmp_path, age_s, alive):
     assert is_alive(path) is alive
 
 
-def test_what_a_watch_sees(tmp_path, quick):
-    watch = Watch(gone_after_s=0.15)
-    assert watch.look(heartbeats(tmp_path, "collector")) == []
+def test_monitor_reports_start_death_return_and_end(tmp_path, quick):
+    monitor = HeartbeatMonitor(gone_after_s=0.15)
+    assert monitor.check(heartbeats(tmp_path, "collector")) == []
     heart = Heartbeat(tmp_path, "collector", "a")
-    (line,) = watch.look(heartbeats(tmp_path, "collector"))
-    assert line == f"collector a in {tmp_path} is at work"
-    assert watch.num_alive == 1
+    (line,) = monitor.check(heartbeats(tmp_path, "collector"))
+    assert line == f"collector a in {tmp_path} is running"
+    assert monitor.num_alive == 1
     time.sleep(0.05)
-    assert watch.look([]) == []
+    assert monitor.check([]) == []
     heart._stopped.set()  # as if it had been killed
     time.sleep(0.03)
-    watch.look([])
+    monitor.check([])
     time.sleep(0.2)
-    (line,) = watch.look([])
-    assert "is gone: no sign of life" in line
-    assert (watch.num_alive, watch.num_finished) == (0, 0)
+    (line,) = monitor.check([])
+    assert "is gone: no heartbeat" in line
+    assert (monitor.num_alive, monitor.num_finished) == (0, 0)
     os.utime(heart.path)
-    assert "is back at work" in watch.look([])[0]
+    assert "is running again" in monitor.check([])[0]
     heart.stop()
-    assert "has finished" in watch.look([])[0]
-    assert (watch.num_alive, watch.num_finished) == (0, 1)
+    assert "has finished" in monitor.check([])[0]
+    assert (monitor.num_alive, monitor.num_finished) == (0, 1)
 
 
 def test_what_was_left_behind_long_ago_is_no_news(tmp_path):
     path = tmp_path / ".alive-collector-x"
     path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
-    watch = Watch()
-    assert watch.look([path]) == []
-    assert watch.num_alive == 0
+    monitor = HeartbeatMonitor()
+    assert monitor.check([path]) == []
+    assert monitor.num_alive == 0
 
 
 def test_a_heartbeat_keeps_neither_its_owner_nor_the_process(tmp_path):

@@ -21,11 +21,11 @@ class CheckOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action; the exit code is 1 when something needs repair."""
     options = parse_options(CheckOptions, arguments, "dataset check", __doc__ or "")
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import maintenance
 
     num_problems = 0
     for folder, states in inspect(options.folder, "checking").items():
-        writers = upkeep.living_writers(folder)
+        writers = maintenance.active_writers(folder)
         for state in states:
             problems = [f"{path}: {reason}" for path, reason in state.damaged.items()]
             problems += [f"{path}: frames before it are missing" for path in state.gaps]
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str]) -> int:
             num_problems += len(problems)
             for line in problems:
                 print(line)
-        steps, finished = upkeep.totals(states)
+        steps, finished = maintenance.totals(states)
         if writers:
             print(f"{folder}: {', '.join(writers)} is writing; totals are its own to keep")
             continue
-        before = upkeep.update_totals(folder, states)
+        before = maintenance.update_totals(folder, states)
         corrected = f" (metadata.json said {before[0]:,} and {before[1]:,})" if before is not None else ""
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
     if num_problems:

@@ -15,25 +15,24 @@ if TYPE_CHECKING:
 
 def inspect(folder: Path, words: str) -> dict[str, list[TrajectoryState]]:
     """The state of every trajectory, by the folder of its saver; CommandError when there is none."""
-    from st_rl.storage.rollout_files import layout
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import layout, maintenance
 
     savers = savers_in(folder)
     work = [(saver, path) for saver in savers for path in layout.own_trajectories(saver)]
     metadata = {saver: layout.read_metadata(saver) or {} for saver in savers}
     found: dict[str, list[TrajectoryState]] = {saver: [] for saver in savers}
     for saver, path in track(work, words):
-        found[saver].append(upkeep.inspect_trajectory(path, metadata[saver]))
+        found[saver].append(maintenance.inspect_trajectory(path, metadata[saver]))
     return found
 
 
 def savers_in(folder: Path) -> list[str]:
     """The folders that savers filled; CommandError when there is none."""
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import maintenance
 
     if not folder.is_dir():
         raise CommandError(f"no folder {folder}")
-    savers = upkeep.saver_folders(str(folder))
+    savers = maintenance.saver_folders(str(folder))
     if not savers:
         raise CommandError(f"{folder} holds no trajectories (folders named trajectory_*)")
     return savers
@@ -41,11 +40,11 @@ def savers_in(folder: Path) -> list[str]:
 
 def check_same_widths(savers: Sequence[str]) -> None:
     """CommandError when folders hold frames of different widths, by the first readable trajectory of each."""
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import maintenance
 
     first: tuple[str, str] | None = None
     for saver in savers:
-        widths = next((state.widths for state in upkeep.inspect_folder(saver) if state.widths), None)
+        widths = next((state.widths for state in maintenance.inspect_folder(saver) if state.widths), None)
         if widths is None:
             continue
         words = ", ".join(f"{name} {width}" for name, width in widths.items())

@@ -26,8 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from st_rl.storage.rollout_files import layout
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import layout, maintenance
 
     found = inspect(options.folder, "reading")
     # On a narrow terminal long folders take several lines, and no word is cut.
@@ -41,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     for folder, states in found.items():
         kept = [state for state in states if state.num_frames]
-        steps, finished = upkeep.totals(kept)
-        writers = upkeep.living_writers(folder)
+        steps, finished = maintenance.totals(kept)
+        writers = maintenance.active_writers(folder)
         table.add_row(
             folder,
             f"{len(kept):,}",

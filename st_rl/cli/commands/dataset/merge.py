@@ -28,9 +28,8 @@ class MergeOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(MergeOptions, arguments, "dataset merge", __doc__ or "")
-    from st_rl.storage.rollout_files import layout
-    from st_rl.storage.rollout_files import maintenance as upkeep
-    from st_rl.storage.rollout_files.folder_claims import FolderClaims
+    from st_rl.storage.rollout_files import layout, maintenance
+    from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
     from st_rl.utils.files import write_json
 
     target = options.output
@@ -50,12 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     if layout.read_metadata(target) is None:
         write_json(target / layout.METADATA_FILE, metadata)
     work = [path for saver in savers for path in layout.own_trajectories(saver) if layout.frame_files(path)]
-    claims = FolderClaims(str(target))
+    folders = FolderAllocator(str(target))
     for path in track(work, "copying"):
-        upkeep.merge_trajectory(path, claims)
-    states = list(upkeep.inspect_folder(str(target)))
-    upkeep.update_totals(str(target), states)
-    steps, finished = upkeep.totals(states)
+        maintenance.merge_trajectory(path, folders)
+    states = list(maintenance.inspect_folder(str(target)))
+    maintenance.update_totals(str(target), states)
+    steps, finished = maintenance.totals(states)
     print(f"{target}: {len(states):,} trajectories, {finished:,} finished, {steps:,} steps")
     return 0
 

@@ -21,9 +21,9 @@ class RepairOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
     options = parse_options(RepairOptions, arguments, "dataset repair", __doc__ or "")
-    from st_rl.storage.rollout_files import maintenance as upkeep
+    from st_rl.storage.rollout_files import maintenance
 
-    writers = [writer for folder in savers_in(options.folder) for writer in upkeep.living_writers(folder)]
+    writers = [writer for folder in savers_in(options.folder) for writer in maintenance.active_writers(folder)]
     if writers:
         raise CommandError(f"{', '.join(writers)} is writing to {options.folder}: stop it first")
     num_repairs = 0
@@ -31,17 +31,17 @@ def main(arguments: Sequence[str]) -> int:
         for state in states:
             lines = []
             if state.damaged or state.leftovers or state.gaps or not state.num_files:
-                lines = upkeep.repair_trajectory(folder, state)
+                lines = maintenance.repair_trajectory(folder, state)
             num_repairs += len(lines)
             for line in lines:
                 print(line)
-        num_repairs += upkeep.remove_leftovers(folder)
-        states = list(upkeep.inspect_folder(folder))
-        for line in filter(None, map(upkeep.mark_finished, states)):
+        num_repairs += maintenance.remove_leftovers(folder)
+        states = list(maintenance.inspect_folder(folder))
+        for line in filter(None, map(maintenance.mark_finished, states)):
             num_repairs += 1
             print(line)
-        upkeep.update_totals(folder, states)
-        steps, finished = upkeep.totals(states)
+        maintenance.update_totals(folder, states)
+        steps, finished = maintenance.totals(states)
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")
     count = "1 repair" if num_repairs == 1 else f"{num_repairs} repairs"
     print(count if num_repairs else "nothing to repair")

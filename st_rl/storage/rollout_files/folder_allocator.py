@@ -1,4 +1,4 @@
-"""Trajectory folders that one writer has for itself, whoever else writes beside it."""
+"""Allocates trajectory folders, also when several processes write to the same directory."""
 
 import contextlib
 import os
@@ -6,10 +6,10 @@ import os
 from st_rl.storage.rollout_files import layout
 
 
-class FolderClaims:
-    """Hands out indices of trajectories whose folders nobody else writes to.
+class FolderAllocator:
+    """Allocates trajectory indices whose folders no other process writes to.
 
-    A folder belongs to whoever made it: making a folder that exists fails, on shared file systems too.
+    A folder belongs to the process that created it: `mkdir` fails if it exists, on shared file systems too.
     """
 
     def __init__(self, save_dir: str):
@@ -20,14 +20,14 @@ class FolderClaims:
         self._known = [(index, folder) for index, folder in indices if index is not None]
         self._next_index = 1 + max((index for index, _ in self._known), default=-1)
 
-    def claim_first(self, count: int, reuse_empty: bool) -> list[int]:
-        """Indices for `count` robots: folders that were left empty, where nobody can be using them, then new ones."""
+    def allocate(self, count: int, reuse_empty: bool) -> list[int]:
+        """Allocate `count` indices; empty folders first if `reuse_empty`, which needs that no other process runs."""
         empty = [index for index, folder in self._known if not layout.frame_files(folder)] if reuse_empty else []
-        claimed = sorted(empty)[:count]
-        return claimed + [self.claim_next() for _ in range(count - len(claimed))]
+        reused = sorted(empty)[:count]
+        return reused + [self.allocate_next() for _ in range(count - len(reused))]
 
-    def claim_next(self) -> int:
-        """The next index whose folder does not exist yet; makes it."""
+    def allocate_next(self) -> int:
+        """Create the folder of the next free index and return the index."""
         while True:
             index = self._next_index
             self._next_index += 1
@@ -42,6 +42,6 @@ class FolderClaims:
         for index in indices:
             folder = layout.trajectory_folder(self.save_dir, index)
             if not layout.frame_files(folder):
-                # Only an empty folder goes: what somebody put there stays.
+                # rmdir removes empty folders only: files of others are kept.
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
