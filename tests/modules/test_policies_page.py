@@ -1,4 +1,4 @@
-"""What the page on policies shows works as it is written."""
+"""The configurations and code on the page on policies work as shown."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ import yaml
 
 import st_rl.modules
 from st_rl.algorithms import algorithm_classes
-from st_rl.modules import build_actor_critic, policy_classes
+from st_rl.modules import build_actor_critic, encoders, policy_classes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 SEGMENTS = {"base_lin_vel": 3, "forward_depth": (1, 24, 32), "joints": 12, "terrain_scan": 40}
@@ -21,7 +21,7 @@ ENV = SimpleNamespace(
     obs_segments=SEGMENTS,
     critic_obs_segments={**SEGMENTS, "properties": 4},
 )
-# What the page leaves to the reader.
+# Keys that the page does not repeat.
 REST = {"adaptor_target_components": ["properties"], "estimator_target_components": ["base_lin_vel"]}
 
 
@@ -30,7 +30,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("yaml"))))
-def test_configurations_shown_make_policies(number):
+def test_configurations_shown_build_policies(number):
     shown = yaml.safe_load(blocks("yaml")[number])
     policy_cfg = {**(REST if "mixins" in shown["policy"] else {}), **shown["policy"], "strict": True}
     policy = build_actor_critic(ENV, policy_cfg["class_name"], policy_cfg)
@@ -39,11 +39,15 @@ def test_configurations_shown_make_policies(number):
     assert algorithm_classes()[algorithm](policy)
 
 
-def test_the_encoder_shown_can_be_named_and_sees_its_components(monkeypatch):
-    monkeypatch.setattr(st_rl.modules, "GatedActorCritic", None, raising=False)
+def test_encoder_shown_is_used_by_name(monkeypatch):
+    monkeypatch.setattr(encoders, "ENCODERS", dict(encoders.ENCODERS))
     exec(next(block for block in blocks("python") if "GatedEncoder" in block), {})
-    cfg = {"encoder_component_names": ["joints", "forward_depth"], "encoder_output_size": 5}
-    policy = build_actor_critic(ENV, "GatedActorCritic", cfg)
+    cfg = {
+        "encoder_component_names": ["joints", "forward_depth"],
+        "encoder_class_name": "GatedEncoder",
+        "encoder_output_size": 5,
+    }
+    policy = build_actor_critic(ENV, "EncoderActorCritic", cfg)
     obs = torch.randn(2, ENV.num_obs)
     assert policy.act(obs).shape == (2, 4)
     joints, gated = obs[:, 3 + 24 * 32 :][:, :12], policy.encoders_by_component()["joints"]
@@ -51,7 +55,7 @@ def test_the_encoder_shown_can_be_named_and_sees_its_components(monkeypatch):
     assert torch.equal(policy.get_encoder_latent(obs, "joints"), expected)
 
 
-def test_the_mixin_shown_changes_what_the_actor_sees():
+def test_mixin_shown_changes_actor_input():
     namespace = {"EncoderActorCritic": st_rl.modules.EncoderActorCritic}
     exec(next(block for block in blocks("python") if "ScaledMixin" in block), namespace)
     torch.manual_seed(0)
