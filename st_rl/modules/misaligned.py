@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
-from st_rl.modules.networks.estimator_head import EstimatedComponents
+from st_rl.modules.networks.estimator_head import EstimatorHead
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
@@ -105,7 +105,7 @@ def _embedded_blocks(policy: Any, segments: Segments, critic: bool) -> dict[str,
 
 def _head_axes(
     policy: Any,
-    components: EstimatedComponents,
+    head: EstimatorHead,
     memory_name: str,
     head_name: str,
     segments: Segments,
@@ -114,9 +114,9 @@ def _head_axes(
     """The axes of a head: what it or its memory sees, and what it estimates."""
     linears = [i for i, layer in enumerate(getattr(policy, head_name).model) if isinstance(layer, nn.Linear)]
     first, last = (f"{head_name}.model.{linears[place]}" for place in (0, -1))
-    targets = _raw_blocks(critic_segments, components.target_components)
+    targets = _raw_blocks(critic_segments, head.target_components)
     axes: dict[str, Axes] = {f"{last}.weight": {0: targets}, f"{last}.bias": {0: targets}}
-    seen = _raw_blocks(segments, components.obs_components)
+    seen = _raw_blocks(segments, head.obs_components)
     if getattr(policy, memory_name, None) is not None:
         axes[f"{memory_name}.rnn.weight_ih_l0"] = {1: seen}
     elif not policy.is_recurrent:

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
-from st_rl.modules.mlp import MlpModel
-from st_rl.modules.networks.estimator_head import EstimatedComponents, own_memory
+from st_rl.modules.networks.estimator_head import EstimatorHead
 from st_rl.modules.networks.memory import Memory
+from st_rl.modules.policy import HiddenState
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ EstimatorActorHiddenState = namedarraytuple("EstimatorActorHiddenState", ["estim
 class EstimatorMixin(_Policy):
     """Estimates components of the critic's observation from components of the actor's.
 
-    A share `replace_state_prob` of the samples acts on the estimate instead of the true component; it carries no
-    gradient there, so that only its own loss trains it (`st_rl.algorithms.EstimatorPPO`). In inference every sample
-    does, if any.
+    With probability `replace_state_prob` a sample acts on the estimate instead of the true component; in inference
+    every sample does, unless it is 0. Only the estimator's own loss trains it (`st_rl.algorithms.EstimatorPPO`).
     """
 
     infers_through_act = True
@@ -48,16 +46,9 @@ class EstimatorMixin(_Policy):
                 "use_actor_rnn=True makes it after: use one of them"
             )
         super().__init__(*args, **kwargs)
-        self.estimator_kwargs = drop_none(estimator_kwargs or {})
-        self.estimation = EstimatedComponents(
-            "estimator",
-            self.obs_segments,
-            self.critic_obs_segments,
-            estimator_obs_components,
-            estimator_target_components,
-            replace_state_prob,
-            self.estimator_kwargs,
-        )
+        names = estimator_obs_components, estimator_target_components
+        self.estimation = EstimatorHead("estimator", self, *names, estimator_kwargs)
+        self.estimator_kwargs = self.estimation.kwargs
         self.estimator_obs_components = self.estimation.obs_components
         self.estimator_target_components = self.estimation.target_components
         self.use_actor_rnn = bool(use_actor_rnn) and self.is_recurrent
@@ -65,78 +56,70 @@ class EstimatorMixin(_Policy):
             logger.warning(f"use_actor_rnn has no effect: {type(self).__name__} has no memory")
         elif use_actor_rnn and estimator_obs_components is not None:
             logger.warning("estimator_obs_components has no effect with use_actor_rnn: the actor's memory sees all")
-        self._estimator_lot: int | None = None
         self.replace_state_prob = replace_state_prob
-        # The estimate of the last act; there is none before the first one.
-        self.estimated_state_: Tensor | None = None
         self.memory_s: Memory | None = None
         self.build_estimator(**kwargs)
 
     @property
     def replace_state_prob(self) -> float:
-        """Share of the samples that act on the estimate; may be changed in a training."""
+        """Probability that a sample acts on the estimate; may change during training."""
         return self.estimation.replace_prob
 
     @replace_state_prob.setter
-    def replace_state_prob(self, share: float) -> None:
-        self.estimation.replace_prob = share
-        if share > 0 and self._estimator_lot is None:
-            self._estimator_lot = self.reserve_noise_column()
+    def replace_state_prob(self, probability: float) -> None:
+        self.estimation.set_replace_prob(probability, self)
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
-        """The parent's, and the share that acts on the estimate."""
+        """Those of the parent, and `replace_state_prob`."""
         return (*super().acting_settings, ("replace_state_prob", self.replace_state_prob))
 
     def build_estimator(self, **kwargs: Any) -> None:
-        """Make the estimator's head, and its memory where the policy has memories; `kwargs` are the policy's."""
-        input_size = self.estimation.input_size
+        """Build the estimator's network, and its memory in a recurrent policy; `kwargs` are those of the policy."""
         if self.use_actor_rnn:
-            actor_memory: Any = self.memory_a
-            input_size = actor_memory.rnn.hidden_size
-        elif self.is_recurrent:
-            self.memory_s = own_memory(input_size, kwargs)
-            input_size = self.memory_s.rnn.hidden_size
-        self.state_estimator = MlpModel(input_size, output_size=self.estimation.output_size, **self.estimator_kwargs)
+            assert isinstance(self, ActorCriticRecurrent)
+            self.state_estimator = self.estimation.build_network(self.memory_a.rnn.hidden_size)
+        else:
+            self.memory_s, self.state_estimator = self.estimation.build(kwargs, self.is_recurrent)
 
     def actor_input(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        inference: bool = False,
     ) -> Tensor:
-        """The parent's input for observations with the estimate in place; keeps the estimate."""
-        if self.use_actor_rnn:
-            remembered = super().actor_input(
-                observations, masks=masks, hidden_states=hidden_states, inference=inference
+        """Return the parent's input for observations with the estimate in place; stores the estimate."""
+        if not self.use_actor_rnn:
+            observations, hidden_states = self.estimation.estimate(
+                self, observations, self.memory_s, self.state_estimator, hidden_states, inference
             )
-            self.estimated_state_ = self.state_estimator(remembered)
-            return remembered
-        self.estimated_state_, hidden_states = self.estimation.estimate(
-            observations, self.memory_s, self.state_estimator, hidden_states
-        )
-        observations = self.estimation.substitute(
-            observations, self.estimated_state_, inference, self.noise_column(self._estimator_lot)
-        )
-        return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
+        features = super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
+        if self.use_actor_rnn:
+            self.estimation.output = self.state_estimator(features)
+        return features
+
+    @property
+    def estimated_state_(self) -> Tensor | None:
+        """The estimate of the last act; None before the first one."""
+        return self.estimation.output
 
     def get_estimated_state(self) -> Tensor | None:
-        """The estimate of the last act: `(N, E)`, or `(T, K, E)` padded; `(T, B, E)` with `use_actor_rnn`."""
+        """Return the estimate of the last act: `(N, E)`, or `(T, K, E)` padded; `(T, B, E)` with `use_actor_rnn`."""
         return self.estimated_state_
 
     def get_hidden_states(self) -> Any:
-        """The parent's, with the estimator's memory beside the actor's where it has one of its own."""
+        """Return the parent's hidden states, with those of the estimator's own memory beside the actor's."""
         states = super().get_hidden_states()
         if self.memory_s is None:
             return states
         return states._replace(actor=EstimatorActorHiddenState(self.memory_s.hidden_states, states.actor))
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the memories of finished robots, or of all."""
+        """Clear the hidden states of finished environments `(N,)`, or of all."""
         super().reset(dones)
         if self.memory_s is not None:
             self.memory_s.reset(dones)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy gets: all but the last estimate, which may hang on a graph that cannot be copied."""
-        return {**super().__getstate__(), "estimated_state_": None}
 
 
 class StateAc(EstimatorMixin, ActorCritic):
@@ -144,4 +127,4 @@ class StateAc(EstimatorMixin, ActorCritic):
 
 
 class StateAcRecurrent(EstimatorMixin, ActorCriticRecurrent):
-    """A policy with memory and an estimator, which has its own memory or uses the actor's."""
+    """A recurrent policy with an estimator, which has its own memory or uses the actor's."""

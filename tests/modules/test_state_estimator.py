@@ -116,7 +116,7 @@ def test_the_share_may_change_on_the_way(first):
     assert replaced(slice(5, 6)) == pytest.approx(0.5, abs=0.02)
     policy.replace_state_prob = policy.privilege_replace_state_prob = 0.0
     assert replaced(slice(0, 6)) == 0.0
-    with pytest.raises(ValueError, match="a share of the samples, from 0 to 1; got 2"):
+    with pytest.raises(ValueError, match="a probability from 0 to 1; got 2"):
         policy.replace_state_prob = 2
 
 
@@ -232,7 +232,7 @@ def test_settings_without_effect_are_said(caplog, policy_class, settings, messag
         ({"estimator_obs_components": ["mass"]}, ValueError, r"estimator_obs_components names \['mass'\]"),
         ({"estimator_target_components": ["mass"], "replace_state_prob": 0.1}, ValueError, r"names \['mass'\], which"),
         ({"obs_segments": None, "critic_obs_segments": None}, ValueError, "needs obs_segments"),
-        ({"replace_state_prob": 2.0}, ValueError, "in a share of the samples, from 0 to 1; got 2.0"),
+        ({"replace_state_prob": 2.0}, ValueError, "a probability from 0 to 1; got 2.0"),
         (
             {"estimator_kwargs": {"hidden_size": [3]}},
             ValueError,
