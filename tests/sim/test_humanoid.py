@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.backends.warp_backend import largest_number_of_contacts
+from st_rl.sim.backends.warp_backend import max_ground_contacts
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import find_task, make_task
 from st_rl.sim.tasks.humanoid_walk import NARROWEST_STEP
@@ -81,7 +81,7 @@ def test_knees_and_pelvis_tell_a_fall(robot, home):
 
 
 def test_a_gpu_has_room_for_all_contacts_of_feet_knees_and_pelvis(robot):
-    assert largest_number_of_contacts(robot.model) - 4 <= find_task("humanoid-walk").cfg().physics.max_contacts
+    assert max_ground_contacts(robot.model) - 4 <= find_task("humanoid-walk").cfg().physics.max_contacts
 
 
 def test_a_heavier_trunk_is_pelvis_and_torso(robot):

@@ -90,8 +90,8 @@ def make_biped_gait(
             joints[:, shoulder] += swing[:, side]
         return Pose(joints, base, np.tile([1.0, 0.0, 0.0, 0.0], (len(time), 1)), feet)
 
-    seconds = strides * gait.period_s
-    return make_gait_clip(f"{name}_{speed:g}", fps, seconds, geometry.joint_names, geometry.foot_names, pose_at)
+    names = geometry.joint_names, geometry.foot_names
+    return make_gait_clip(f"{name}_{speed:g}", fps, strides, gait.period_s, *names, pose_at)
 
 
 def solve_leg_joints(geometry: BipedGeometry, ankles: np.ndarray, rotations: np.ndarray) -> np.ndarray:

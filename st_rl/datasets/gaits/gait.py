@@ -50,16 +50,17 @@ class Pose(NamedTuple):
 def make_gait_clip(
     name: str,
     fps: float,
-    num_seconds: float,
+    strides: int,
+    period_s: float,
     joint_names: tuple[str, ...],
     foot_names: tuple[str, ...],
     pose_at: Callable[[np.ndarray], Pose],
 ) -> MotionClip:
     """A clip of the poses that `pose_at` gives for times `(F,)`, with velocities by central differences."""
-    for what, value in (("fps", fps), ("strides", num_seconds)):
+    for what, value in (("fps", fps), ("strides", strides)):
         if not value > 0:
             raise ValueError(f"{what} is {value}; a gait needs more than 0")
-    time = np.arange(round(num_seconds * fps) + 1) / fps
+    time = np.arange(round(strides * period_s * fps) + 1) / fps
     before, now, after = (pose_at(time + shift) for shift in (-_HALF_STEP, 0.0, _HALF_STEP))
     turn = rotations.multiply(after.rotation, rotations.conjugate(before.rotation))
     return make_clip(

@@ -64,8 +64,8 @@ def make_quadruped_gait(
         local = rotations.rotate_inverse(rotation[:, None], feet - position[:, None])
         return Pose(solve_leg_joints(geometry, local), position, rotation, feet)
 
-    seconds = strides * gait.period_s
-    return make_gait_clip(f"{name}_{speed:g}", fps, seconds, geometry.joint_names, geometry.foot_names, pose_at)
+    names = geometry.joint_names, geometry.foot_names
+    return make_gait_clip(f"{name}_{speed:g}", fps, strides, gait.period_s, *names, pose_at)
 
 
 def solve_leg_joints(geometry: QuadrupedGeometry, feet: np.ndarray) -> np.ndarray:

@@ -1,12 +1,11 @@
-"""Backends: `N` copies of one model, stepped together."""
-
-from typing import Any
+"""Physics backends: `N` copies of one model, stepped together."""
 
 import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg, fine_physics, with_physics
 from st_rl.sim.backends.mujoco_backend import MujocoBackend
 from st_rl.sim.backends.warp_backend import WarpBackend
+from st_rl.sim.require import MjModel
 
 __all__ = [
     "BACKENDS",
@@ -23,7 +22,7 @@ BACKENDS: dict[str, type[Backend]] = {"cpu": MujocoBackend, "cuda": WarpBackend}
 """Backend class for each type of device."""
 
 
-def make_backend(model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str) -> Backend:
+def make_backend(model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str) -> Backend:
     """The backend for a device; ValueError for a type of device that has none."""
     kind = torch.device(device).type
     if kind not in BACKENDS:

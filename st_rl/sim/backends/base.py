@@ -1,4 +1,4 @@
-"""The interface of a backend: `N` copies of one model that a task steps together."""
+"""The interface of physics backends, and the physics settings."""
 
 import contextlib
 import copy
@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 import torch
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, require_mujoco
 
 
 @dataclass(frozen=True)
 class PhysicsCfg:
-    """How finely physics is computed."""
+    """Settings of the physics engine."""
 
     timestep: float = 0.01
-    """Seconds of one physics substep."""
+    """Seconds per physics step."""
     substeps: int = 2
-    """Substeps for each action."""
+    """Physics steps per action."""
     iterations: int = 3
-    """Largest number of solver iterations (one breaks training)."""
+    """Maximum number of solver iterations (one breaks training)."""
     ls_iterations: int = 5
-    """Largest number of line-search iterations of each solver iteration."""
+    """Maximum number of line-search iterations per solver iteration."""
     integrator: Literal["Euler", "RK4", "implicit", "implicitfast"] = "implicitfast"
     """MuJoCo's integrator."""
     cone: Literal["pyramidal", "elliptic"] = "pyramidal"
@@ -31,9 +31,9 @@ class PhysicsCfg:
     solver: Literal["PGS", "CG", "Newton"] = "Newton"
     """Constraint solver."""
     num_threads: int = 0
-    """Threads that step robots on the CPU; 0 for one on each core."""
+    """Threads that step robots on the CPU; 0 for one per core."""
     max_contacts: int = 0
-    """Contacts of one robot that a GPU has room for; 0 to work it out from its shapes. A snapshot says if it lacked."""
+    """Contacts per robot that the GPU backend allocates; 0 derives it from the geoms. Checkpoints warn of overflows."""
 
     @property
     def control_period(self) -> float:
@@ -42,14 +42,14 @@ class PhysicsCfg:
 
 
 def fine_physics(physics: PhysicsCfg, timestep: float = 0.005, iterations: int = 50) -> PhysicsCfg:
-    """The same control period computed with small substeps and a converged solver, to judge a policy."""
+    """The same control period with small substeps and a converged solver, for evaluation."""
     substeps = max(1, round(physics.control_period / timestep))
     fine_timestep = physics.control_period / substeps
     return replace(physics, timestep=fine_timestep, substeps=substeps, iterations=iterations, ls_iterations=20)
 
 
-def with_physics(model: Any, physics: PhysicsCfg) -> Any:
-    """A copy of a `mujoco.MjModel` that is computed as `physics` says."""
+def with_physics(model: MjModel, physics: PhysicsCfg) -> MjModel:
+    """A copy of a model with the options of `physics`."""
     mujoco = require_mujoco()
     if physics.timestep <= 0 or physics.substeps < 1:
         raise ValueError(
@@ -66,88 +66,90 @@ def with_physics(model: Any, physics: PhysicsCfg) -> Any:
 
 
 class Backend(ABC):
-    """Steps `N` copies of one model; control in, state out, everything selected by masks.
+    """Steps `N` copies of one model; all methods select robots by masks.
 
-    `qpos`, `qvel`, `sensordata` and `joint_force` are float32 tensors on `device` that stay at one address and hold the
-    newest values; a task reads them and never writes them. Sensors and forces describe the state before the last
-    substep, as after `mj_step`, and are zero for a robot that was reset and not stepped since. A GPU backend keeps
-    every method but `state_dict`, `load_state_dict` and `snapshot` free of host syncs and data-dependent shapes.
+    `qpos`, `qvel`, `sensordata` and `joint_force` are float32 tensors on `device` at fixed addresses with the current
+    values; a task reads them and never writes them. Sensors and forces belong to the state before the last substep, as
+    after `mj_step`, and are zero for a robot between its reset and its next step. On a GPU all methods but
+    `state_dict`, `load_state_dict` and `snapshot` run without host syncs and data-dependent shapes.
     """
 
-    def __init__(self, model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str) -> None:
-        """Remember a copy of the model with the options of `physics`, and the sizes."""
+    qpos: torch.Tensor
+    """`(N, nq)` positions; a free joint has its quaternion as w, x, y, z."""
+    qvel: torch.Tensor
+    """`(N, nv)` velocities; of a free joint linear in the world frame, angular in the body frame."""
+    sensordata: torch.Tensor
+    """`(N, nsensordata)` sensor readings."""
+    joint_force: torch.Tensor
+    """`(N, nv)` generalized force of the actuators."""
+
+    def __init__(self, model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str) -> None:
+        """Copy the model with the options of `physics`."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.model = with_physics(model, physics)
         self.physics = physics
         self.num_envs = num_envs
         self.device = torch.device(device)
-
-    @property
-    @abstractmethod
-    def qpos(self) -> torch.Tensor:
-        """`(N, nq)` positions; a free joint has its quaternion as wxyz."""
-
-    @property
-    @abstractmethod
-    def qvel(self) -> torch.Tensor:
-        """`(N, nv)` velocities; of a free joint linear in the world's frame, angular in the body's."""
-
-    @property
-    @abstractmethod
-    def sensordata(self) -> torch.Tensor:
-        """`(N, nsensordata)` sensor readings."""
-
-    @property
-    @abstractmethod
-    def joint_force(self) -> torch.Tensor:
-        """`(N, nv)` generalised force of the actuators."""
+        self._fields: dict[str, torch.Tensor] = {}
+        self._has_own_constants = False
 
     @abstractmethod
     def set_control(self, control: torch.Tensor) -> None:
-        """Set the control `(N, nu)` that the following steps apply."""
+        """Set the control `(N, nu)` of the following steps."""
 
     @abstractmethod
     def step(self, num_substeps: int = 1) -> None:
-        """Advance every robot by `num_substeps` substeps."""
+        """Advance all robots by `num_substeps` physics steps."""
 
     @abstractmethod
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
-        """Start the robots of `mask` `(N,)` afresh from rows of `qpos` `(N, nq)` and `qvel` `(N, nv)`.
+        """Reset the robots of `mask` `(N,)` to rows of `qpos` `(N, nq)` and `qvel` `(N, nv)`.
 
-        Clears their time, activations, applied forces and warm start. Other robots are untouched, bit by bit.
+        Clears their time, activations, applied forces and warm start. Other robots stay bitwise unchanged.
         """
 
     @abstractmethod
     def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
-        """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`: a push."""
+        """Add `delta` `(N, k)` to `k` columns of `qvel`, starting at `column`, for the robots of `mask` `(N,)`."""
 
     @abstractmethod
     def expand(self, field: str) -> torch.Tensor:
-        """Give a field of the model a value per robot and return it live, `(N, ...)`; writes take effect."""
+        """Give a model field one value per robot and return it, `(N, ...)`; writes take effect."""
 
     @abstractmethod
     def refresh_constants(self) -> None:
-        """Make constants follow fields that were written after `expand`, such as `body_mass`."""
+        """Recompute the constants that depend on expanded fields, such as `body_mass`."""
 
     @abstractmethod
     def check_diverged(self) -> torch.Tensor:
-        """`(N,)` bool: robots whose simulation became unstable since the last call, even if it recovered by itself."""
+        """`(N,)` bool: robots of which the simulation diverged since the last call, even if MuJoCo reset it."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, as copies."""
+        """Copies of everything that the next step depends on."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict` of a backend with the same model and number of robots."""
+        """Restore a `state_dict`; ValueError if it belongs to another model or number of robots."""
 
-    def during_capture(self, stream: Any) -> AbstractContextManager[None]:
-        """What must be around the capture of a graph on a stream; a backend of a GPU has its own."""
+    def _field_state(self) -> dict[str, Any]:
+        """The part of a `state_dict` about expanded model fields."""
+        fields = {name: value.clone() for name, value in self._fields.items()}
+        return {"fields": fields, "constants_follow": self._has_own_constants}
+
+    def _load_field_state(self, state: dict[str, Any]) -> None:
+        for name, value in state["fields"].items():
+            self.expand(name).copy_(value)
+        if state["constants_follow"]:
+            self.refresh_constants()
+
+    def during_capture(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
+        """The context that a graph capture on `stream` runs in."""
         return contextlib.nullcontext()
 
-    def snapshot(self, index: int, data: Any = None) -> Any:
-        """One robot as a `mujoco.MjData` with positions computed, to render it; waits for the device."""
+    def snapshot(self, index: int, data: MjData = None) -> MjData:
+        """One robot as a `mujoco.MjData` after `mj_forward`, for rendering; synchronizes with the device."""
         mujoco = require_mujoco()
         data = mujoco.MjData(self.model) if data is None else data
         data.qpos[:] = self.qpos[index].cpu().numpy()

@@ -1,4 +1,4 @@
-"""Loads the kernels of MuJoCo Warp all at once: one after the other they take minutes to compile for the first time."""
+"""Compiles the kernels of MuJoCo Warp in parallel; one after the other this takes minutes the first time."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,20 +8,19 @@ from types import ModuleType
 from typing import Any
 
 
-def load_kernels(warp: ModuleType, device: str, work: Callable[[], object]) -> None:
-    """Compile and load every kernel that `work` would launch, as many at a time as there are cores; launches nothing.
+def load_kernels(warp: ModuleType, device: str, run_step: Callable[[], object]) -> None:
+    """Compile and load every kernel that `run_step` launches, in one thread per core, without launching any.
 
-    What was compiled on this machine before comes from Warp's own cache. What is missed here is compiled when it is
-    launched, as always.
+    Uses Warp's kernel cache. A kernel that is missed here is compiled at its launch.
     """
-    with _noted_launches(warp) as launches:
-        work()
-    # A module is loaded by one thread at a time, once for each size of block.
-    sizes: dict[Any, dict[int | None, None]] = {}
+    with _record_launches(warp) as launches:
+        run_step()
+    # Each module is loaded by one thread, once for each block size.
+    sizes: dict[object, dict[int | None, None]] = {}
     for module, block_dim in launches:
         sizes.setdefault(module, {})[block_dim] = None
 
-    def load(module: Any) -> None:
+    def load(module: object) -> None:
         for block_dim in sizes[module]:
             warp.force_load(device, modules=[module], block_dim=block_dim, max_workers=0)
 
@@ -30,21 +29,21 @@ def load_kernels(warp: ModuleType, device: str, work: Callable[[], object]) -> N
 
 
 @contextmanager
-def _noted_launches(warp: ModuleType) -> Iterator[list[tuple[Any, int | None]]]:
-    """Inside, kernels are not launched but noted: their module, and the size of their blocks if they ask for one."""
-    launches: list[tuple[Any, int | None]] = []
+def _record_launches(warp: ModuleType) -> Iterator[list[tuple[object, int | None]]]:
+    """Record the module and the block size of launches instead of launching kernels."""
+    launches: list[tuple[object, int | None]] = []
 
-    def note(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> None:
+    def record(kernel: Any, *args: object, block_dim: int | None = None, **kwargs: object) -> None:
         launches.append((kernel.module, block_dim))
 
-    def once(condition: Any, while_body: Callable[..., object], **kwargs: Any) -> None:
-        # Without kernels the condition would never change.
+    def run_once(condition: object, while_body: Callable[..., object], **kwargs: object) -> None:
+        # Without kernels the condition never changes.
         while_body(**kwargs)
 
-    replaced = {"launch": note, "launch_tiled": note, "capture_while": once}
+    replaced = {"launch": record, "launch_tiled": record, "capture_while": run_once}
     originals = {name: getattr(warp, name) for name in replaced}
-    for name, stand_in in replaced.items():
-        setattr(warp, name, stand_in)
+    for name, replacement in replaced.items():
+        setattr(warp, name, replacement)
     try:
         yield launches
     finally:

@@ -10,17 +10,17 @@ import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
 from st_rl.sim.backends.kernel_loading import load_kernels
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjModel, require_mujoco
 from st_rl.utils.log import logger
 
-# Contacts that one geometry makes with the ground at most, by kind of shape; others count as one.
-_CONTACTS = {"box": 4, "capsule": 2, "cylinder": 4, "mesh": 4}
-# Model fields that MuJoCo recomputes from masses; they differ between robots as soon as masses do.
+# Maximum number of contacts of a geom with the ground, by type; one for other types.
+_MAX_CONTACTS = {"box": 4, "capsule": 2, "cylinder": 4, "mesh": 4}
+# Model fields that MuJoCo computes from masses, so that they differ between robots if masses do.
 _MASS_CONSTANTS = ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0")
-# What MuJoCo Warp may note of a robot when `max_contacts` is too small for it.
-_NO_ROOM = ("NEFC", "NJMAX_NNZ", "BROADPHASE", "NARROWPHASE", "CONTACT_MATCH")
-# Beyond this MuJoCo itself calls a position or velocity bad.
-_LARGEST = 1.0e10
+# Overflow flags of MuJoCo Warp that a larger `max_contacts` avoids.
+_CONTACT_OVERFLOWS = ("NEFC", "NJMAX_NNZ", "BROADPHASE", "NARROWPHASE", "CONTACT_MATCH")
+# Above this MuJoCo treats a position or velocity as diverged.
+_MAX_STATE = 1.0e10
 
 
 def require_warp() -> tuple[ModuleType, ModuleType]:
@@ -35,16 +35,16 @@ def require_warp() -> tuple[ModuleType, ModuleType]:
 
 
 class WarpBackend(Backend):
-    """Steps robots with MuJoCo Warp; torch looks at its arrays without a copy and works on the same stream.
+    """Steps robots with MuJoCo Warp; torch shares its arrays and its stream.
 
-    Nothing waits for the device, so a whole rollout can be captured as one graph inside `during_capture`.
+    There are no host syncs, so a whole rollout can be captured as one graph inside `during_capture`.
     """
 
-    def __init__(self, model: Any, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cuda") -> None:
-        """Create the robots in the model's default pose."""
+    def __init__(self, model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cuda") -> None:
+        """Create the robots in the default pose."""
         super().__init__(model, num_envs, physics, device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device '{device}': torch sees no GPU here; use 'cpu', or ask st-rl doctor why")
+            raise ValueError(f"device '{device}': torch sees no GPU here; use 'cpu', or run st-rl doctor")
         self._warp, self._mjwarp = require_warp()
         mujoco = require_mujoco()
         self._streams: dict[int, Any] = {}
@@ -54,12 +54,12 @@ class WarpBackend(Backend):
             data = mujoco.MjData(self.model)
             mujoco.mj_forward(self.model, data)
             self._model = self._mjwarp.put_model(self.model)
-            # Its messages come from the device, in the middle of a graph, and double the time of a step.
+            # It prints from the device, inside a graph, which doubles the time of a step.
             self._model.opt.warn_overflow = 0
-            contacts = self._contacts = physics.max_contacts or largest_number_of_contacts(self.model)
+            contacts = self._contacts = physics.max_contacts or max_ground_contacts(self.model)
             self._other_rows = int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
             rows = 4 * contacts + self._other_rows
-            # Room for this many contacts of one sensor is cleared and searched in every substep: no more than needed.
+            # MuJoCo Warp clears and searches this many contacts per sensor in every substep.
             self._model.opt.contact_sensor_maxmatch = contacts
 
             def put_data() -> Any:
@@ -73,70 +73,50 @@ class WarpBackend(Backend):
             self._arrays["act"] = self._view(self._data, "act")
         self._arrays["sensordata"].zero_()
         self._arrays["qfrc_actuator"].zero_()
-        self._fields: dict[str, torch.Tensor] = {}
-        self._constants_follow = False
+        self.qpos, self.qvel = self._arrays["qpos"], self._arrays["qvel"]
+        self.sensordata, self.joint_force = self._arrays["sensordata"], self._arrays["qfrc_actuator"]
         self._has_warned = False
 
     def _load_kernels(self, put_data: Callable[[], Any]) -> None:
-        """Compile what a step launches before the first one, which would do it one after the other."""
-        # Robots of its own: a step copies some of their numbers even if it launches nothing.
-        rehearsed = put_data()
+        """Compile the kernels of a step in parallel; the first step would compile them one by one."""
+        # Separate data: a step copies parts of it even if it launches nothing.
+        scratch = put_data()
         try:
-            load_kernels(self._warp, str(self.device), lambda: self._mjwarp.step(self._model, rehearsed))
+            load_kernels(self._warp, str(self.device), lambda: self._mjwarp.step(self._model, scratch))
         except Exception as error:
-            # Other versions of Warp may do it in another way; a step compiles what it lacks.
-            logger.warning(f"MuJoCo Warp's kernels could not be loaded at once ({error}); the first step takes longer")
+            # Depends on the version of Warp; a step compiles missing kernels itself.
+            logger.warning(f"could not precompile MuJoCo Warp kernels ({error}); the first step will be slow")
 
     def _view(self, owner: Any, name: str) -> torch.Tensor:
-        """An array of MuJoCo Warp as a tensor on the same memory."""
+        """An array of MuJoCo Warp as a tensor that shares its memory."""
         return self._warp.to_torch(getattr(owner, name))
 
-    @property
-    def qpos(self) -> torch.Tensor:
-        """`(N, nq)` positions."""
-        return self._arrays["qpos"]
-
-    @property
-    def qvel(self) -> torch.Tensor:
-        """`(N, nv)` velocities."""
-        return self._arrays["qvel"]
-
-    @property
-    def sensordata(self) -> torch.Tensor:
-        """`(N, nsensordata)` sensor readings."""
-        return self._arrays["sensordata"]
-
-    @property
-    def joint_force(self) -> torch.Tensor:
-        """`(N, nv)` generalised force of the actuators."""
-        return self._arrays["qfrc_actuator"]
-
     def set_control(self, control: torch.Tensor) -> None:
-        """Set the control `(N, nu)` that the following steps apply."""
+        """Set the control `(N, nu)` of the following steps."""
         self._arrays["ctrl"].copy_(control)
 
     def step(self, num_substeps: int = 1) -> None:
-        """Advance every robot by `num_substeps` substeps on torch's present stream."""
+        """Advance all robots by `num_substeps` physics steps on torch's current stream."""
         with self._warp.ScopedDevice(str(self.device)), self._on_torch_stream():
             for _ in range(num_substeps):
                 self._mjwarp.step(self._model, self._data)
 
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
-        """Start the robots of `mask` `(N,)` afresh; a masked write, so others keep every bit."""
+        """Reset the robots of `mask` `(N,)`; other robots stay bitwise unchanged."""
         column = mask[:, None]
         for name, value in self._arrays.items():
-            fresh = {"qpos": qpos, "qvel": qvel}.get(name)
-            if fresh is None:
+            initial = {"qpos": qpos, "qvel": qvel}.get(name)
+            if initial is None:
                 value.masked_fill_(mask if value.dim() == 1 else column, 0.0)
             else:
-                value.copy_(torch.where(column, fresh, value))
+                value.copy_(torch.where(column, initial, value))
 
     def add_velocity(self, delta: torch.Tensor, mask: torch.Tensor, column: int = 0) -> None:
-        """Add `delta` `(N, k)` to `k` columns of `qvel`, from `column` on, for the robots of `mask` `(N,)`."""
+        """Add `delta` `(N, k)` to `k` columns of `qvel`, starting at `column`, for the robots of `mask` `(N,)`."""
         self.qvel[:, column : column + delta.shape[1]] += delta * mask[:, None]
 
     def expand(self, field: str) -> torch.Tensor:
-        """Give a field of the model a value per robot and return it live, `(N, ...)`; not inside a captured graph."""
+        """Give a model field one value per robot and return it, `(N, ...)`; not inside a graph capture."""
         if field not in self._fields:
             array = getattr(self._model, field)
             shared = self._warp.to_torch(array)[:1]
@@ -146,22 +126,22 @@ class WarpBackend(Backend):
         return self._fields[field]
 
     def refresh_constants(self) -> None:
-        """Make constants follow fields that were written after `expand`."""
+        """Recompute the constants that depend on expanded fields."""
         for field in _MASS_CONSTANTS:
             self.expand(field)
         with self._warp.ScopedDevice(str(self.device)), self._on_torch_stream():
             self._mjwarp.set_const(self._model, self._data)
-        self._constants_follow = True
+        self._has_own_constants = True
 
     def check_diverged(self) -> torch.Tensor:
-        """`(N,)` bool: a position or velocity is not finite or beyond what MuJoCo accepts."""
+        """`(N,)` bool: a position or velocity is not finite or larger than MuJoCo accepts."""
         size = torch.cat([self.qpos, self.qvel], dim=1).abs().amax(dim=1)
-        # NaN compares false, so a robot is sound only if its numbers are there and small.
-        return ~(size < _LARGEST)
+        # Comparisons with NaN are False, so NaN counts as diverged.
+        return ~(size < _MAX_STATE)
 
     @contextlib.contextmanager
     def during_capture(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        """Let Warp know that torch is capturing a graph on `stream`."""
+        """Tell Warp that torch captures a graph on `stream`."""
         warp_stream = self._warp_stream(stream)
         self._warp.capture_begin(stream=warp_stream, external=True)
         try:
@@ -170,51 +150,50 @@ class WarpBackend(Backend):
             self._warp.capture_end(stream=warp_stream)
 
     def _warp_stream(self, stream: torch.cuda.Stream) -> Any:
-        """Warp's handle of a stream of torch, one for each."""
+        """The Warp stream of a torch stream, created once."""
         if stream.cuda_stream not in self._streams:
             self._streams[stream.cuda_stream] = self._warp.stream_from_torch(stream)
         return self._streams[stream.cuda_stream]
 
     def _on_torch_stream(self) -> Any:
-        """Make Warp launch on torch's present stream; everything is in order there, so nothing has to wait."""
+        """Make Warp launch on torch's current stream, which keeps the order without synchronization."""
         if self.device.type != "cuda":
             return contextlib.nullcontext()
-        present = self._warp_stream(torch.cuda.current_stream(self.device))
-        return self._warp.ScopedStream(present, sync_enter=False, sync_exit=False)
+        current = self._warp_stream(torch.cuda.current_stream(self.device))
+        return self._warp.ScopedStream(current, sync_enter=False, sync_exit=False)
 
     def _warn_of_dropped_contacts(self) -> None:
-        """Say once that robots touched more than there was room for; waits for the device.
+        """Warn once if contacts overflowed; synchronizes with the device.
 
-        MuJoCo Warp notes it in every substep, at no cost, and keeps the note.
+        MuJoCo Warp sets the overflow flags in every substep and keeps them.
         """
-        kinds = getattr(self._mjwarp, "OverflowType", None)  # not in older versions, which note nothing
+        kinds = getattr(self._mjwarp, "OverflowType", None)  # not in older versions
         if self._has_warned or kinds is None:
             return
-        lacking = sum(int(getattr(kinds, name)) for name in _NO_ROOM)
+        lacking = sum(int(getattr(kinds, name)) for name in _CONTACT_OVERFLOWS)
         count = int((self._view(self._data, "overflow") & lacking).ne(0).sum())
         if count == 0:
             return
         self._has_warned = True
-        # How much the newest substep would have needed; rows are each robot's own, the rest is shared by all.
+        # What the last substep needed: rows are per robot, the other counts are sums over all robots.
         rows = (int(self._view(self._data, "nefc").max()) - self._other_rows) / 4
         shared = max(int(self._view(self._data, name)) for name in ("nacon", "ncollision")) / self.num_envs
         needed = max(math.ceil(rows), math.ceil(shared), self._contacts + 1)
         logger.warning(
-            f"the GPU had no room for all contacts of {count} of {self.num_envs} robots and dropped some: raise "
-            f"physics.max_contacts, now {self._contacts} for each robot, to {needed} at least"
+            f"contacts of {count} of {self.num_envs} robots overflowed and were dropped: raise physics.max_contacts "
+            f"from {self._contacts} to at least {needed}"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every robot, last readings and model fields per robot."""
+        """State, last readings and expanded model fields of all robots."""
         self._warn_of_dropped_contacts()
         return {
             "arrays": {name: value.clone() for name, value in self._arrays.items()},
-            "fields": {name: value.clone() for name, value in self._fields.items()},
-            "constants_follow": self._constants_follow,
+            **self._field_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`; ValueError when it belongs to another robot, number of robots or backend."""
+        """Restore a `state_dict`; ValueError if it belongs to another robot, number of robots or backend."""
         shape = state.get("arrays", {"qpos": torch.empty(0)})["qpos"].shape
         if shape != self.qpos.shape:
             raise ValueError(
@@ -223,19 +202,16 @@ class WarpBackend(Backend):
             )
         for name, value in state["arrays"].items():
             self._arrays[name].copy_(value)
-        for name, value in state["fields"].items():
-            self.expand(name).copy_(value)
-        if state["constants_follow"]:
-            self.refresh_constants()
+        self._load_field_state(state)
 
 
-def largest_number_of_contacts(model: Any) -> int:
-    """How many contacts one robot can have with the ground at once, with some to spare."""
+def max_ground_contacts(model: MjModel) -> int:
+    """Upper bound of the contacts of one robot with the ground, with a margin."""
     mujoco = require_mujoco()
     count = 0
     for geom in range(model.ngeom):
         moves = model.body_weldid[model.geom_bodyid[geom]] != 0
         if moves and (model.geom_contype[geom] or model.geom_conaffinity[geom]):
             kind = mujoco.mjtGeom(model.geom_type[geom]).name.removeprefix("mjGEOM_").lower()
-            count += _CONTACTS.get(kind, 1)
+            count += _MAX_CONTACTS.get(kind, 1)
     return count + 4

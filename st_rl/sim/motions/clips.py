@@ -12,7 +12,7 @@ from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.rendering import FrameRenderer
 from st_rl.sim.evaluation.video import open_video
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, require_mujoco
 from st_rl.sim.robots import Robot
 from st_rl.utils import rotations
 
@@ -62,7 +62,7 @@ def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
     )
 
 
-def _velocities(mujoco: Any, model: Any, data: Any, kind: Any, ids: list[int]) -> np.ndarray:
+def _velocities(mujoco: Any, model: MjModel, data: MjData, kind: Any, ids: list[int]) -> np.ndarray:
     """`(len(ids), 6)` angular and linear velocity of objects in the world's frame."""
     velocity = np.zeros((len(ids), 6))
     for row, number in zip(velocity, ids):

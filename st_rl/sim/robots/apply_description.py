@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
 from st_rl.sim.robots.description import RobotDescription
 from st_rl.sim.robots.model_queries import HOME, home_qpos, is_colliding, lowest_height, pose_data, robot_geoms
 from st_rl.sim.robots.name_patterns import compiled, matching, nearest_words, spread
 from st_rl.sim.robots.sensors import FootShape, foot_of_each_body
 
 
-def adapt(spec: Any, description: RobotDescription) -> None:
+def adapt(spec: MjSpec, description: RobotDescription) -> None:
     """Give a robot the collisions, actuators and default pose of its description."""
     for number, joint in enumerate(spec.joints):
         joint.name = joint.name or f"joint_{number}"
@@ -32,7 +32,7 @@ def adapt(spec: Any, description: RobotDescription) -> None:
     spec.add_key(name=HOME, qpos=_default_qpos(model, home, description))
 
 
-def described_feet(model: Any, data: Any, description: RobotDescription) -> list[FootShape]:
+def described_feet(model: MjModel, data: MjData, description: RobotDescription) -> list[FootShape]:
     """The feet that a description names, in its order."""
     where = f"{description.path}: feet"
     feet: list[FootShape] = []
@@ -42,7 +42,7 @@ def described_feet(model: Any, data: Any, description: RobotDescription) -> list
     return feet
 
 
-def described_falls(model: Any, data: Any, description: RobotDescription) -> list[int]:
+def described_falls(model: MjModel, data: MjData, description: RobotDescription) -> list[int]:
     """The geoms that a description names as those of a fall."""
     where = f"{description.path}: falls"
     return sorted({geom for pattern in description.falls for geom in _named_geoms(model, data, pattern, where)})
@@ -60,7 +60,7 @@ def described_scale(joint_names: Sequence[str], description: RobotDescription) -
     return np.array([found[name] for name in joint_names])
 
 
-def _set_collisions(spec: Any, model: Any, description: RobotDescription) -> None:
+def _set_collisions(spec: MjSpec, model: MjModel, description: RobotDescription) -> None:
     """Decide which geoms of the robot touch what."""
     elements = {geom.id: geom for geom in spec.geoms}
     own = robot_geoms(model)
@@ -84,7 +84,7 @@ def _set_collisions(spec: Any, model: Any, description: RobotDescription) -> Non
             elements[g].contype |= 1
 
 
-def _set_actuators(spec: Any, model: Any, description: RobotDescription) -> None:
+def _set_actuators(spec: MjSpec, model: MjModel, description: RobotDescription) -> None:
     """Replace the actuators of the MJCF by a position servo on each joint that is not passive."""
     mujoco = require_mujoco()
     single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
@@ -121,7 +121,7 @@ def _ordered(names: list[str], description: RobotDescription) -> list[str]:
     return ordered
 
 
-def _add_servo(spec: Any, joint: str, gains: Mapping[str, float]) -> None:
+def _add_servo(spec: MjSpec, joint: str, gains: Mapping[str, float]) -> None:
     """Add a position servo to a joint."""
     mujoco = require_mujoco()
     # Nothing of what the file says of its own actuators by default: gears, ranges, forces.
@@ -138,7 +138,7 @@ def _add_servo(spec: Any, joint: str, gains: Mapping[str, float]) -> None:
         element.frictionloss = gains["friction"]
 
 
-def _default_qpos(model: Any, home: np.ndarray, description: RobotDescription) -> np.ndarray:
+def _default_qpos(model: MjModel, home: np.ndarray, description: RobotDescription) -> np.ndarray:
     """`(nq,)` the pose of the MJCF with the joints and the height of the description."""
     mujoco = require_mujoco()
     single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
@@ -161,14 +161,14 @@ def _default_qpos(model: Any, home: np.ndarray, description: RobotDescription) -
     return qpos
 
 
-def _lowest(model: Any, qpos: np.ndarray) -> float:
+def _lowest(model: MjModel, qpos: np.ndarray) -> float:
     """Height of the lowest point of the robot's geoms that touch anything, in a pose `(nq,)`."""
     data = pose_data(model, qpos)
     own = [g for g in robot_geoms(model) if is_colliding(model, g)]
     return min((lowest_height(model, data, g) for g in own), default=0.0)
 
 
-def _named_geoms(model: Any, data: Any, pattern: str, where: str) -> list[int]:
+def _named_geoms(model: MjModel, data: MjData, pattern: str, where: str) -> list[int]:
     """Geoms of the robot that collide and carry a name, belong to a body or are nearest to a site of that name."""
     regex = compiled(pattern, where)
     own = robot_geoms(model)
@@ -194,7 +194,7 @@ def _named_geoms(model: Any, data: Any, pattern: str, where: str) -> list[int]:
     return found
 
 
-def _nearest_geom(model: Any, data: Any, site: int) -> int | None:
+def _nearest_geom(model: MjModel, data: MjData, site: int) -> int | None:
     """The colliding geom of a site's body that is nearest to it."""
     body = int(model.site_bodyid[site])
     geoms = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body and is_colliding(model, g)]

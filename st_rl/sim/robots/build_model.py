@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjModel, MjSpec, require_mujoco
 from st_rl.sim.robots.apply_description import adapt, described_falls, described_feet
 from st_rl.sim.robots.description import RobotDescription
 from st_rl.sim.robots.model_queries import ground_contact_bits, has_ground, home_qpos, pose_data
@@ -22,8 +22,8 @@ class FreeJoint(NamedTuple):
 
 
 def assemble(
-    path: Path, build_world: Callable[[Any], None] | None, description: RobotDescription | None
-) -> tuple[Any, FreeJoint | None]:
+    path: Path, build_world: Callable[[MjSpec], None] | None, description: RobotDescription | None
+) -> tuple[MjModel, FreeJoint | None]:
     """The model of a file with ground and sensors where its base floats, and its free joint."""
     mujoco = require_mujoco()
     if not path.is_file():
@@ -56,7 +56,7 @@ def assemble(
     return (spec.compile() if recompile else model), floating
 
 
-def _add_floor(spec: Any) -> None:
+def _add_floor(spec: MjSpec) -> None:
     """Add a plane with tiles, on which motion can be seen, and a sky and light to see it by."""
     mujoco = require_mujoco()
     if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
@@ -92,7 +92,7 @@ def _add_floor(spec: Any) -> None:
     )
 
 
-def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
+def foot_shapes(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
     """The feet in the home pose."""
     data = pose_data(model, home_qpos(model))
     if description is not None and description.feet:
@@ -100,7 +100,7 @@ def foot_shapes(model: Any, floating: FreeJoint, description: RobotDescription |
     return find_feet(model, data, floating.body)
 
 
-def fall_geoms(model: Any, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
+def fall_geoms(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
     """Geoms that tell a fall."""
     if description is not None and description.falls:
         return described_falls(model, pose_data(model, home_qpos(model)), description)

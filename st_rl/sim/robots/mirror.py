@@ -1,10 +1,10 @@
 """The left-right symmetry of a robot, measured on its model: which joint is the mirror image of which, and its sign."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, require_mujoco
 
 # A mirror image may be off by this share of the robot's size, and its axis by this much from parallel (cosine).
 _PLACE_TOLERANCE = 0.02
@@ -22,7 +22,7 @@ class Mirror(NamedTuple):
     """Index of each foot's counterpart."""
 
 
-def find_mirror(model: Any, data: Any, base: int, joints: list[int], feet: list[int]) -> Mirror:
+def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet: list[int]) -> Mirror:
     """Find the counterparts in the pose of `data`, from places and axes and not from names.
 
     Args:

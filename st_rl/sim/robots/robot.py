@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjModel, MjSpec, require_mujoco
 from st_rl.sim.robots.apply_description import described_scale
 from st_rl.sim.robots.build_model import FreeJoint, assemble, fall_geoms, foot_shapes
 from st_rl.sim.robots.description import SUFFIXES, RobotDescription
@@ -40,7 +40,7 @@ class Robot:
 
     path: Path
     """The file it was read from: an MJCF file or a description."""
-    model: Any
+    model: MjModel
     """The compiled `mujoco.MjModel`, with the sensors that locomotion tasks read."""
     actuation: Literal["position", "torque"]
     """Whether the control is a joint position or a joint torque."""
@@ -76,7 +76,7 @@ class Robot:
     """`(nu,)` change of a joint's target for an action of one, where a description says so."""
 
     @classmethod
-    def from_file(cls, path: str | Path, build_world: Callable[[Any], None] | None = None) -> "Robot":
+    def from_file(cls, path: str | Path, build_world: Callable[[MjSpec], None] | None = None) -> "Robot":
         """Read a robot from an MJCF file, or from a description (`.yaml`) of one; see `from_mjcf`."""
         if Path(path).suffix.lower() in SUFFIXES:
             description = RobotDescription.from_file(path)
@@ -87,7 +87,7 @@ class Robot:
     def from_mjcf(
         cls,
         path: str | Path,
-        build_world: Callable[[Any], None] | None = None,
+        build_world: Callable[[MjSpec], None] | None = None,
         description: RobotDescription | None = None,
     ) -> "Robot":
         """Read an MJCF file with position or torque actuators on its joints.
@@ -234,7 +234,7 @@ def robot_path(name: str) -> Path:
     )
 
 
-def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
+def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
     """The feet with the addresses of their sensors."""
     if floating is None:
         return []
@@ -251,7 +251,7 @@ def _feet(model: Any, floating: FreeJoint | None, description: RobotDescription 
     ]
 
 
-def _fall_sensors(model: Any, floating: FreeJoint | None, description: RobotDescription | None) -> list[int]:
+def _fall_sensors(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[int]:
     """Addresses of the contact counts that tell a fall."""
     if floating is None:
         return []
@@ -259,7 +259,7 @@ def _fall_sensors(model: Any, floating: FreeJoint | None, description: RobotDesc
     return [_address(model, "contact", FootShape(g, None)) for g in geoms]
 
 
-def _address(model: Any, kind: SensorKind, shape: FootShape) -> int:
+def _address(model: MjModel, kind: SensorKind, shape: FootShape) -> int:
     """Where a sensor starts that `assemble` has made sure of."""
     address = sensor_address(model, shape.geom, kind, shape.body)
     if address is None:
@@ -267,7 +267,7 @@ def _address(model: Any, kind: SensorKind, shape: FootShape) -> int:
     return address
 
 
-def _driven_joint(model: Any, actuator: int, path: Path) -> int:
+def _driven_joint(model: MjModel, actuator: int, path: Path) -> int:
     """The hinge or slide joint that an actuator drives."""
     mujoco = require_mujoco()
     name = model.actuator(actuator).name or f"number {actuator}"
@@ -279,7 +279,7 @@ def _driven_joint(model: Any, actuator: int, path: Path) -> int:
     return joint
 
 
-def _actuation(model: Any, path: Path) -> Literal["position", "torque"]:
+def _actuation(model: MjModel, path: Path) -> Literal["position", "torque"]:
     """Whether all actuators are position servos or all are torque motors."""
     mujoco = require_mujoco()
     kinds: set[str] = set()
@@ -298,7 +298,7 @@ def _actuation(model: Any, path: Path) -> Literal["position", "torque"]:
     return "position" if kinds == {"position"} else "torque"
 
 
-def _effort_limit(model: Any, position: bool) -> np.ndarray:
+def _effort_limit(model: MjModel, position: bool) -> np.ndarray:
     """`(nu,)` largest joint torque: of the actuator's force range, else of a motor's control range."""
     limit = np.full(model.nu, np.inf)
     gear = np.abs(model.actuator_gear[:, 0])

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Literal, NamedTuple
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
 from st_rl.sim.robots.model_queries import is_colliding, lowest_height
 
 SensorKind = Literal["contact", "position", "velocity"]
@@ -30,7 +30,7 @@ class FootShape(NamedTuple):
     """Body that touches the ground with all of its geoms, when a foot is made of several; None for the geom alone."""
 
 
-def find_feet(model: Any, data: Any, base_body: int) -> list[FootShape]:
+def find_feet(model: MjModel, data: MjData, base_body: int) -> list[FootShape]:
     """The feet, one for each leg, in model order.
 
     Geoms called foot, feet, toe or sole that can touch something come first; without any, the lowest colliding geom of
@@ -53,7 +53,7 @@ def find_feet(model: Any, data: Any, base_body: int) -> list[FootShape]:
     return [foot for foot, z in zip(lowest, height) if z - ground <= _LOW_SHARE * (top - ground)]
 
 
-def foot_of_each_body(model: Any, data: Any, geoms: list[int]) -> list[FootShape]:
+def foot_of_each_body(model: MjModel, data: MjData, geoms: list[int]) -> list[FootShape]:
     """One foot for each body of these geoms: the largest of its geoms that are lowest in the pose of `data`."""
     groups: dict[int, list[int]] = {}
     for g in geoms:
@@ -68,14 +68,14 @@ def foot_of_each_body(model: Any, data: Any, geoms: list[int]) -> list[FootShape
     return sorted(feet)
 
 
-def find_fall_geoms(model: Any, base_body: int) -> list[int]:
+def find_fall_geoms(model: MjModel, base_body: int) -> list[int]:
     """Geom ids that touch the ground only when the robot has fallen: those of its base, and its knees."""
     base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and is_colliding(model, g)]
     knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and is_colliding(model, g)]
     return sorted({*base, *knees})
 
 
-def sensor_address(model: Any, geom: int, kind: SensorKind, body: int | None = None) -> int | None:
+def sensor_address(model: MjModel, geom: int, kind: SensorKind, body: int | None = None) -> int | None:
     """Where the sensor of a geom, or for contacts of a body, starts in `sensordata`; None without one.
 
     It measures in the frame of the world; a contact sensor counts contacts, with anything or with the world.
@@ -94,7 +94,7 @@ def sensor_address(model: Any, geom: int, kind: SensorKind, body: int | None = N
     return None
 
 
-def add_missing_sensors(spec: Any, model: Any, feet: list[FootShape], fall_geoms: list[int]) -> bool:
+def add_missing_sensors(spec: MjSpec, model: MjModel, feet: list[FootShape], fall_geoms: list[int]) -> bool:
     """Add the contact, position and velocity sensors that the file lacks; say whether any was added.
 
     `model` is the compiled `spec`. A geom or body without a name gets one. Added contact sensors count what touches
@@ -111,7 +111,7 @@ def add_missing_sensors(spec: Any, model: Any, feet: list[FootShape], fall_geoms
     return added
 
 
-def _add_sensor(spec: Any, kind: SensorKind, shape: FootShape) -> None:
+def _add_sensor(spec: MjSpec, kind: SensorKind, shape: FootShape) -> None:
     """Add one sensor to a file."""
     objects = require_mujoco().mjtObj
     by_body = kind == "contact" and shape.body is not None
@@ -138,7 +138,7 @@ def _sensor_type(kind: str) -> Any:
     return getattr(types, named[kind])
 
 
-def _below(model: Any, geom: int, base_body: int) -> bool:
+def _below(model: MjModel, geom: int, base_body: int) -> bool:
     """Whether a geom belongs to the kinematic tree of the base."""
     body = int(model.geom_bodyid[geom])
     return int(model.body_rootid[body]) == int(model.body_rootid[base_body])

@@ -1,12 +1,12 @@
 """Whether a robot stands in its default pose, under its own gains and nothing else."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.backends.base import with_physics
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjData, MjModel, require_mujoco
 from st_rl.sim.robots.robot import Robot
 
 # A base that leans by more has fallen, degrees.
@@ -30,9 +30,9 @@ class StandingResult(NamedTuple):
     """Which feet touch the ground at the end."""
     self_contacts: tuple[tuple[str, str], ...]
     """Names of the robot's own parts that touch each other in the default pose."""
-    data: Any
+    data: MjData
     """The `mujoco.MjData` at the end."""
-    model: Any
+    model: MjModel
     """The `mujoco.MjModel` that it belongs to."""
 
 
@@ -83,13 +83,13 @@ def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, fl
     )
 
 
-def _lean(data: Any, body: int, upright: np.ndarray) -> float:
+def _lean(data: MjData, body: int, upright: np.ndarray) -> float:
     """Degrees by which the vertical has moved in the frame of a body, from the direction `upright` `(3,)`."""
     cosine = float(data.xmat[body].reshape(3, 3)[2] @ upright)
     return float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0))))
 
 
-def _self_contacts(model: Any, data: Any) -> tuple[tuple[str, str], ...]:
+def _self_contacts(model: MjModel, data: MjData) -> tuple[tuple[str, str], ...]:
     """Pairs of bodies of one robot that touch each other."""
     pairs = set()
     for contact in data.contact:

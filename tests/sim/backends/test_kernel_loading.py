@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from st_rl.sim.backends.kernel_loading import _noted_launches, load_kernels
+from st_rl.sim.backends.kernel_loading import _record_launches, load_kernels
 from st_rl.sim.tasks import make_task
 
 
@@ -59,7 +59,7 @@ def test_launches_are_launches_again_after_a_failure():
 @pytest.mark.gpu
 def test_a_step_on_a_gpu_finds_all_its_kernels():
     backend = make_task("quadruped-walk", 2, "cuda").backend
-    with _noted_launches(backend._warp) as launches:  # pyright: ignore[reportAttributeAccessIssue]
+    with _record_launches(backend._warp) as launches:  # pyright: ignore[reportAttributeAccessIssue]
         backend._mjwarp.step(backend._model, backend._data)  # pyright: ignore[reportAttributeAccessIssue]
     modules = {module for module, _ in launches}
     loaded = {module: len(module.execs) for module in modules}
