@@ -203,7 +203,7 @@ class APPOAlgoMixin(_Algorithm):
         rewards = rewards.to(self.device).reshape(-1)
         ref_obs, ref_motion = self._motion_features(infos, len(rewards))
         finished = dones.to(self.device).reshape(-1) > 0
-        judged = self.engine.fused(self._judge)(ref_obs, ref_motion, rewards, finished)
+        judged = self.engine.compile_on_gpu(self._judge)(ref_obs, ref_motion, rewards, finished)
         transition = self.transition
         transition.ref_obs, transition.ref_motion = judged["ref_obs"], judged["ref_motion"]
         if self._masks_resets:
@@ -298,10 +298,10 @@ class APPOAlgoMixin(_Algorithm):
         learning = self._discriminator_trainer
         if learning.stepper is None or self.discriminator_loss_coef == 0:
             return super().minibatch_step(minibatch)
-        learning.stepper.zero_grad()
+        learning.stepper.optimizer.zero_grad()
         measured = super().minibatch_step(minibatch)
         # The losses of the policy left it none, those of the discriminator did.
-        norm = learning.apply_gradients(learning.stepper, self.max_grad_norm, self.engine.fused)
+        norm = learning.apply_gradients(learning.stepper, self.max_grad_norm)
         measured["discriminator_gradient_norm"] = norm
         return measured
 
@@ -310,7 +310,7 @@ class APPOAlgoMixin(_Algorithm):
         losses, inter_vars, stats = super().compute_losses(minibatch)
         if self.dagger_loss_coef != 0:
             labels = minibatch.action_labels
-            mean = self.actor_critic.bounded(self.actor_critic.action_mean[: labels.shape[0]])
+            mean = self._bounded_mean(labels.shape[0])
             losses["dagger_loss"] = torch.linalg.vector_norm(mean - labels, dim=-1).mean()
         if self.mimic_loss_coef != 0:
             with torch.no_grad():

@@ -1,6 +1,6 @@
 """What keeps a discriminator useful: its own optimiser, past transitions, schedules and a watch on its accuracy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from st_rl.algorithms.optimizer import GuardedOptimizer, identity
+from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.modules.normalizer import RunningMeanStd
 from st_rl.storage.replay_buffer import ReplayBuffer
@@ -131,15 +131,13 @@ class DiscriminatorTrainer:
 
     # ---- learning ------------------------------------------------------------------------------------------------
 
-    def apply_gradients(
-        self, stepper: GuardedOptimizer, max_grad_norm: float, fused: Callable[..., Any] = identity
-    ) -> Tensor:
-        """A step of its own optimiser along the gradients that are there, in its turn; returns their norm, 0-d."""
-        pause = None
+    def apply_gradients(self, stepper: GuardedOptimizer, max_grad_norm: float) -> Tensor:
+        """Step its own optimizer along the present gradients if this mini-batch is due; returns their norm, 0-d."""
+        skip_step = None
         if self.options.update_interval > 1:
-            pause = self._num_mini_batches % self.options.update_interval != 0
+            skip_step = self._num_mini_batches % self.options.update_interval != 0
             self._num_mini_batches.add_(1)
-        return stepper.apply_gradients(max_grad_norm, pause, fused)
+        return stepper.apply_gradients(max_grad_norm, skip_step)
 
     @torch.no_grad()
     def remember(self, transitions: Tensor, mask: Tensor | None) -> None:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from st_rl.modules.policy import EncoderPolicy, Policy
 from st_rl.utils.config import unknown_name_message
 
 BOUNDED_TARGETS = ("tanh", "scaled_tanh")
@@ -75,13 +76,19 @@ def bounded_statistics(mean: Tensor, labels: Tensor) -> dict[str, Tensor]:
     }
 
 
-@torch.no_grad()
-def latent_width(policy: Any, component: str, side: str) -> int:
-    """The width of the latent that a policy's encoder makes of an observation component."""
-    if not callable(getattr(policy, "get_encoder_latent", None)):
+def check_encoders(policy: Policy, role: str) -> EncoderPolicy:
+    """The policy as one with encoders; ValueError if it has none."""
+    if not isinstance(policy, EncoderPolicy):
         raise ValueError(
-            f"distill_latent_obs_component_mapping needs a {side} with encoders, such as EncoderActorCritic; "
+            f"distill_latent_obs_component_mapping needs a {role} with encoders, such as EncoderActorCritic; "
             f"it is {type(policy).__name__}"
         )
+    return policy
+
+
+@torch.no_grad()
+def latent_width(policy: Policy, component: str) -> int:
+    """The width of the latent of an observation component."""
+    encoders = check_encoders(policy, "policy")
     obs = torch.zeros(1, policy.num_actor_obs, device=next(policy.parameters()).device)
-    return policy.get_encoder_latent(obs, component).shape[-1]
+    return encoders.get_encoder_latent(obs, component).shape[-1]

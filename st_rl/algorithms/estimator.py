@@ -76,7 +76,8 @@ class EstimatorAlgoMixin(_Algorithm):
         self, estimate: Any, components: list[str], minibatch: Any, is_unpadded: bool = False
     ) -> Tensor:
         """The mean over samples of the distance of `estimate` from the truth, summed over its numbers; 0-d."""
-        target = get_subobs_by_components(minibatch.critic_obs, components, self.actor_critic.critic_obs_segments)
+        segments = self.actor_critic.critic_obs_segments or {}
+        target = get_subobs_by_components(minibatch.critic_obs, components, segments)
         if self.actor_critic.is_recurrent:
             target = unpad_trajectories(target, minibatch.masks)
             estimate = estimate if is_unpadded else unpad_trajectories(estimate, minibatch.masks)

@@ -1,9 +1,9 @@
-"""The arithmetic of PPO as pure functions of tensors."""
+"""The formulas of PPO as pure functions of tensors."""
 
 import torch
 from torch import Tensor
 
-# How the adaptive learning rate moves, and between which bounds.
+# Factor and limits of the adaptive learning rate.
 RATE_FACTOR = 1.5
 LOWEST_RATE, HIGHEST_RATE = 1.0e-5, 1.0e-2
 
@@ -14,28 +14,19 @@ def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor) ->
     return (spread + (old_std.square() + (old_mean - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
 
 
-def adapted_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) -> Tensor:
-    """The next learning rate: smaller after too large a policy step, larger after too small a one; all 0-d."""
+def adapt_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) -> Tensor:
+    """The next learning rate: lower if `kl` is above twice `desired_kl`, higher if it is below half; all 0-d."""
     slower = (learning_rate / RATE_FACTOR).clamp(min=LOWEST_RATE)
     faster = (learning_rate * RATE_FACTOR).clamp(max=HIGHEST_RATE)
     rate = torch.where(kl > 2.0 * desired_kl, slower, learning_rate)
     return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
 
 
-def adapt_learning_rate(learning_rate: float, kl: float, desired_kl: float) -> float:
-    """The same rule for numbers on the host, where operations on tensors would take many times as long."""
-    if kl > 2.0 * desired_kl:
-        return max(learning_rate / RATE_FACTOR, LOWEST_RATE)
-    if 0.0 < kl < 0.5 * desired_kl:
-        return min(learning_rate * RATE_FACTOR, HIGHEST_RATE)
-    return learning_rate
-
-
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """The surrogate cost per sample without and with the clipped ratio, all `(...)`."""
+    """The surrogate loss per sample with the ratio and with the clipped ratio, all `(...)`."""
     return -advantages * ratio, -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)
 
 
 def clipped_value(values: Tensor, old_values: Tensor, clip: float) -> Tensor:
-    """The new value kept within `clip` of the old one, all `(...)`."""
+    """The new values clamped to within `clip` of the old ones, all `(...)`."""
     return old_values + (values - old_values).clamp(-clip, clip)

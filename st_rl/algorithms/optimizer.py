@@ -1,33 +1,31 @@
-"""The gradient step: average over ranks, clip, skip what is not finite, never wait for the device."""
+"""The gradient step: average over ranks, clip, and skip steps with non-finite gradients."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from st_rl.algorithms import compiled_adam, host_adam
-from st_rl.algorithms.compiled_adam import step_factors
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.distributed import average_gradients
 
-# Their fused form skips a step on the device when told that a gradient is not finite.
-FUSED_OPTIMIZERS = ("Adam", "AdamW")
-
-
-def _is_optimizer(value: Any) -> bool:
-    base = torch.optim.Optimizer
-    return isinstance(value, type) and issubclass(value, base) and value is not base
-
-
-def identity(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself."""
-    return function
+# Their fused step divides by `grad_scale` and skips itself where `found_inf` is 1, without a host sync.
+FUSED_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    name: cls
+    for name, cls in vars(torch.optim).items()
+    if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer
+}
 
 
 class GuardedOptimizer:
-    """A torch optimiser whose step clips the gradients and leaves the weights alone when they are not finite."""
+    """A torch optimizer with gradient clipping whose step leaves the weights unchanged if a gradient is not finite.
+
+    Uses torch's own fused step. A direct call of its kernel saved 2.7% of an iteration on a CPU (quadruped-walk, 256
+    environments, one thread, 562.8 to 547.6 ms of processor time in eager mode; no difference when compiled), and a
+    compiled Adam step at most 3% on an H200 (estimated from update times before and after; not measured by itself).
+    """
 
     def __init__(
         self,
@@ -37,114 +35,83 @@ class GuardedOptimizer:
         device: torch.device | str,
         weight_decay: float = 0.0,
     ):
-        known = {name: cls for name, cls in vars(torch.optim).items() if _is_optimizer(cls)}
-        if class_name not in known:
-            raise ValueError(unknown_name_message("optimizer_class_name", class_name, known))
-        self._fused = class_name in FUSED_OPTIMIZERS and torch.device(device).type in ("cpu", "cuda")
-        # On a GPU the rate is a tensor there, so that changing it neither waits nor invalidates a captured step.
-        tensor_rate = self._fused and torch.device(device).type == "cuda"
-        self._rate_tensor = torch.tensor(float(learning_rate), device=device) if tensor_rate else None
-        rate = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
-        self._options = {"fused": True, "capturable": self._rate_tensor is not None} if self._fused else {}
+        if class_name not in OPTIMIZERS:
+            raise ValueError(unknown_name_message("optimizer_class_name", class_name, OPTIMIZERS))
+        cls, device_type = OPTIMIZERS[class_name], torch.device(device).type
+        self._is_fused = cls in FUSED_OPTIMIZERS and device_type in ("cpu", "cuda")
+        # A tensor on a GPU, so that a captured step reads the current rate and no change of it needs a host sync.
+        is_captured = self._is_fused and device_type == "cuda"
+        self._rate_tensor = torch.tensor(float(learning_rate), device=device) if is_captured else None
+        self._learning_rate: float | Tensor = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
+        self._options = {"fused": True, "capturable": is_captured} if self._is_fused else {}
         decay = {"weight_decay": weight_decay} if weight_decay else {}
-        self.optimizer: torch.optim.Optimizer = known[class_name](list(parameters), lr=rate, **decay, **self._options)
-        self._learning_rate: float | Tensor = rate
+        options: dict[str, Any] = {"lr": self._learning_rate, **decay, **self._options}
+        self.optimizer = cls(list(parameters), **options)
 
-    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """Step with another optimiser from now on, with its rate and for what it trains."""
+    def replace(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step with another optimizer from now on, with its learning rate and its parameters."""
         self.optimizer = optimizer
-        # It may be of any kind, and its rate a number: it is asked whether gradients are good.
-        self._rate_tensor, self._options = None, {}
+        # It may be of any class and its rate a float: check the gradients on the host.
+        self._is_fused, self._rate_tensor, self._options = False, None, {}
         self._learning_rate = float(optimizer.param_groups[0]["lr"])
 
     @property
-    def parameters(self) -> list[Tensor]:
-        """What is trained, groups that were added to the optimiser included."""
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-    @property
     def learning_rate(self) -> float | Tensor:
-        """The rate of every parameter group."""
+        """The learning rate of all parameter groups: a float, or on a GPU a 0-d tensor."""
         return self._learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float | Tensor) -> None:
         if self._rate_tensor is not None:
             self._rate_tensor.copy_(value) if isinstance(value, Tensor) else self._rate_tensor.fill_(value)
-            value = self._rate_tensor
         else:
-            value = float(value)
-        self._learning_rate = value
+            self._learning_rate = float(value)
         for group in self.optimizer.param_groups:
-            group["lr"] = value
+            group["lr"] = self._learning_rate
 
     @property
-    def waits(self) -> bool:
-        """Whether a step asks the device if the gradients are good, so that it cannot be captured."""
-        return self._rate_tensor is None
+    def needs_host_sync(self) -> bool:
+        """Whether a step reads the gradient norm on the host, so that a CUDA graph cannot capture it."""
+        return not self._is_fused
 
     @property
     def settings(self) -> tuple[tuple[str, Any], ...]:
-        """Every plain value but the rate that a step reads; a scheduler may change the momentum, say."""
-        items = (item for group in self.optimizer.param_groups for item in group.items())
-        return tuple((name, value) for name, value in items if name not in ("params", "lr", "initial_lr"))
+        """Name and value of all settings but the learning rate that a step reads; a scheduler may change them."""
+        items = [item for group in self.optimizer.param_groups for item in group.items()]
+        return tuple([(name, value) for name, value in items if name not in ("params", "lr", "initial_lr")])
 
-    def step(self, loss: Tensor, max_grad_norm: float, fused: Callable[..., Any] = identity) -> Tensor:
-        """Descend along the gradient of `loss`; returns the gradient norm before clipping, 0-d."""
-        self.zero_grad()
+    def step(self, loss: Tensor, max_grad_norm: float) -> Tensor:
+        """Descend along the gradient of `loss`; return the gradient norm before clipping, 0-d."""
+        self.optimizer.zero_grad()
         loss.backward()
-        return self.apply_gradients(max_grad_norm, fused=fused)
+        return self.apply_gradients(max_grad_norm)
 
-    def zero_grad(self) -> None:
-        """Make room for those of the next loss."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def apply_gradients(
-        self, max_grad_norm: float, pause: Tensor | None = None, fused: Callable[..., Any] = identity
-    ) -> Tensor:
-        """Descend along the gradients that are there, unless `pause`, 0-d, is true; returns their norm, 0-d.
-
-        `fused` may make one kernel of many small ones.
-        """
-        parameters = self.parameters
+    def apply_gradients(self, max_grad_norm: float, skip_step: Tensor | None = None) -> Tensor:
+        """Step along the present gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         average_gradients(parameters)
-        learning, gradients = [], []
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is not None:
-                learning.append(parameter)
-                gradients.append(gradient)
-        norms = torch._foreach_norm(gradients)  # pyright: ignore[reportPrivateImportUsage]
-        if self._rate_tensor is None:
-            norm = torch.linalg.vector_norm(torch.stack(list(norms)))
-            # On the host: each small operation on tensors costs more than all of this. NaN compares false.
-            size = float(norm)
-            if size < torch.inf and (pause is None or not bool(pause)):
-                excess = (size + 1e-6) / max_grad_norm
-                if host_adam.can_step(self.optimizer, learning):
-                    host_adam.follow(self.optimizer, learning, gradients, max(excess, 1.0))
-                else:
-                    if excess > 1.0:
-                        torch._foreach_div_(gradients, excess)  # pyright: ignore[reportPrivateImportUsage]
-                    self.optimizer.step()
-            return norm
-        # Nothing waits on a GPU: the step itself divides the gradients, and skips itself if told to.
-        norm, divisor, skip = fused(step_factors)(norms, max_grad_norm, pause)
-        if fused(step_factors) is not step_factors and compiled_adam.can_step(self.optimizer, learning):
-            compiled_adam.follow(self.optimizer, learning, gradients, (divisor, skip), fused)
-            return norm
-        told: Any = self.optimizer
-        told.grad_scale, told.found_inf = divisor, skip
-        self.optimizer.step()
+        gradients = [parameter.grad for parameter in parameters]
+        norm = nn.utils.get_total_norm(gradients)
+        divisor = ((norm.double() + 1e-6) / max_grad_norm).clamp(min=1.0).float()
+        is_skipped = ~(norm < torch.inf)
+        if skip_step is not None:
+            is_skipped = is_skipped | skip_step
+        if self._is_fused:
+            self.optimizer.grad_scale, self.optimizer.found_inf = divisor, is_skipped.float()  # pyright: ignore[reportAttributeAccessIssue]
+            self.optimizer.step()
+        elif not is_skipped:
+            for gradient in gradients:
+                gradient.div_(divisor)
+            self.optimizer.step()
         return norm
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the optimiser and take over its learning rate."""
-        # A file from another device or program may say "not fused", which would put the guard out of action.
+        """Restore the optimizer and its learning rate."""
+        # A checkpoint from another device may turn off `fused`, which the check for non-finite gradients needs.
         groups = [{**group, "lr": float(group["lr"]), **self._options} for group in state["param_groups"]]
-        # A copy, because torch would go on writing into the tensors it is given.
+        # A copy, because torch keeps the given tensors and writes into them.
         self.optimizer.load_state_dict({"state": copy.deepcopy(state["state"]), "param_groups": groups})
-        self._learning_rate = self.optimizer.param_groups[0]["lr"]
-        if self._rate_tensor is not None:
-            self.learning_rate = self._learning_rate
+        if self._rate_tensor is None:
+            self._learning_rate = groups[0]["lr"]
+        else:
+            self.learning_rate = groups[0]["lr"]

@@ -1,30 +1,29 @@
 """Proximal policy optimization, and the update loop that all algorithms share."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from st_rl.algorithms.losses import (
-    adapt_learning_rate,
-    adapted_learning_rate,
-    clipped_surrogate,
-    clipped_value,
-    gaussian_kl,
-)
+from st_rl.algorithms.losses import adapt_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.rnd_trainer import RndTrainer
+from st_rl.algorithms.schedules import Schedule
 from st_rl.algorithms.symmetry_augmentation import SymmetryAugmentation
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
+from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
+from st_rl.modules.policy import GaussianPolicy, Policy, StatefulPolicy
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
+from st_rl.storage.fields import Shape
+from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
 from st_rl.utils.distributed import average
@@ -33,6 +32,8 @@ from st_rl.utils.registry import resolve_class
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
+Losses = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
+Settings = tuple[tuple[str, Any], ...]
 
 
 class PPO:
@@ -53,7 +54,7 @@ class PPO:
 
     def __init__(
         self,
-        actor_critic: Any,
+        actor_critic: Policy,
         num_learning_epochs: int = 1,
         num_mini_batches: int = 1,
         clip_param: float = 0.2,
@@ -64,7 +65,7 @@ class PPO:
         learning_rate: float = 1e-3,
         max_grad_norm: float = 1.0,
         use_clipped_value_loss: bool = True,
-        clip_min_std: Any = 1e-15,
+        clip_min_std: float | Tensor | Sequence[float] = 1e-15,
         optimizer_class_name: str = "Adam",
         schedule: str = "fixed",
         desired_kl: float | None = 0.01,
@@ -74,23 +75,11 @@ class PPO:
         mixed_precision: str | None = None,
         **kwargs: Any,
     ):
-        if not isinstance(actor_critic, nn.Module):
-            raise TypeError(
-                f"PPO needs a policy (torch.nn.Module) as its first argument, got {type(actor_critic).__name__}; "
-                "build one with st_rl.modules.build_actor_critic(env, class_name, policy_cfg)"
-            )
-        if schedule not in SCHEDULES:
-            raise ValueError(f"unknown schedule '{schedule}'; use one of: {', '.join(SCHEDULES)}")
-        if mixed_precision is not None and mixed_precision not in PRECISIONS:
-            known = ", ".join(PRECISIONS)
-            raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
-        if max_grad_norm <= 0:
-            raise ValueError(f"max_grad_norm must be above 0, got {max_grad_norm}; use float('inf') for no limit")
+        _check_arguments(actor_critic, schedule, mixed_precision, max_grad_norm)
         self.device = device
-        # What follows the iteration: `follow(iteration)` is called whenever it is set, always on the host.
-        self._schedules: list[Any] = []
-        self.mixed_precision = mixed_precision
-        self.actor_critic: Any = actor_critic.to(device)
+        # A policy from elsewhere has the members of `Policy` only; what else is used is behind an `isinstance`.
+        self.actor_critic = cast(ActorCritic, actor_critic)
+        actor_critic.to(device)
         self.num_learning_epochs = num_learning_epochs
         self.num_mini_batches = num_mini_batches
         self.clip_param = clip_param
@@ -101,67 +90,81 @@ class PPO:
         self.surrogate_loss_coef = 1.0
         self.max_grad_norm = max_grad_norm
         self.use_clipped_value_loss = use_clipped_value_loss
-        self.clip_min_std = (
-            torch.tensor(clip_min_std, device=device) if isinstance(clip_min_std, (tuple, list)) else clip_min_std
-        )
+        is_number = isinstance(clip_min_std, (int, float, Tensor))
+        self.clip_min_std = clip_min_std if is_number else torch.tensor(clip_min_std, device=device)
         self.optimizer_class_name = optimizer_class_name
         self.schedule = schedule
         self.desired_kl = desired_kl
         self.empirical_normalization = empirical_normalization
+        self.mixed_precision = mixed_precision
+        if args:
+            logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
+        self._build_components(learning_rate, **kwargs)
+
+    def _build_components(
+        self,
+        learning_rate: float,
+        rnd_cfg: Mapping[str, Any] | None = None,
+        symmetry_cfg: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        **unused: Any,
+    ) -> None:
+        """Create the optimizers, normalizers and everything else that the hyper-parameters describe."""
+        device = self.device
+        report_unused_keys(unused, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
+        # Values that change with the iteration, on the device, where compiled and captured code reads them.
+        self.iteration = torch.zeros((), device=device)
+        self._schedules: list[Schedule] = []
         self.current_learning_iteration = 0
         self.lr_scheduler: LRScheduler | None = None
-        # Set by init_storage, which knows the environment's sizes.
+        # Set by init_storage, which knows the sizes of the environment.
         self.storage: Any = None
         self.transition: Any = None
         self.obs_normalizer: nn.Module = nn.Identity().to(device)
         self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
         self._averages = RunningAverages()
-        # How the steps of the update run; the runner sets a faster one.
+        # Runs acting and update; the runner replaces it by a faster one.
         self.engine = Engine("eager", device)
-
-        if args:
-            logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
-        rnd_cfg, symmetry_cfg = kwargs.pop("rnd_cfg", None), kwargs.pop("symmetry_cfg", None)
-        strict = bool(kwargs.pop("strict", False))
-        report_unused_keys(kwargs, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
         self._rnd_trainer = RndTrainer(rnd_cfg, device, strict) if rnd_cfg else None
         self.rnd = self._rnd_trainer.rnd if self._rnd_trainer else None
         self.rnd_optimizer = self._rnd_trainer.optimizer if self._rnd_trainer else None
         self.intrinsic_rewards: Tensor | None = None
-        self.symmetry = SymmetryAugmentation(symmetry_cfg, self.actor_critic, device) if symmetry_cfg else None
+        policy = self.actor_critic
+        self.symmetry = SymmetryAugmentation(symmetry_cfg, policy, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
-        self._optimizer = GuardedOptimizer(optimizer_class_name, self._policy_parameters(), learning_rate, device)
-        if isinstance(actor_critic, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
+        self._optimizer = GuardedOptimizer(self.optimizer_class_name, self._policy_parameters(), learning_rate, device)
+        if isinstance(policy, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
             logger.warning(
-                f"{type(self).__name__} does not train what {type(actor_critic).__name__} estimates, which stays as it "
-                "is; EstimatorPPO and EstimatorTPPO train it"
+                f"{type(self).__name__} does not train the state estimator of {type(policy).__name__}; "
+                "EstimatorPPO and EstimatorTPPO do"
             )
 
-    # ---- what it is made of --------------------------------------------------------------------------------------
+    # ---- components ----------------------------------------------------------------------------------------------
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser of the policy's parameters; a subclass may put its own in the place of the configured one."""
+        """The optimizer of the policy; a subclass may assign its own."""
         return self._optimizer.optimizer
 
     @optimizer.setter
     def optimizer(self, value: torch.optim.Optimizer) -> None:
-        self._optimizer.adopt(value)
+        self._optimizer.replace(value)
 
     @property
     def current_learning_iteration(self) -> int:
-        """The iteration that the schedules are at."""
-        return vars(self)["current_learning_iteration"]
+        """The current iteration; `iteration` holds the same number as a 0-d tensor on the device."""
+        return self._current_learning_iteration
 
     @current_learning_iteration.setter
     def current_learning_iteration(self, value: int) -> None:
-        vars(self)["current_learning_iteration"] = value
+        self._current_learning_iteration = value
+        self.iteration.fill_(value)
         for schedule in self._schedules:
-            schedule.follow(value)
+            schedule.update(value)
 
     @property
     def learning_rate(self) -> float | Tensor:
-        """The learning rate: a number, or a 0-d tensor on a device that must not be waited for."""
+        """The learning rate: a float, or on a GPU a 0-d tensor."""
         return self._optimizer.learning_rate
 
     @learning_rate.setter
@@ -169,9 +172,9 @@ class PPO:
         self._optimizer.learning_rate = value
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
-        """Make the observation normalisers: running statistics, or nothing."""
+        """Create the observation normalizers: running statistics, or identities."""
         if not self.empirical_normalization:
-            logger.info("observations are not normalised (empirical_normalization is off)")
+            logger.info("observations are not normalized (empirical_normalization is off)")
             self.obs_normalizer, self.critic_obs_normalizer = nn.Identity(), nn.Identity()
             return
         self.obs_normalizer = EmpiricalNormalization(shape=[num_obs], until=1.0e8).to(self.device)
@@ -181,9 +184,9 @@ class PPO:
         self,
         num_envs: int,
         num_transitions_per_env: int,
-        actor_obs_shape: Any,
-        critic_obs_shape: Any,
-        action_shape: Any,
+        actor_obs_shape: Shape,
+        critic_obs_shape: Shape,
+        action_shape: Shape,
         **kwargs: Any,
     ) -> None:
         """Allocate the rollout storage on the algorithm's device; `class_name` names another class for it."""
@@ -194,89 +197,74 @@ class PPO:
         kwargs.pop("class_name", None)
         if self.rnd is not None:
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
-        if kwargs.get("obs_dtypes"):
-            kwargs |= self._segments_to_compress(kwargs["obs_dtypes"])
+        obs_dtypes = kwargs.get("obs_dtypes")
+        if obs_dtypes:
+            if "uint8" in obs_dtypes.values() and self.empirical_normalization:
+                raise ValueError(
+                    f"obs_dtypes={dict(obs_dtypes)}: uint8 stores values from 0 to 1, normalized observations are "
+                    "larger; use float16, or empirical_normalization=False"
+                )
+            kwargs["obs_segments"] = self.actor_critic.obs_segments
+            kwargs["critic_obs_segments"] = self.actor_critic.critic_obs_segments
         self.transition = self.storage_class.Transition()
-        self.storage = self.storage_class(
-            num_envs,
-            num_transitions_per_env,
-            actor_obs_shape,
-            critic_obs_shape,
-            action_shape,
-            device=self.device,
-            **kwargs,
-        )
-
-    def _segments_to_compress(self, obs_dtypes: Mapping[str, str]) -> dict[str, Any]:
-        """What a storage needs to know of components that it keeps in other types."""
-        if "uint8" in obs_dtypes.values() and self.empirical_normalization:
-            raise ValueError(
-                f"obs_dtypes={dict(obs_dtypes)}: uint8 keeps numbers from 0 to 1, normalised observations are larger; "
-                "use float16, or empirical_normalization=False"
-            )
-        policy = self.actor_critic
-        return {"obs_segments": policy.obs_segments, "critic_obs_segments": policy.critic_obs_segments}
+        sizes = (num_envs, num_transitions_per_env, actor_obs_shape, critic_obs_shape, action_shape)
+        self.storage = self.storage_class(*sizes, device=self.device, **kwargs)
 
     @property
     def required_info_keys(self) -> tuple[str, ...]:
-        """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
+        """Keys of the environment's infos, or of its observation groups, that the algorithm learns from."""
         return () if self.rnd is None else ("rnd_state",)
 
     def _policy_parameters(self) -> Iterable[nn.Parameter]:
-        """What the optimiser of the policy trains."""
+        """The parameters that the policy's optimizer trains."""
         return self.actor_critic.parameters()
 
     def _networks(self) -> list[nn.Module]:
-        networks = [self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer]
+        networks: list[nn.Module] = [self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer]
         return networks if self.rnd is None else [*networks, self.rnd]
 
     def train_mode(self) -> None:
-        """Let networks and normalisers learn."""
+        """Set policy and normalizers to training mode."""
         for network in self._networks():
             network.train()
 
     def eval_mode(self) -> None:
-        """Freeze the statistics of networks and normalisers."""
+        """Set policy and normalizers to evaluation mode: statistics stay unchanged."""
         for network in self._networks():
             network.eval()
 
     def test_mode(self) -> None:
-        """The same as `eval_mode`."""
+        """Alias of `eval_mode`."""
         self.eval_mode()
 
     # ---- rollout -------------------------------------------------------------------------------------------------
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
-        """Draw actions `(N, A)` for normalised observations and remember what the update needs."""
+        """Sample actions `(N, A)` for normalized observations and fill the transition."""
         return self._record_transition(self._policy_step, obs, critic_obs)
 
     def _record_transition(
-        self, decide: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *more: Any
+        self, policy_step: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *args: Tensor
     ) -> Tensor:
-        """Keep what `decide` says of normalised observations for the storage; returns the actions `(N, A)`."""
+        """Fill the transition with `policy_step(obs, critic_obs, *args)`; returns the actions `(N, A)`."""
         policy, transition = self.actor_critic, self.transition
         if policy.is_recurrent:
             transition.hidden_states = policy.get_hidden_states()
-        if self._draws_once and not self._acts_from_memory:
-            decide = self.engine.compiled(decide)
-        for name, value in decide(obs, critic_obs, *more).items():
+        if self.engine.plan.compiles and self._can_compile_acting:
+            policy_step = self.engine.compile(policy_step)
+        for name, value in policy_step(obs, critic_obs, *args).items():
             setattr(transition, name, value)
         transition.observations = obs
         transition.critic_observations = critic_obs
         return transition.actions
 
     @property
-    def _acts_from_memory(self) -> bool:
-        """Whether a network that takes part in acting is recurrent, which the compiler leaves alone."""
-        return self.actor_critic.is_recurrent
-
-    @property
-    def _draws_once(self) -> bool:
-        """Whether acting draws random numbers only once, so that the compiler cannot change the order of draws."""
-        return True
+    def _can_compile_acting(self) -> bool:
+        """Whether no network that acts is recurrent, and acting samples at most once (compiled code may reorder)."""
+        return not self.actor_critic.is_recurrent
 
     def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
-        """What the policy does and thinks of normalised observations, by the names of a transition."""
+        """Sample actions and evaluate normalized observations; returns the fields of a transition by name."""
         policy = self.actor_critic
         actions = policy.act(obs).detach()
         return {
@@ -295,76 +283,69 @@ class PPO:
         next_obs: Tensor | None = None,
         next_critic_obs: Tensor | None = None,
     ) -> None:
-        """Store the step that follows `act`: rewards and dones `(N,)`, with bonus and time-out correction."""
+        """Store the step that follows `act`: rewards and dones `(N,)`, plus intrinsic reward and time-out bootstrap."""
         transition = self.transition
-        # A copy: a storage of somebody's own may write into it.
+        # A copy, because a custom storage may write into it.
         transition.rewards = rewards.clone()
         transition.dones = dones
         if self.rnd is not None:
             rnd_state = (infos.get("observations") or {}).get("rnd_state")
             if rnd_state is None:
                 raise KeyError(
-                    "infos['observations']['rnd_state'] is missing: the environment must deliver the states whose "
-                    "novelty is rewarded in every step"
+                    "infos['observations']['rnd_state'] is missing: rnd_cfg is set, so the environment must deliver "
+                    "the state for random network distillation in every step"
                 )
             transition.rnd_state = rnd_state.to(self.device)
             self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
             transition.rewards = transition.rewards + self.intrinsic_rewards
-        correction = self._time_out_correction(infos)
-        if correction is not None:
-            transition.rewards = transition.rewards + correction
-        for field, value in (("next_observations", next_obs), ("next_critic_observations", next_critic_obs)):
-            if hasattr(transition, field):
-                setattr(transition, field, value)
+        bootstrap = self._time_out_bootstrap(infos)
+        if bootstrap is not None:
+            transition.rewards = transition.rewards + bootstrap
+        if hasattr(self.transition, "next_observations"):
+            transition.next_observations, transition.next_critic_observations = next_obs, next_critic_obs
         self.storage.add_transitions(transition)
         transition.clear()
         self.actor_critic.reset(dones)
 
-    def _time_out_correction(self, infos: Mapping[str, Any]) -> Tensor | None:
-        """What a robot would still have earned had its episode not run out of time, `(N,)`; zero for the others.
-
-        None where there is nothing to correct.
-        """
+    def _time_out_bootstrap(self, infos: Mapping[str, Any]) -> Tensor | None:
+        """The discounted value of the last state `(N,)` where an episode timed out, 0 elsewhere; None if none did."""
         if infos.get("time_outs") is None:
             return None
         time_outs = infos["time_outs"].to(self.device)
         if time_outs.device.type == "cpu" and not bool(time_outs.any()):
             return None
         time_outs = time_outs.reshape(-1) > 0
-        final, policy = self._final_critic_observation(infos), self.actor_critic
-        bootstrap = self._bootstrap if policy.is_recurrent else self.engine.fused(self._bootstrap)
+        final_obs, policy = self._final_critic_observation(infos), self.actor_critic
+        bootstrap = self._bootstrap if policy.is_recurrent else self.engine.compile_on_gpu(self._bootstrap)
         with preserve_hidden_states(policy):
-            return bootstrap(time_outs, self.transition.values, final)
+            return bootstrap(time_outs, self.transition.values, final_obs)
 
-    def _bootstrap(self, time_outs: Tensor, values: Tensor, final: Tensor | None) -> Tensor:
-        """Discounted values of the last observations `final (N, Oc)`, or else `values (N, 1)`, where time ran out."""
-        if final is not None:
-            final_values = self.actor_critic.evaluate(final).detach()
-            # A last observation that holds NaN or Inf gives no value; the state before it still does.
+    def _bootstrap(self, time_outs: Tensor, values: Tensor, final_obs: Tensor | None) -> Tensor:
+        """Discounted values of `final_obs (N, Oc)`, or else `values (N, 1)`, where `time_outs (N,)`; 0 elsewhere."""
+        if final_obs is not None:
+            final_values = self.actor_critic.evaluate(final_obs).detach()
+            # A final observation with NaN or Inf has no value; use that of the state before it.
             values = torch.where(torch.isfinite(final_values), final_values, values)
-        # `where`, not a product: rows of robots that go on may hold anything.
+        # `where`, not a product: rows of running episodes may hold NaN.
         return torch.where(time_outs, self.gamma * values.squeeze(-1), 0.0)
 
     def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
-        """The last observation `(N, Oc)` of finished episodes, normalised; None where none fits the critic."""
-        final = split_final_observations(infos)
-        if final is None or final.shape[-1] != self.transition.critic_observations.shape[-1]:
+        """The normalized final observation `(N, Oc)` of finished episodes; None if it does not fit the critic."""
+        final_obs = split_final_observations(infos)
+        if final_obs is None or final_obs.shape[-1] != self.transition.critic_observations.shape[-1]:
             return None
         groups = infos["final_observations"]
-        if (
-            self.storage.critic_observations is not None
-            and isinstance(groups, Mapping)
-            and groups.get("critic") is None
-        ):
-            # The actor's last observation says nothing to a critic that sees another one, even of the same width.
+        has_critic_obs = self.storage.critic_observations is not None
+        if has_critic_obs and isinstance(groups, Mapping) and groups.get("critic") is None:
+            # The actor's final observation is not the critic's, even if it has the same width.
             return None
-        return normalize_without_update(self._critic_stream_normalizer, final.to(self.device))
+        return normalize_without_update(self._critic_stream_normalizer, final_obs.to(self.device))
 
     @property
     def _critic_stream_normalizer(self) -> nn.Module:
-        """What normalised the critic's observations; without its own, it sees the actor's as the actor does."""
-        sees_actors = self.storage is not None and self.storage.critic_observations is None
-        return self.obs_normalizer if sees_actors else self.critic_obs_normalizer
+        """The normalizer of the critic's observations: the actor's if the critic has no observations of its own."""
+        shares_actor_obs = self.storage is not None and self.storage.critic_observations is None
+        return self.obs_normalizer if shares_actor_obs else self.critic_obs_normalizer
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Bootstrap with the value of the last state and compute returns and advantages in the storage."""
@@ -373,121 +354,120 @@ class PPO:
         self.storage.compute_returns(last_values, self.gamma, self.lam)
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
-        """Learn from recorded transitions; PPO itself cannot."""
+        """Store recorded transitions; PPO itself cannot."""
         raise NotImplementedError(f"{type(self).__name__} cannot learn from a dataset; TPPO can")
 
-    # ---- learning ------------------------------------------------------------------------------------------------
+    def rollout_settings(self) -> Settings:
+        """Names and values of all Python numbers and strings that acting and storing may read."""
+        return self._settings()
+
+    # ---- update --------------------------------------------------------------------------------------------------
 
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
         settings = (self._settings(), self._optimizer.settings)
-        learned_from: list[Any] = []
+        can_capture = not self._optimizer.needs_host_sync
+        last: dict[int, MiniBatch] = {}
         for number, minibatch in enumerate(self._mini_batches()):
-            if self._optimizer.waits:
-                # In a later epoch nothing but numbers in tensors has changed since this mini-batch was met.
-                is_known = any(minibatch is known for known in learned_from)
-                with self.engine.skip_guards(is_known):
-                    measured = self.minibatch_step(minibatch)
-                if not is_known:
-                    learned_from.append(minibatch)
-            else:
-                measured = self.engine.run_step(
-                    self.minibatch_step, minibatch, settings, number % self.num_mini_batches
+            slot = number % self.num_mini_batches
+            # In a later epoch only values in tensors have changed since this mini-batch was used.
+            is_repeated = last.get(slot) is minibatch
+            last[slot] = minibatch
+            self._averages.add(
+                self.engine.run_step(
+                    self.minibatch_step, minibatch, settings, slot, is_repeated=is_repeated, can_capture=can_capture
                 )
-            self._averages.add(measured)
+            )
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
         stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
         return losses, stats
 
-    def _mini_batches(self) -> Iterator[Any]:
-        """The mini-batches of all epochs."""
+    def _mini_batches(self) -> Iterator[MiniBatch]:
+        """Iterate over the mini-batches of all epochs."""
         storage, sizes = self.storage, (self.num_mini_batches, self.num_learning_epochs)
         if not self.actor_critic.is_recurrent:
             return storage.mini_batch_generator(*sizes)
         storage.trajectory_capacity = self.engine.static_size(lambda: storage.max_trajectories(self.num_mini_batches))
         return storage.reccurent_mini_batch_generator(*sizes)
 
-    def _settings(self) -> tuple[tuple[str, Any], ...]:
-        """Every plain number and word that the losses may read; the engine starts anew when one changes."""
+    def _settings(self) -> Settings:
+        """Names and values of all Python numbers and strings that the losses may read; a change captures again."""
         plain = (bool, int, float, str)
-        names = sorted(set(vars(self)) - {"current_learning_iteration"})
-        own = tuple((name, vars(self)[name]) for name in names if isinstance(vars(self)[name], plain))
-        # Policies from elsewhere need not say.
-        return own + getattr(self.actor_critic, "acting_settings", ())
+        items = [(name, value) for name, value in sorted(vars(self).items()) if isinstance(value, plain)]
+        own = tuple([item for item in items if item[0] != "_current_learning_iteration"])
+        policy = self.actor_critic
+        return own + policy.acting_settings if isinstance(policy, ActorCritic) else own
 
-    def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
-        """Every plain number and word that acting and storing may read."""
-        return self._settings()
-
-    def minibatch_step(self, minibatch: Any) -> dict[str, Tensor]:
+    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        # Policies from elsewhere draw actions that nobody looks at.
-        no_sampling = getattr(self.actor_critic, "no_sampling", nullcontext)
-        objective = self.engine.compiled(self._objective, converts=self.mixed_precision is not None)
-        with self._precision(), no_sampling():
+        policy = self.actor_critic
+        objective = self.engine.compile(self._objective, casts_weights=self.mixed_precision is not None)
+        no_sampling = policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext()
+        with self._autocast(), no_sampling:
             total, measured, kl = objective(minibatch)
         if kl is not None:
             self._adapt_learning_rate(kl)
-        if self._rnd_trainer is not None:
-            measured["loss/rnd"] = self._rnd_trainer.learn(minibatch.rnd_state)
-        measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm, self.engine.fused)
-        if hasattr(self.actor_critic, "clip_std"):
-            self.actor_critic.clip_std(min=self.clip_min_std)
+        if self._rnd_trainer is not None and minibatch.rnd_state is not None:
+            measured["loss/rnd"] = self._rnd_trainer.minibatch_step(minibatch.rnd_state)
+        measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm)
+        if isinstance(policy, GaussianPolicy):
+            policy.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
 
-    def _objective(self, minibatch: Any) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The weighted sum of all losses, what is worth showing of them, and a KL divergence left to adapt to."""
+    def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
         losses, inter_vars, stats = self.compute_losses(minibatch)
         weighted = [getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()]
         total = torch.stack(weighted).sum()
         measured = {f"loss/{name}": value.detach() for name, value in losses.items()}
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
-        # As written, `compute_losses` has adapted the learning rate; traced, it could not.
-        left_to_do = "kl" in inter_vars and torch.compiler.is_compiling()
-        return total, measured, inter_vars["kl"].mean() if left_to_do else None
+        # Eager `compute_losses` has adapted the learning rate already; compiled code cannot.
+        needs_adaptation = "kl" in inter_vars and torch.compiler.is_compiling()
+        return total, measured, inter_vars["kl"].mean() if needs_adaptation else None
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        """The hidden layers in less than float32 if that is asked for; weights and everything else stay as they are."""
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """The context of the losses: hidden layers in `mixed_precision`; weights and the rest stay in float32."""
         if self.mixed_precision is None:
             return nullcontext()
-        # No cache of converted weights: a captured step must convert them anew each time.
+        # No cache of cast weights: a captured step must cast them in every replay.
         device_type = torch.device(self.device).type
         return torch.autocast(device_type, PRECISIONS[self.mixed_precision], cache_enabled=False)
 
     def bad_numbers(self) -> dict[str, int]:
-        """What was not finite in the last update, name -> number of mini-batches; waits for the device."""
+        """Non-finite values of the last update, name -> number of mini-batches; syncs with the device."""
         return {name.split("/")[-1]: count for name, count in self._averages.bad_counts().items()}
 
-    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The named losses of a mini-batch, values worth keeping, and statistics."""
+    def compute_losses(self, minibatch: MiniBatch) -> Losses:
+        """The named losses of a mini-batch (0-d), intermediate values, and statistics."""
         policy, hidden = self.actor_critic, self._initial_hidden_states(minibatch)
         size = minibatch.actions.shape[0]
         mirror_loss: Tensor | None = None
         if self.symmetry is not None:
             if self.mirror_loss_coef != 0.0:
-                # Before `act`, so that what the policy keeps of its last act is of the mini-batch.
+                # Before `act`, so that the policy keeps the distribution of the mini-batch.
                 mirror_loss = self.symmetry.mirror_loss(policy, minibatch.obs, self.obs_normalizer)
             minibatch = self.symmetry.augmented(minibatch, self.obs_normalizer, self._critic_stream_normalizer)
-        policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
+        masks = minibatch.masks
+        policy.act(minibatch.obs, masks=masks, hidden_states=None if hidden is None else hidden.actor)
         log_prob = policy.get_actions_log_prob(minibatch.actions)
         values = policy.evaluate(
-            minibatch.critic_obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.critic
+            minibatch.critic_obs, masks=masks, hidden_states=None if hidden is None else hidden.critic
         ).squeeze(-1)
 
         inter_vars: dict[str, Tensor] = {}
         if self.desired_kl is not None and self.schedule == "adaptive":
             with torch.no_grad():
-                # Mirrored samples were never drawn from the old policy: the step size is judged on the real ones.
+                # Only the recorded samples: the old policy did not sample the mirrored ones.
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
-            # Traced code only computes: whoever runs it adapts the rate afterwards.
+            # Compiled code has no side effects: `minibatch_step` adapts the rate after it.
             if not torch.compiler.is_compiling():
-                self._adapt_learning_rate(inter_vars["kl"])
+                self._adapt_learning_rate(inter_vars["kl"].mean())
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
         surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_param)
@@ -501,38 +481,33 @@ class PPO:
             inter_vars["value_clipped"] = value_clipped
             value_errors = torch.max(value_errors, (value_clipped - returns).square())
         losses["value_loss"] = value_errors.mean()
-        entropy = self._policy_entropy()
-        if entropy is not None:
-            losses["entropy"] = -entropy.mean()
+        # A policy need not have an entropy.
+        with suppress(AttributeError, NotImplementedError):
+            losses["entropy"] = -policy.entropy.mean()
         if mirror_loss is not None:
             losses["mirror_loss"] = mirror_loss
         return losses, inter_vars, {}
 
-    def _initial_hidden_states(self, minibatch: Any) -> Any:
-        """The hidden states that the trajectories of a mini-batch start from, or None."""
-        return minibatch.hidden_states
+    def _bounded_mean(self, num_samples: int) -> Tensor:
+        """The mean actions `(num_samples, ..., A)` of the last `act` without mirrored samples, within the bounds."""
+        policy = self.actor_critic
+        mean = policy.action_mean[:num_samples]
+        return policy.bounded(mean) if isinstance(policy, ActorCritic) else mean
 
-    def _policy_entropy(self) -> Tensor | None:
-        """The entropy of the policy's last distribution; None for a policy that offers none."""
-        try:
-            return self.actor_critic.entropy
-        except (AttributeError, NotImplementedError):
-            return None
+    def _initial_hidden_states(self, minibatch: MiniBatch) -> Any:
+        """The hidden states at the first step of every trajectory, or None."""
+        return minibatch.hidden_states
 
     @torch.no_grad()
     def _adapt_learning_rate(self, kl: Tensor) -> None:
-        """Follow the size `kl (...)` of the policy's step, averaged over samples and ranks."""
-        kl = average(kl.mean() if kl.dim() else kl)
-        rate, desired_kl = self.learning_rate, float(self.desired_kl or 0.0)
-        if isinstance(rate, Tensor):
-            self.learning_rate = self.engine.fused(adapted_learning_rate)(rate, kl, desired_kl)
-        else:
-            self.learning_rate = adapt_learning_rate(rate, float(kl), desired_kl)
+        """Set the learning rate by the mean KL divergence, 0-d, of the policy's step over all ranks."""
+        rate = torch.as_tensor(self._optimizer.learning_rate, dtype=torch.float64)
+        self._optimizer.learning_rate = adapt_learning_rate(rate, average(kl).double(), float(self.desired_kl or 0.0))
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything of the algorithm that a checkpoint keeps."""
+        """The state of policy, optimizers, schedulers and normalizers for a checkpoint."""
         state: dict[str, Any] = {
             "model_state_dict": self.actor_critic.state_dict(),
             "optimizer_state_dict": self._optimizer.optimizer.state_dict(),
@@ -545,29 +520,29 @@ class PPO:
         return state if self._rnd_trainer is None else state | self._rnd_trainer.state_dict()
 
     def _normalizers(self) -> dict[str, nn.Module]:
-        """Checkpoint key -> normaliser."""
+        """Checkpoint key -> normalizer."""
         return {
             "obs_norm_state_dict": self.obs_normalizer,
             "critic_obs_norm_state_dict": self.critic_obs_normalizer,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; everything but the model may be missing."""
-        # Refused before anything is changed.
-        statistics = self._normalizer_states(state_dict)
+        """Restore the result of `state_dict`; all parts but the model may be missing."""
+        # First, because it may raise: then nothing has changed yet.
+        normalizer_states = self._normalizer_states(state_dict)
         self.actor_critic.load_state_dict(state_dict["model_state_dict"])
         if "optimizer_state_dict" in state_dict:
             self._optimizer.load_state_dict(state_dict["optimizer_state_dict"])
         self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
-        for key, state in statistics.items():
+        for key, state in normalizer_states.items():
             self._normalizers()[key].load_state_dict(state)
         if self._rnd_trainer is not None:
             self._rnd_trainer.load_state_dict(state_dict)
-        # Optimisers have new tensors now, and captured steps would go on with the old ones.
+        # The optimizers have new tensors, captured steps the old ones.
         self.engine.discard_graphs()
 
     def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """The statistics in a checkpoint by our key; ValueError when there is no normaliser to take them."""
+        """The normalizer states of a checkpoint by key; ValueError if this algorithm has no such normalizer."""
         upstream_names = {"critic_obs_norm_state_dict": "privileged_obs_norm_state_dict"}
         states: dict[str, Mapping[str, Any]] = {}
         for key, normalizer in self._normalizers().items():
@@ -576,8 +551,8 @@ class PPO:
                 continue
             if not isinstance(normalizer, EmpiricalNormalization):
                 raise ValueError(
-                    f"the checkpoint was trained with normalised observations ('{key}'), but this algorithm has no "
-                    "normaliser: set empirical_normalization=True, or the policy sees numbers it was not trained on"
+                    f"the checkpoint was trained with normalized observations ('{key}'), but this algorithm has no "
+                    "normalizer: set empirical_normalization=True, or the policy sees inputs it was not trained on"
                 )
             states[key] = state
         return states
@@ -591,19 +566,35 @@ class PPO:
         else:
             self.lr_scheduler.load_state_dict(dict(state))
 
-    # ---- between two rollouts ------------------------------------------------------------------------------------
-
     def pin_hidden_states(self) -> None:
-        """Keep the present state of all memories where the next rollout will look for it."""
-        self.actor_critic.pin_hidden_states()
+        """Copy the hidden states into the fixed buffers that a captured rollout reads."""
+        if isinstance(self.actor_critic, StatefulPolicy):
+            self.actor_critic.pin_hidden_states()
 
     def rollout_state(self) -> dict[str, Any]:
-        """What the next rollout continues from beside the environment: the memories of the running episodes."""
-        return {"memory": self.actor_critic.hidden_state_dict()}
+        """The state of the running episodes beside the environment's: the hidden states of the policy."""
+        policy = self.actor_critic
+        return {"memory": policy.hidden_state_dict() if isinstance(policy, StatefulPolicy) else {}}
 
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the episodes of which `rollout_state` told."""
-        self.actor_critic.load_hidden_state_dict(state["memory"])
+        """Restore the result of `rollout_state`."""
+        if isinstance(self.actor_critic, StatefulPolicy):
+            self.actor_critic.load_hidden_state_dict(state["memory"])
+
+
+def _check_arguments(actor_critic: object, schedule: str, mixed_precision: str | None, max_grad_norm: float) -> None:
+    if not isinstance(actor_critic, nn.Module):
+        raise TypeError(
+            f"PPO needs a policy (torch.nn.Module) as its first argument, got {type(actor_critic).__name__}; "
+            "build one with st_rl.modules.build_actor_critic(env, class_name, policy_cfg)"
+        )
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule '{schedule}'; use one of: {', '.join(SCHEDULES)}")
+    if mixed_precision is not None and mixed_precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
+    if max_grad_norm <= 0:
+        raise ValueError(f"max_grad_norm must be above 0, got {max_grad_norm}; use float('inf') for no limit")
 
 
 register_known_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})

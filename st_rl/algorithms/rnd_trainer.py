@@ -1,4 +1,4 @@
-"""Learning what is novel."""
+"""Training of random network distillation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from st_rl.utils.distributed import broadcast_module
 
 
 class RndTrainer:
-    """Random network distillation with the optimiser of its predictor.
+    """Random network distillation with the optimizer of its predictor.
 
     Configuration: the arguments of `RandomNetworkDistillation` and `learning_rate` (default 1e-3).
     """
@@ -31,21 +31,21 @@ class RndTrainer:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser of the predictor."""
+        """The optimizer of the predictor."""
         return self._optimizer.optimizer
 
-    def learn(self, rnd_state: Tensor) -> Tensor:
-        """One step of the predictor on states `(..., R)`; returns its loss before the step, 0-d."""
+    def minibatch_step(self, rnd_state: Tensor) -> Tensor:
+        """One gradient step of the predictor on states `(..., R)`; returns its loss before the step, 0-d."""
         loss = self.rnd.predictor_loss(rnd_state)
         self._optimizer.step(loss, max_grad_norm=float("inf"))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, by its key there."""
+        """The parts of a checkpoint by key."""
         return {"rnd_state_dict": self.rnd.state_dict(), "rnd_optimizer_state_dict": self.optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what of it a checkpoint has."""
+        """Restore the parts that a checkpoint has."""
         if "rnd_state_dict" in state_dict:
             self.rnd.load_state_dict(state_dict["rnd_state_dict"])
         if "rnd_optimizer_state_dict" in state_dict:

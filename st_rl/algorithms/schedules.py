@@ -1,4 +1,4 @@
-"""Numbers that follow the iteration, such as how much a teacher guides."""
+"""Values that are functions of the iteration, such as the probability that the teacher acts."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class UnknownScheduleError(ValueError, KeyError):
 
 
 def GET_PROB_FUNC(option: str, iteration_scale: float) -> Callable[[float], float]:
-    """A function of the iteration that falls from about 1 towards 0 within some `iteration_scale` iterations."""
+    """A function of the iteration that falls from about 1 to 0 over about `iteration_scale` iterations."""
     if option not in PROB_OPTIONS:
         raise UnknownScheduleError(f"unknown schedule '{option}'; use one of: {', '.join(PROB_OPTIONS)}")
     scale = float(iteration_scale)
@@ -31,17 +31,17 @@ def GET_PROB_FUNC(option: str, iteration_scale: float) -> Callable[[float], floa
 
 
 class Schedule:
-    """A number that follows the iteration, kept in a 0-d tensor where captured and compiled code can read it."""
+    """A function of the iteration with its current value in a 0-d tensor, which compiled and captured code can read."""
 
     def __init__(self, rule: str | float | Callable[[int], float], scale: float, device: torch.device | str):
         self._rule = GET_PROB_FUNC(rule, scale) if isinstance(rule, str) else rule
         self.value = torch.zeros((), device=device)
-        self.follow(0)
+        self.update(0)
 
     def __call__(self, iteration: int) -> float:
-        """The number at an iteration."""
+        """The value at an iteration."""
         return float(self._rule(iteration) if callable(self._rule) else self._rule)
 
-    def follow(self, iteration: int) -> None:
-        """Bring the tensor to an iteration."""
+    def update(self, iteration: int) -> None:
+        """Set the tensor to the value at an iteration."""
         self.value.fill_(self(iteration))

@@ -12,6 +12,7 @@ from st_rl.algorithms.distillation import (
     LATENT_TARGETS,
     action_distance,
     bounded_statistics,
+    check_encoders,
     check_target,
     latent_width,
     teacher_std,
@@ -21,8 +22,10 @@ from st_rl.algorithms.lr_scheduler import make_lr_scheduler
 from st_rl.algorithms.ppo import PPO
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
+from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
+from st_rl.modules.policy import EncoderPolicy
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
 from st_rl.utils.log import logger
@@ -127,10 +130,16 @@ class TPPO(PPO):
         return None if name is None else make_lr_scheduler(name, self.optimizer, settings)
 
     def _prepare_latents(self) -> None:
-        """Set the weights of the latent losses; refuse components that cannot be compared."""
-        for component, teacher_component in self.distill_latent_obs_component_mapping.items():
-            width = latent_width(self.actor_critic, component, "student")
-            teacher_width = latent_width(self.teacher_actor_critic, teacher_component, "teacher")
+        """Set the weights of the latent losses; ValueError for latents that cannot be compared."""
+        # Student and teacher, if their latents are compared.
+        self._latent_policies: tuple[EncoderPolicy, EncoderPolicy] | None = None
+        mapping = self.distill_latent_obs_component_mapping
+        if mapping:
+            student = check_encoders(self.actor_critic, "student")
+            self._latent_policies = student, check_encoders(self.teacher_actor_critic, "teacher")
+        for component, teacher_component in mapping.items():
+            width = latent_width(self.actor_critic, component)
+            teacher_width = latent_width(self.teacher_actor_critic, teacher_component)
             if width != teacher_width:
                 raise ValueError(
                     f"the latent of '{component}' has {width} numbers, that of the teacher's '{teacher_component}' "
@@ -161,7 +170,7 @@ class TPPO(PPO):
         schedule = rule if isinstance(rule, Schedule) else Schedule(rule, self.update_times_scale, self.device)
         self._schedules[self._schedules.index(self._teacher_act_prob)] = schedule
         self._teacher_act_prob = schedule
-        schedule.follow(self.current_learning_iteration)
+        schedule.update(self.current_learning_iteration)
         # Captured steps read the number where the one before kept it.
         self.engine.discard_graphs()
 
@@ -229,12 +238,9 @@ class TPPO(PPO):
         return super().act(obs, critic_obs)
 
     @property
-    def _acts_from_memory(self) -> bool:
-        return super()._acts_from_memory or self.teacher_actor_critic.is_recurrent
-
-    @property
-    def _draws_once(self) -> bool:
-        return super()._draws_once and not self.action_labels_from_sample
+    def _can_compile_acting(self) -> bool:
+        is_recurrent = self.teacher_actor_critic.is_recurrent
+        return super()._can_compile_acting and not is_recurrent and not self.action_labels_from_sample
 
     def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
         """What the student does and thinks, what the teacher would do, and what is done."""
@@ -348,25 +354,31 @@ class TPPO(PPO):
             hidden = self._initial_hidden_states(minibatch)
             policy.act(minibatch.obs, masks=minibatch.masks, hidden_states=None if hidden is None else hidden.actor)
         labels = minibatch.action_labels
-        # Mirrored samples, which follow the real ones, have no labels.
-        mean, std = (value[: labels.shape[0]] for value in (policy.action_mean, policy.action_std))
-        if self.distill_target == "max_log_prob" and policy.action_bound is not None:
-            distance = -SquashedGaussian(mean, std, policy.action_bound).log_prob(labels).sum(dim=-1)
+        # Mirrored samples, which follow the recorded ones, have no labels.
+        num_samples = labels.shape[0]
+        std, bound = policy.action_std[:num_samples], policy.action_bound if isinstance(policy, ActorCritic) else None
+        mean = self._bounded_mean(num_samples)
+        if self.distill_target == "max_log_prob" and bound is not None:
+            student = SquashedGaussian(policy.action_mean[:num_samples], std, bound)
+            distance = -student.log_prob(labels).sum(dim=-1)
         else:
-            distance = action_distance(self.distill_target, policy.bounded(mean), std, labels, self._teacher_std)
+            distance = action_distance(self.distill_target, mean, std, labels, self._teacher_std)
         losses["distillation_loss"] = distance.mean()
         if self.distill_target in BOUNDED_TARGETS:
-            stats |= bounded_statistics(policy.bounded(mean).detach(), labels)
+            stats |= bounded_statistics(mean.detach(), labels)
         return losses | self._latent_losses(minibatch), inter_vars, stats
 
     def _latent_losses(self, minibatch: Any) -> dict[str, Tensor]:
-        """How far the latents of the student's encoders are from those of the teacher's, one loss a component."""
+        """The distance between the latents of student and teacher, one loss per component."""
         losses: dict[str, Tensor] = {}
+        if self._latent_policies is None:
+            return losses
+        student, teacher = self._latent_policies
         teacher_obs = minibatch.critic_obs if self.label_action_with_critic_obs else minibatch.obs
         for component, teacher_component in self.distill_latent_obs_component_mapping.items():
-            latent = self.actor_critic.get_encoder_latent(minibatch.obs, component)
+            latent = student.get_encoder_latent(minibatch.obs, component)
             with torch.no_grad():
-                target = self.teacher_actor_critic.get_encoder_latent(teacher_obs, teacher_component)
+                target = teacher.get_encoder_latent(teacher_obs, teacher_component)
             if minibatch.masks is not None:
                 latent, target = (unpad_trajectories(value, minibatch.masks) for value in (latent, target))
             distance = vector_distance(self.distill_latent_target, latent, target)

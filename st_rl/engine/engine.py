@@ -1,9 +1,9 @@
-"""How the hot functions of a training run: as they are, compiled, or as CUDA graphs."""
+"""Runs the hot functions of a training eagerly, compiled, or as CUDA graphs."""
 
 import shutil
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,14 +12,18 @@ from st_rl.engine.graph import GraphedLoop, GraphedStep
 from st_rl.utils.log import logger
 
 ENGINES = ("auto", "eager", "compile", "graph")
-# How often one piece of code may be compiled anew in a process, for other networks or sizes.
+# How often one function may be recompiled in a process, for other networks or sizes.
 RECOMPILE_LIMIT = 256
-# The compute capability from which on products in TF32 are particular about the order in memory.
-FIRST_HOPPER = (9, 0)
+# Iterations after which compilation has paid for itself: half a minute of it on a CPU saves some tens of milliseconds
+# per iteration. On an H200 with 4,096 quadrupeds 24 s of it saved 18 ms per iteration.
+COMPILE_PAYS_AFTER = {"cpu": 1000, "cuda": 2000}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class Plan(NamedTuple):
-    """What an engine does, and why."""
+    """Whether an engine captures CUDA graphs and compiles, and why."""
 
     graphs: bool
     compiles: bool
@@ -27,57 +31,38 @@ class Plan(NamedTuple):
 
 
 def make_plan(setting: str, device: torch.device, iterations: int | None) -> Plan:
-    """Decide how to run on a device, for a training of so many iterations."""
+    """Choose graphs and compilation for a device and a number of iterations (None: unknown)."""
     if setting not in ENGINES:
         raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
     cuda = device.type == "cuda"
-    if setting == "eager":
-        return Plan(False, False, "asked for")
-    if setting == "graph":
-        if not cuda:
-            raise ValueError(f"engine 'graph' needs a CUDA device, not '{device}'; use 'auto', 'eager' or 'compile'")
-        return Plan(True, False, "asked for")
-    if setting == "compile":
-        return Plan(cuda, True, "asked for")
-    if cuda:
-        pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cuda"]
-        return Plan(True, pays, "on a GPU" + (", long enough for compilation to pay back" if pays else ""))
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
+    if setting == "graph" and not cuda:
+        raise ValueError(f"engine 'graph' needs a CUDA device, not '{device}'; use 'auto', 'eager' or 'compile'")
+    if setting != "auto":
+        return Plan(cuda and setting != "eager", setting == "compile", "as configured")
+    if not cuda and shutil.which("g++") is None and shutil.which("clang++") is None:
         return Plan(False, False, "no C++ compiler for torch.compile")
-    pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cpu"]
-    return Plan(False, pays, "long enough for compilation to pay back" if pays else "too short for compilation to pay")
+    pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cuda" if cuda else "cpu"]
+    reason = "enough iterations for compilation to pay off" if pays else "too few iterations for compilation to pay off"
+    return Plan(cuda, pays, reason)
 
 
-# Iterations after which compilation has paid for itself: half a minute of it on a CPU saves some tens of milliseconds
-# an iteration. On an H200 with 4,096 quadrupeds 24 s of it saved 18 ms an iteration.
-COMPILE_PAYS_AFTER = {"cpu": 1000, "cuda": 2000}
-
-
-def compiler_options(device: torch.device, converts: bool = False) -> dict[str, Any]:
-    """What torch's own compiler is told; `converts` means that weights are converted to another type."""
-    # The random numbers of eager code, not the compiler's own.
+def compiler_options(device: torch.device, casts_weights: bool = False) -> dict[str, Any]:
+    """The inductor options of a device; `casts_weights` says that the function casts weights, as autocast does."""
+    # Draw the same random numbers as eager code.
     options: dict[str, Any] = {"fallback_random": True}
-    # What changes compiled code is imported where it is used: it loads the compiler.
     if device.type == "cpu":
-        # Shapes are checked before compiled code is called; to check each tensor again takes as long as small kernels.
+        # Dynamo's guards have checked the shapes; to assert them again takes as long as a small kernel.
         options["size_asserts"] = False
-        # What calls the kernels is C++ too: Python takes longer for many a kernel than the kernel itself.
+        # Call the kernels from C++: from Python the call takes longer than many of the kernels.
         options["cpp_wrapper"] = True
-        from st_rl.engine.turned_gradients import TurnedGradients
-
-        options["post_grad_custom_post_pass"] = TurnedGradients()
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_HOPPER:
-        from st_rl.engine.turned_weights import TurnedWeights
-
-        options["post_grad_custom_post_pass"] = TurnedWeights()
-    if device.type == "cuda" and converts:
-        # Each weight, bias and gradient by itself would be a kernel that takes longer to start than to run.
+    if device.type == "cuda" and casts_weights:
+        # Cast all weights, biases and gradients in few kernels: a launch takes longer than one cast.
         options["combo_kernels"] = True
     return options
 
 
 class Engine:
-    """Wraps the functions that an algorithm and a runner call again and again; knows neither of them."""
+    """Compiles and captures the functions that an algorithm and a runner call in every iteration."""
 
     def __init__(
         self,
@@ -91,30 +76,26 @@ class Engine:
         self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
         self._compile_backend = compile_backend
         self._capacity = 0
-        # What the compiler failed on: the name of each function, with the reason.
+        # Functions that could not be compiled: qualified name -> reason.
         self.eager_fallbacks: dict[str, str] = {}
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._steps: dict[Any, GraphedStep] = {}
+        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._steps: dict[Callable[..., Any], GraphedStep] = {}
         self._loops: list[GraphedLoop] = []
 
-    def suits(self, setting: str, iterations: int | None) -> bool:
-        """Whether a new engine for this setting would do the same."""
+    def matches(self, setting: str, iterations: int | None) -> bool:
+        """Whether a new engine with this setting would have the same plan."""
         return make_plan(setting, self.device, iterations) == self.plan
 
     def describe(self) -> str:
-        """One line for the log: what runs how, and why."""
-        code = "compiled losses, acting and task" if self.plan.compiles else "losses as written"
-        steps = "CUDA graphs" if self.plan.graphs else "no graphs"
+        """The plan and its reason in one line for the log."""
+        code = "compiled losses, acting and task" if self.plan.compiles else "eager losses, acting and task"
+        steps = "CUDA graphs" if self.plan.graphs else "no CUDA graphs"
         return f"engine: {steps}, {code} ({self.plan.reason})"
 
-    def announce(self) -> None:
-        """Say in the log how things run."""
-        logger.info(self.describe())
-
     def static_size(self, measure: Callable[[], Tensor]) -> int | None:
-        """A size that holds what `measure` counts and seldom changes; None when sizes may change freely.
+        """A size of at least `measure()` that rarely changes, for static shapes; None where shapes may change.
 
-        Waits for the device once.
+        Syncs with the device once.
         """
         if self._stream is None:
             return None
@@ -123,41 +104,43 @@ class Engine:
             self._capacity = 64 * -(-int(needed * 1.1) // 64)
         return self._capacity
 
-    def compiled(self, function: Callable[..., Any], converts: bool = False) -> Callable[..., Any]:
-        """The function, compiled if that is the plan; as written from the day on which the compiler fails.
+    def compile(self, function: Function, casts_weights: bool = False) -> Function:
+        """The function, compiled if that is the plan; eager from the first failure of the compiler on.
 
-        `converts` says that it converts weights to another type, as mixed precision does.
+        `casts_weights` says that it casts weights to another dtype, as mixed precision does.
         """
         if not self.plan.compiles:
             return function
         if function not in self._compiled:
             import torch._dynamo
 
-            # Counted for all trainings of a process together; beyond the limit code would quietly run as written.
+            # The count is global in a process; beyond the limit dynamo silently falls back to eager.
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-            options = compiler_options(self.device, converts) if self._compile_backend == "inductor" else None
+            options = compiler_options(self.device, casts_weights) if self._compile_backend == "inductor" else None
             compiled = torch.compile(function, dynamic=False, backend=self._compile_backend, options=options)
-            self._compiled[function] = self._unless_it_fails(compiled, function)
-        return self._compiled[function]
+            self._compiled[function] = self._with_eager_fallback(compiled, function)
+        return self._compiled[function]  # pyright: ignore[reportReturnType]
 
-    def _unless_it_fails(self, compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled code until its compiler fails, the function itself from then on."""
+    def _with_eager_fallback(self, compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        """Call `compiled` until its compiler fails, `function` afterwards."""
         from torch._dynamo.exc import TorchDynamoException
 
-        gives_up = False
+        has_failed = False
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            nonlocal gives_up
-            if not gives_up:
+            nonlocal has_failed
+            if not has_failed:
                 try:
                     return compiled(*args, **kwargs)
                 except TorchDynamoException as failure:
-                    gives_up = True
-                    # Its first two lines; many more follow.
+                    has_failed = True
+                    # The first two lines of the message; many more follow.
                     reason = " ".join([type(failure).__name__, *str(failure).split("\n")[:2]]).strip()
                     self.eager_fallbacks[function.__qualname__] = reason
-                    logger.warning(f"the compiler failed: {function.__qualname__} runs as written ({reason})")
-            # Outside of the handler: what the function itself raises has nothing to do with the compiler.
+                    logger.warning(
+                        f"torch.compile failed for {function.__qualname__}; falling back to eager ({reason})"
+                    )
+            # Outside of the handler, so that errors of the function itself do not carry the compiler's as context.
             return function(*args, **kwargs)
 
         def run_or_compile(*args: Any, **kwargs: Any) -> Any:
@@ -166,27 +149,38 @@ class Engine:
             except RuntimeError as refusal:
                 if "skip_guard_eval_unsafe" not in str(refusal):
                     raise
-            # Not compiled yet, for the first time inside of `repeated`: torch refused before it began.
+            # First call inside `skip_guards`: torch refuses to compile there, before it runs anything.
             with torch.compiler.set_stance("default"):
                 return run(*args, **kwargs)
 
         return run_or_compile
 
-    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled if that is the plan and many small operations cost more than their work: on a GPU."""
-        return function if self._stream is None else self.compiled(function)
+    def compile_on_gpu(self, function: Function) -> Function:
+        """The function, compiled where kernel launches dominate its time: on a GPU, if the plan compiles."""
+        return function if self._stream is None else self.compile(function)
 
-    def run_step(self, function: Callable[[Any], Any], argument: Any, key: Hashable = None, turn: int = 0) -> Any:
-        """Call a function of nested tensors whose shapes repeat; its result is valid until its next call.
+    def run_step(
+        self,
+        function: Callable[[Any], Result],
+        argument: Any,
+        key: Hashable = None,
+        slot: int = 0,
+        *,
+        is_repeated: bool = False,
+        can_capture: bool = True,
+    ) -> Result:
+        """Call a function of nested tensors with recurring shapes; its result is valid until its next call.
 
-        `key` names the Python values that the function reads: a new one means that it must be captured anew. Arguments
-        that come back in turns are told apart by `turn`: one that is unchanged since its last turn need not be copied.
+        `key` holds the Python values that the function reads: a new key captures it again. Arguments that recur in
+        every epoch have a `slot` each: one that has not changed since its last call is not copied. `is_repeated` says
+        that the function has seen this very argument, so that compiled code need not check its guards.
         """
-        if self._stream is None:
-            return function(argument)
+        if self._stream is None or not can_capture:
+            with self.skip_guards(is_repeated):
+                return function(argument)
         if function not in self._steps:
             self._steps[function] = GraphedStep(function, self._stream)
-        return self._steps[function](argument, key, turn)
+        return self._steps[function](argument, key, slot)
 
     def loop(
         self,
@@ -194,43 +188,42 @@ class Engine:
         host_state: Sequence[tuple[Any, str]] = (),
         during_capture: Callable[[torch.cuda.Stream], AbstractContextManager[Any]] | None = None,
     ) -> Callable[..., Any]:
-        """A function without arguments on tensors in fixed places, as one graph if that is the plan."""
+        """A function without arguments on tensors at fixed addresses, as one CUDA graph if that is the plan."""
         if self._stream is None:
             return lambda key=None: function()
         self._loops.append(GraphedLoop(function, self._stream, host_state, during_capture))
         return self._loops[-1]
 
-    def repeated(self, function: Callable[[], Any]) -> Callable[..., Any]:
-        """A function without arguments whose compiled parts are taken for what they were when the key was last new.
+    def check_guards_on_new_key(self, function: Callable[[], Any]) -> Callable[..., Any]:
+        """A function without arguments whose compiled parts check their guards only when `key` is new.
 
-        As in a captured loop, `key` names the Python values that the function reads; all that changes without it lies
-        in tensors of the same shapes. To check again and again that nothing else has changed takes a tenth of a
-        millisecond for each call of compiled code.
+        `key` holds the Python values that the function reads; all else that changes is in tensors of constant shapes.
+        A check of all guards takes 0.1 ms for each call of compiled code.
         """
         if not self.plan.compiles:
             return lambda key=None: function()
-        nothing = object()
-        known: Hashable = nothing
+        never = object()
+        last_key: Hashable = never
 
         def run(key: Hashable = None) -> Any:
-            nonlocal known
-            # Not known any more if this call fails.
-            is_known, known = key == known, nothing
+            nonlocal last_key
+            # A call that raises leaves no key: the next one checks again.
+            is_known, last_key = key == last_key, never
             with self.skip_guards(is_known):
                 outcome = function()
-            known = key
+            last_key = key
             return outcome
 
         return run
 
     def skip_guards(self, is_known: bool) -> AbstractContextManager[Any]:
-        """Inside, compiled code is taken for what it was if `is_known` that only numbers in tensors have changed."""
+        """A context in which compiled code skips its guards if `is_known`: only values in tensors have changed."""
         if not self.plan.compiles:
             return nullcontext()
         return torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known)
 
     def discard_graphs(self) -> None:
-        """Capture everything anew: tensors are no longer where graphs look for them."""
+        """Capture everything again: tensors are no longer where the graphs read them."""
         self._steps.clear()
         for loop in self._loops:
-            loop.discard_graphs()
+            loop.discard_graph()

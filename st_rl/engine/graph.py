@@ -1,143 +1,101 @@
-"""CUDA graphs of functions whose tensors keep their shapes and places."""
+"""CUDA graphs of functions whose tensors keep their shapes and addresses."""
 
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Calls that run as they are before one is captured: they load kernels and make the state that optimisers make late.
+from st_rl.utils.tree import tree_leaves, tree_map
+
+# Eager calls before a capture: they load kernels and create the lazy state of optimizers.
 WARM_UP_CALLS = 3
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of nested tuples, lists and dictionaries, each once, in order of first appearance."""
-    found: dict[int, Tensor] = {}
-
-    def visit(item: Any) -> None:
-        if isinstance(item, Tensor):
-            found.setdefault(id(item), item)
-        elif isinstance(item, (tuple, list)):
-            for part in item:
-                visit(part)
-        elif isinstance(item, dict):
-            for part in item.values():
-                visit(part)
-
-    visit(value)
-    return list(found.values())
-
-
-def replaced(value: Any, twins: dict[int, Tensor]) -> Any:
-    """The same nested value with every tensor exchanged for its twin, by identity."""
-    if isinstance(value, Tensor):
-        return twins[id(value)]
-    if isinstance(value, tuple):
-        parts = [replaced(item, twins) for item in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [replaced(item, twins) for item in value]
-    if isinstance(value, dict):
-        return {key: replaced(item, twins) for key, item in value.items()}
-    return value
-
-
 class _Capture:
-    """One captured call: its fixed inputs, its fixed outputs and the graph between them."""
+    """One captured call: its static inputs and outputs, and the graph between them."""
 
     def __init__(self, inputs: list[Tensor], output: Any, graph: torch.cuda.CUDAGraph):
         self.inputs = inputs
         self.output = output
         self.graph = graph
-        # The tensors that were copied into the inputs last, and how often they had been changed until then.
+        # The tensors that were last copied into the inputs, with their version counters.
         self._copied: list[tuple[weakref.ref[Tensor], int]] = []
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
         if self.inputs and not self._holds(inputs):
             torch._foreach_copy_(self.inputs, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
-            self._copied = [(weakref.ref(tensor), changes(tensor)) for tensor in inputs]
+            self._copied = [(weakref.ref(tensor), _version(tensor)) for tensor in inputs]
         self.graph.replay()
         return self.output
 
     def _holds(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether the fixed inputs already hold the values of these tensors."""
-        if len(self._copied) != len(inputs):
-            return False
-        return all(
-            last() is tensor and 0 <= count == changes(tensor) for (last, count), tensor in zip(self._copied, inputs)
+        """Whether the static inputs already hold the values of these tensors."""
+        return len(self._copied) == len(inputs) and all(
+            last() is tensor and 0 <= version == _version(tensor)
+            for (last, version), tensor in zip(self._copied, inputs)
         )
 
 
-def changes(tensor: Tensor) -> int:
-    """How often a tensor has been written to; -1 where nobody counts."""
+def _version(tensor: Tensor) -> int:
+    """The version counter of a tensor; -1 for inference tensors, which have none."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 class GraphedStep:
-    """A function of nested tensors that is captured once for every signature and turn, and replayed afterwards.
+    """A function of nested tensors, captured once for each signature and slot and replayed afterwards.
 
-    A signature is the shapes of the inputs and a key that names every Python value the function depends on. What the
-    function returns is overwritten by its next call.
+    A signature is the shapes of the inputs and a key with all Python values that the function reads. The next call
+    overwrites what the function returns.
     """
 
     def __init__(self, function: Callable[[Any], Any], stream: torch.cuda.Stream):
         self._function = function
         self._stream = stream
-        # Of one signature, by turn; calls are made one after the other, so they may share their memory.
+        # Captures of one signature by slot; they run one after the other, so they share a memory pool.
         self._captures: dict[int, _Capture] = {}
         self._captured_signature: Hashable = None
         self._calls: dict[Hashable, int] = {}
 
-    def __call__(self, argument: Any, key: Hashable = None, turn: int = 0) -> Any:
-        """Run the function on `argument`; as it is at first, as a graph from then on."""
-        inputs = tensors_in(argument)
-        places = [id(tensor) for tensor in _all_tensors(argument)]
-        signature = (
-            key,
-            tuple((tensor.shape, tensor.dtype) for tensor in inputs),
-            tuple(places.index(place) for place in places),
-        )
-        if signature == self._captured_signature and turn in self._captures:
-            return self._captures[turn].replay(inputs)
+    def __call__(self, argument: Any, key: Hashable = None, slot: int = 0) -> Any:
+        """Run the function on `argument`: eagerly at first, as a graph after the warm-up."""
+        leaves = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, Tensor)]
+        # A tensor that appears twice is one input.
+        distinct = {id(leaf): leaf for leaf in leaves}
+        inputs, order = list(distinct.values()), list(distinct)
+        shapes = tuple([(tensor.shape, tensor.dtype) for tensor in inputs])
+        signature = (key, shapes, tuple([order.index(id(leaf)) for leaf in leaves]))
+        if signature == self._captured_signature and slot in self._captures:
+            return self._captures[slot].replay(inputs)
         calls = self._calls.get(signature, 0)
         self._calls[signature] = calls + 1
         with on_stream(self._stream):
             if calls < WARM_UP_CALLS:
                 return self._function(argument)
             if signature != self._captured_signature:
-                # Another value of the key will hardly come back: drop what was captured for it.
+                # An old value of the key rarely returns: drop its captures.
                 self._captures, self._captured_signature = {}, signature
-            self._captures[turn] = self._captured(argument, inputs)
-            return self._captures[turn].replay(inputs)
+            self._captures[slot] = self._capture(argument, inputs)
+            return self._captures[slot].replay(inputs)
 
-    def _captured(self, argument: Any, inputs: Sequence[Tensor]) -> _Capture:
-        fixed = [tensor.clone() for tensor in inputs]
-        twins = {id(tensor): twin for tensor, twin in zip(inputs, fixed)}
+    def _capture(self, argument: Any, inputs: Sequence[Tensor]) -> _Capture:
+        static = {id(tensor): tensor.clone() for tensor in inputs}
+        argument = tree_map(lambda leaf: static.get(id(leaf), leaf), argument)
         pool = next((capture.graph.pool() for capture in self._captures.values()), None)
         graph = torch.cuda.CUDAGraph()
         with capturing(graph, self._stream, pool):
-            output = self._function(replaced(argument, twins))
-        return _Capture(fixed, output, graph)
-
-
-def _all_tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _all_tensors(item)
-    elif isinstance(value, dict):
-        yield from _all_tensors(list(value.values()))
+            output = self._function(argument)
+        return _Capture(list(static.values()), output, graph)
 
 
 class GraphedLoop:
-    """A function without arguments that works on tensors in fixed places, captured on its second call.
+    """A function without arguments on tensors at fixed addresses, captured on its second call.
 
     `host_state` lists (object, attribute) pairs that the function changes on the host; a replay sets them as the
-    function would have. `during_capture` gives what another library needs around a capture.
+    function does. `during_capture` returns the context that another library needs around a capture.
     """
 
     def __init__(
@@ -150,59 +108,55 @@ class GraphedLoop:
         self._function = function
         self._stream = stream
         self._host_state = list(host_state)
-        self._during_capture = during_capture
+        self._during_capture = during_capture or (lambda stream: nullcontext())
         self._capture: _Capture | None = None
         self._key: Hashable = None
         self._host_values: list[Any] = []
-        self._warm = False
+        self._is_warm = False
 
     def __call__(self, key: Hashable = None) -> Any:
-        """Run the function once; a new `key`, the Python values it depends on, captures it anew."""
+        """Run the function once; a new `key`, the Python values that it reads, captures it again."""
         if self._capture is not None and key == self._key:
             for (owner, name), value in zip(self._host_state, self._host_values):
                 setattr(owner, name, value)
             return self._capture.replay(())
         with on_stream(self._stream):
-            if not self._warm:
-                self._warm = True
+            if not self._is_warm:
+                self._is_warm = True
                 return self._function()
             graph = torch.cuda.CUDAGraph()
-            with ExitStack() as stack:
-                stack.enter_context(capturing(graph, self._stream))
-                if self._during_capture is not None:
-                    stack.enter_context(self._during_capture(self._stream))
+            with capturing(graph, self._stream), self._during_capture(self._stream):
                 output = self._function()
             self._key, self._capture = key, _Capture([], output, graph)
             self._host_values = [getattr(owner, name) for owner, name in self._host_state]
             return self._capture.replay(())
 
-    def discard_graphs(self) -> None:
-        """Run the function as it is once more, then capture it anew."""
-        self._capture, self._warm = None, False
+    def discard_graph(self) -> None:
+        """Run the function eagerly once, then capture it again."""
+        self._capture, self._is_warm = None, False
 
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
-    """Capture into a graph what is queued on a stream.
+    """Capture the work on a stream into a graph.
 
-    Python collects no garbage meanwhile: memory and graphs of a simulation that is no longer needed, given back in the
-    middle, would spoil the capture.
+    Garbage collection is off meanwhile: memory or graphs that it frees during a capture make the capture fail.
     """
-    was_collecting = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
     finally:
-        if was_collecting:
+        if was_enabled:
             gc.enable()
 
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Run on another stream, after what was queued on the present one and before what comes next there."""
-    present = torch.cuda.current_stream(stream.device)
-    stream.wait_stream(present)
+    """Run on another stream, after the work queued on the current one and before what follows there."""
+    current = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(current)
     with torch.cuda.stream(stream):
         yield
-    present.wait_stream(stream)
+    current.wait_stream(stream)

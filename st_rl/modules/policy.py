@@ -156,9 +156,6 @@ class StatefulPolicy(Protocol):
 class GaussianPolicy(Protocol):
     """A policy with one learned standard deviation for each action."""
 
-    std: nn.Parameter
-    """Standard deviation `(A,)`."""
-
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
         """Clamp the standard deviation in place."""
         ...

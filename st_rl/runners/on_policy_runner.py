@@ -250,19 +250,19 @@ class OnPolicyRunner:
             setting = "eager"
         env = self.env
         is_captured = isinstance(env, GraphSafeEnv) and env.is_graph_safe
-        if self._run_rollout is None or not self.alg.engine.suits(setting, num_iterations):
+        if self._run_rollout is None or not self.alg.engine.matches(setting, num_iterations):
             engine = Engine(setting, self.device, num_iterations)
-            engine.announce()
+            logger.info(engine.describe())
             self.alg.engine = engine
             self._run_rollout = lambda settings: self._rollout_steps()
             if isinstance(env, CompilableEnv):
-                env.compile_with(engine.compiled)
+                env.compile_with(engine.compile)
             if isinstance(env, GraphSafeEnv) and is_captured:
                 host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
                 self._run_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
         if isinstance(env, CompilableEnv) and not is_captured:
             # Again for each `learn`: guards are skipped only while nothing but tensor values changes.
-            self._run_rollout = self.alg.engine.repeated(self._rollout_steps)
+            self._run_rollout = self.alg.engine.check_guards_on_new_key(self._rollout_steps)
 
     def _move_policy(self, device: torch.device | str) -> None:
         """Move policy and normalizer; captured graphs hold the old addresses and are discarded."""
@@ -350,7 +350,7 @@ class OnPolicyRunner:
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
         rewards = self._non_finite.clean("rewards", rewards).reshape(-1)
         dones = check_tensor("dones", dones).to(self.device).reshape(-1)
-        obs, critic_obs = self.alg.engine.compiled(self._normalize)(*self._clean(next_obs, next_critic_obs))
+        obs, critic_obs = self.alg.engine.compile(self._normalize)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
         return obs, critic_obs, rewards, dones, infos

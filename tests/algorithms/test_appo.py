@@ -334,7 +334,7 @@ class TestLosses:
         measured = []
         for alg in (exact, mixed):
             minibatch = first_minibatch(alg)
-            with alg._precision():
+            with alg._autocast():
                 measured.append(alg.compute_losses(minibatch)[0])
         for name in LOSSES:
             assert torch.equal(measured[0][name], measured[1][name])

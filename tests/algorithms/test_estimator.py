@@ -204,8 +204,8 @@ def test_an_estimator_that_nobody_trains_is_reported(algorithm, warns, monkeypat
     lines = []
     monkeypatch.setattr("st_rl.algorithms.ppo.logger.warning", lines.append)
     algorithm(make_policy("StateAc", "estimates"))
-    told = [line for line in lines if "does not train what StateAc estimates" in line and "EstimatorPPO" in line]
-    assert bool(told) == warns
+    reported = [line for line in lines if "state estimator of StateAc" in line and "EstimatorPPO" in line]
+    assert bool(reported) == warns
 
 
 @pytest.mark.parametrize("share", ["replace_state_prob", "privilege_replace_state_prob"])

@@ -23,7 +23,7 @@ def steps_on(device, seed):
 
 
 def gradient_of(alg, batch):
-    with alg._precision():
+    with alg._autocast():
         losses, inter_vars, _ = alg.compute_losses(batch)
     torch.stack(list(losses.values())).sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in alg.actor_critic.parameters()])
@@ -85,13 +85,12 @@ def test_updates_stay_close_with_every_engine(device):
 
 
 @pytest.mark.parametrize(("precision", "combines"), [(None, False), ("bf16", True)])
-def test_on_a_gpu_kernels_that_convert_weights_are_compiled_together(monkeypatch, precision, combines):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+def test_on_a_gpu_kernels_that_convert_weights_are_compiled_together(precision, combines):
     combined = {}
 
     class Watched(Engine):
-        def compiled(self, function, converts=False):
-            options = compiler_options(torch.device("cuda"), converts)
+        def compile(self, function, casts_weights=False):
+            options = compiler_options(torch.device("cuda"), casts_weights)
             combined[function.__name__] = options.get("combo_kernels", False)
             return function
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from st_rl.algorithms import PPO
-from st_rl.algorithms.losses import adapted_learning_rate
+from st_rl.algorithms.losses import adapt_learning_rate
 from st_rl.modules import ActorCritic, ActorCriticHiddenState, EmpiricalNormalization
 from st_rl.storage import RolloutStorage, SarsaRolloutStorage
 from tests.algorithms.rollouts import (
@@ -534,7 +534,7 @@ def test_the_standard_deviation_is_clipped_after_every_step(least):
 )
 def test_the_rule_of_the_adaptive_learning_rate(rate, kl, expected):
     rate, kl = torch.tensor(rate, dtype=torch.float64), torch.tensor(kl, dtype=torch.float64)
-    assert adapted_learning_rate(rate, kl, 0.01).item() == pytest.approx(expected, rel=1e-12)
+    assert adapt_learning_rate(rate, kl, 0.01).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_rate_that_the_rule_leaves_alone_is_not_even_rounded():

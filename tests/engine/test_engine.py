@@ -117,7 +117,7 @@ def test_only_recurrent_networks_interrupt_the_compiler(combination):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with learner.actor_critic.no_sampling():
-        Engine("compile", compile_backend="eager").compiled(learner._objective)(minibatch)
+        Engine("compile", compile_backend="eager").compile(learner._objective)(minibatch)
     reasons = [reason.split("\n")[0] for reason in torch._dynamo.utils.counters["graph_break"]]
     assert reasons
     assert [reason for reason in reasons if "RNN" not in reason and "disable" not in reason] == []
@@ -138,7 +138,7 @@ def test_compiled_losses_agree_with_eager_losses():
     assert_same_training(lambda device: Engine("compile", device), "cpu", ("PPO", "ActorCritic", "adaptive"), 1e-5, 2)
 
 
-def test_code_runs_as_written_when_the_compiler_fails(monkeypatch):
+def test_falls_back_to_eager_when_the_compiler_fails(monkeypatch):
     """With one line of the log, and the same numbers."""
     lines, attempts = [], []
     monkeypatch.setattr("st_rl.engine.engine.logger.warning", lines.append)
@@ -150,10 +150,10 @@ def test_code_runs_as_written_when_the_compiler_fails(monkeypatch):
     torch._dynamo.reset()
     engine = Engine("compile", compile_backend=broken_backend)
     for number in (1.0, 2.0, 3.0):
-        assert float(engine.compiled(doubled)(torch.tensor(number))) == 2 * number
+        assert float(engine.compile(doubled)(torch.tensor(number))) == 2 * number
     assert len(attempts) == 1
     assert len(lines) == 1
-    assert "doubled runs as written" in lines[0]
+    assert "torch.compile failed for doubled; falling back to eager" in lines[0]
     assert "no such instruction" in lines[0]
     assert list(engine.eager_fallbacks) == ["doubled"]
 
@@ -165,7 +165,7 @@ def test_errors_of_compiled_code_are_its_own():
     engine = Engine("compile", compile_backend="eager")
     for _ in range(2):
         with pytest.raises(ValueError, match=r"^8 is too much$") as caught:
-            engine.compiled(refuse)(7)
+            engine.compile(refuse)(7)
         assert caught.value.__cause__ is None
     assert not engine.eager_fallbacks
 
@@ -183,12 +183,12 @@ def test_graphs_need_a_gpu():
 def test_auto_compiles_only_when_it_pays_back():
     short, long = Engine("auto", "cpu", iterations=10), Engine("auto", "cpu", iterations=10**6)
     assert not short.plan.compiles
-    assert "too short" in short.describe()
+    assert "too few iterations" in short.describe()
     assert long.plan.compiles
-    assert "pay back" in long.describe()
+    assert "pay off" in long.describe()
 
 
-def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets_late():
+def test_guards_are_checked_on_a_new_key_and_late_code_is_compiled():
     engine, settings = Engine("compile", compile_backend="eager"), {"factor": 2.0, "shift": 1.0, "is_shifted": False}
 
     def scaled(numbers):
@@ -198,11 +198,11 @@ def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets
         return numbers + settings["shift"]
 
     def both():
-        numbers = engine.compiled(scaled)(torch.ones(3))
-        return engine.compiled(shifted)(numbers) if settings["is_shifted"] else numbers
+        numbers = engine.compile(scaled)(torch.ones(3))
+        return engine.compile(shifted)(numbers) if settings["is_shifted"] else numbers
 
-    repeated = engine.repeated(both)
-    assert float(engine.repeated(both)()[0]) == 2.0
+    repeated = engine.check_guards_on_new_key(both)
+    assert float(engine.check_guards_on_new_key(both)()[0]) == 2.0
     assert [float(repeated("first")[0]) for _ in range(2)] == [2.0, 2.0]
     settings["is_shifted"] = True
     assert float(repeated("first")[0]) == 3.0
@@ -217,7 +217,7 @@ def test_repeated_code_is_checked_when_its_key_is_new_and_compiles_what_it_meets
     assert float(repeated("third")[0]) == 10.0
 
 
-def test_an_update_checks_compiled_losses_when_it_meets_a_mini_batch_for_the_first_time(monkeypatch):
+def test_update_skips_guards_for_repeated_mini_batches(monkeypatch):
     learner = make_learner("PPO", "ActorCritic", "adaptive", Engine("compile", compile_backend="aot_eager"))
     learner.num_mini_batches, learner.num_learning_epochs = 2, 3
     roll_out(learner, seed=0)
@@ -227,7 +227,7 @@ def test_an_update_checks_compiled_losses_when_it_meets_a_mini_batch_for_the_fir
     assert trusted == [False, False, True, True, True, True]
 
 
-def test_mini_batches_whose_size_changes_in_later_epochs_are_learned_from_as_by_eager_code():
+def test_compiled_losses_accept_mini_batches_of_other_sizes_in_later_epochs():
     """A user's own generator may cut every epoch in another way."""
     losses = []
     for engine in (Engine("eager"), Engine("compile", compile_backend="aot_eager")):

@@ -295,7 +295,7 @@ def test_how_things_run_is_said_once(caplog):
     caplog.set_level(logging.INFO, logger="st_rl")
     make_runner(ClientEnv(), small_config(engine="eager")).learn(2)
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("engine:")] == [
-        "engine: no graphs, losses as written (asked for)"
+        "engine: no CUDA graphs, eager losses, acting and task (as configured)"
     ]
 
 

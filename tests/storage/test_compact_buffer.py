@@ -132,5 +132,5 @@ def test_what_cannot_be_kept_is_refused(make_storage, message):
 def test_normalised_images_do_not_fit_into_uint8():
     policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, obs_segments=SEGMENTS)
     learner = PPO(policy, empirical_normalization=True)
-    with pytest.raises(ValueError, match="uint8 keeps numbers from 0 to 1, normalised observations are larger"):
+    with pytest.raises(ValueError, match="uint8 stores values from 0 to 1, normalized observations are larger"):
         learner.init_storage(ROBOTS, STEPS, [NUM_OBS], [None], [2], obs_dtypes={"depth": "uint8"})
