@@ -135,7 +135,7 @@ class TestDagger:
         config = json.loads((student / "config.json").read_text())
         assert config["runner"]["pretrain_dataset"]["data_dir"] == str(data)
         rows = (student / "progress.csv").read_text()
-        assert "Perf/dataset_waiting_share" in rows
+        assert "Perf/dataset_waiting_fraction" in rows
 
     def test_without_a_student_it_says_so(self, teacher, tmp_path, capsys):
         assert main(["dagger", str(teacher), str(tmp_path / "nobody"), "--wait-seconds", "0"]) == 1

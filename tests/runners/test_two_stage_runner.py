@@ -106,8 +106,8 @@ class TestStages:
     @pytest.mark.parametrize(
         ("recorded", "wanted", "words"),
         [
-            ({"num_obs": 5}, {}, "observations of 5 numbers, those of the environment have 4"),
-            ({"num_privileged_obs": 6}, {"num_privileged_obs": 7}, "of the critic of 6 numbers, .* have 7"),
+            ({"num_obs": 5}, {}, "observations of width 5, those of the environment have 4"),
+            ({"num_privileged_obs": 6}, {"num_privileged_obs": 7}, "critic observations of width 6, .* have 7"),
         ],
     )
     def test_observations_of_another_width_are_refused(self, tmp_path, normalizes, recorded, wanted, words):
@@ -307,7 +307,7 @@ class TestSurface:
         assert "Perf/dataset_time_outs" not in row
         assert float(row["Perf/dataset_trajectories"]) >= 4
         assert float(row["Perf/dataset_transitions_per_second"]) > 0
-        assert float(row["Perf/dataset_waiting_share"]) < 1
+        assert float(row["Perf/dataset_waiting_fraction"]) < 1
         assert alive == [1, 1]
         assert heartbeats(tmp_path / "run", TRAINER) == []
 
