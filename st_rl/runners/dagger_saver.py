@@ -1,8 +1,8 @@
-"""`DaggerSaver`: a student in training acts, its teacher says what it should have done, and both are saved."""
+"""`DaggerSaver`: collects the states that a student visits, labelled with the actions of its teacher."""
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.load_policy import read_run_config, run_policy_class_name
 from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
@@ -25,7 +26,7 @@ from st_rl.utils.files.heartbeat import HeartbeatMonitor, heartbeats
 from st_rl.utils.log import logger
 
 TRAINER = "trainer"
-_LOOK_EVERY_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _LOAD_ATTEMPTS = 5
 _RETRY_S = 0.2
 
@@ -36,10 +37,10 @@ class DaggerSaver(DemonstrationSaver):
     Args:
         *args: those of `DemonstrationSaver`, of which `policy` is the teacher.
         training_policy_logdir: run folder of the student: its `config.json` and checkpoints.
-        teacher_act_prob: share of robots that the teacher drives, as in `TPPO`, at the student's iteration.
-        update_times_scale: iterations within which a named schedule of that share falls.
-        action_sample_std: above 0, the student's exploration noise.
-        log_to_tensorboard: write episode statistics beside the student's.
+        teacher_act_prob: probability that the teacher acts in an environment, as in `TPPO`, at the student's iteration.
+        update_times_scale: iterations over which a named schedule of that probability decays.
+        action_sample_std: above 0, the standard deviation of the student's actions.
+        log_to_tensorboard: write episode statistics to a subfolder of the student's run.
         **kwargs: those of `DemonstrationSaver`.
     """
 
@@ -47,7 +48,7 @@ class DaggerSaver(DemonstrationSaver):
         self,
         *args: Any,
         training_policy_logdir: str | os.PathLike[str],
-        teacher_act_prob: Any = "exp",
+        teacher_act_prob: str | float | Callable[[int], float] = "exp",
         update_times_scale: float = 5000,
         action_sample_std: float = 0.0,
         log_to_tensorboard: bool = False,
@@ -55,7 +56,7 @@ class DaggerSaver(DemonstrationSaver):
     ):
         teacher = args[1] if len(args) > 1 else kwargs.get("policy")
         if teacher is None or isinstance(teacher, str | os.PathLike):
-            raise TypeError("DaggerSaver needs policy=..., the teacher whose actions label what the student does")
+            raise TypeError("DaggerSaver needs policy=..., the teacher that labels the student's states")
         super().__init__(*args, **kwargs)
         self.training_policy_logdir = os.path.expanduser(os.fspath(training_policy_logdir))
         self.teacher_act_prob = _as_schedule(teacher_act_prob, update_times_scale)
@@ -65,23 +66,23 @@ class DaggerSaver(DemonstrationSaver):
         self.training_policy_iteration = self.policy_iteration = 0
         self.rollout_episode_infos: list[dict[str, Any]] = []
         self.tb_writer: Any = _make_writer(self.training_policy_logdir, self.save_dir) if log_to_tensorboard else None
-        # The student, built when collection starts; its folder may not exist before.
+        # The student, built when collection starts: its run folder may not exist before.
         self.training_policy: Any = None
         self.training_policy_normalizer: EmpiricalNormalization | None = None
-        # Drawn when the student is first looked for.
+        # Environments in which the teacher acts, `(N,)`; sampled whenever the student is loaded.
         self.use_teacher_act_mask: Tensor | None = None
-        # Whether to end when the trainer has finished, too.
+        # Whether collection also ends when the trainer has finished.
         self.stop_with_trainer = False
         self.trainers = HeartbeatMonitor()
-        self._last_look = 0.0
+        self._last_check = 0.0
         self._loaded: Path | None = None
-        self._said_untrained = False
+        self._reported_untrained = False
         self._console = ConsolePanel()
 
-    # ---- the student ---------------------------------------------------------------------------------------------
+    # ---- student -------------------------------------------------------------------------------------------------
 
     def init_traj_handlers(self) -> None:
-        """Make the folder and build the student."""
+        """Create the folder and build the student."""
         self.metadata = self.metadata or self._new_metadata()
         self.metadata["training_policy_logdir"] = self.training_policy_logdir
         self.metadata["update_times_scale"] = self.update_times_scale
@@ -90,12 +91,12 @@ class DaggerSaver(DemonstrationSaver):
         self.build_training_policy()
 
     def init_storage_buffer(self) -> None:
-        """Make the buffers for steps and episode infos."""
+        """Allocate the buffers for steps and episode infos."""
         super().init_storage_buffer()
         self.rollout_episode_infos = []
 
     def build_training_policy(self) -> None:
-        """Build the student, untrained, as its run folder describes it."""
+        """Build the untrained student from the configuration in its run folder."""
         config = read_run_config(Path(self.training_policy_logdir))
         policy_cfg, name = drop_none(config["policy"]), run_policy_class_name(config)
         obs, critic_obs, _ = observe(self.env)
@@ -107,51 +108,51 @@ class DaggerSaver(DemonstrationSaver):
         self._set_noise()
 
     def load_latest_training_policy(self) -> None:
-        """Take over the student's newest checkpoint, if there is a newer one, and draw who is driven by the teacher."""
+        """Load the student's newest checkpoint if it is new, and sample the environments in which the teacher acts."""
         if self.training_policy is None:
             self.build_training_policy()
         newest = newest_checkpoint(self.training_policy_logdir)
         if newest is None:
-            if not self._said_untrained:
+            if not self._reported_untrained:
                 logger.info(f"{self.training_policy_logdir} has no checkpoint yet: the student is untrained")
-            self._said_untrained = True
+            self._reported_untrained = True
         elif newest != self._loaded:
             self._load(newest)
-        # The log counts its own iteration on; the schedule goes by what the student has learned.
-        probability = float(self.teacher_act_prob(self.policy_iteration))
+        # `training_policy_iteration` also counts logs; the schedule depends on the training of the student alone.
+        probability = float(self.teacher_act_prob(self.policy_iteration or 0))
         self.use_teacher_act_mask = torch.rand(self.env.num_envs, device=self._device) < probability
 
     def _load(self, path: Path) -> None:
-        """Load a checkpoint of the student; one that cannot be read is said and left for the next time."""
+        """Load a checkpoint of the student; one that cannot be read is reported and tried again later."""
         reason: Exception | None = None
         for attempt in range(_LOAD_ATTEMPTS):
             if attempt:
-                # Other libraries write their checkpoints in place; ours may remove old ones.
+                # Other libraries write checkpoints in place, and `keep_last` removes old ones.
                 time.sleep(_RETRY_S)
                 path = newest_checkpoint(self.training_policy_logdir) or path
             try:
-                self._take_over(load_checkpoint(path, map_location=self._device))
+                self._load_student(load_checkpoint(path, map_location=self._device))
                 self._loaded = path
                 return
             except (CheckpointError, FileNotFoundError, KeyError) as error:
                 reason = error
         logger.warning(f"the student stays at iteration {self.training_policy_iteration}: {reason}")
 
-    def _take_over(self, loaded: Mapping[str, Any]) -> None:
-        """Give the student the weights, iteration and normaliser of a checkpoint."""
+    def _load_student(self, loaded: Mapping[str, Any]) -> None:
+        """Load weights, iteration and normalizer of the student."""
         self.training_policy.load_state_dict(loaded["model_state_dict"])
         self.training_policy_iteration = self.policy_iteration = int(loaded["iter"])
         self._load_normalizer(loaded.get("obs_norm_state_dict"))
         self._set_noise()
 
     def _set_noise(self) -> None:
-        """Give a student that draws its actions the noise that was asked for, if any was."""
+        """Set the standard deviation of a stochastic student to `action_sample_std` if that is positive."""
         if self.action_sample_std > 0 and not self._is_deterministic:
             with torch.no_grad():
                 self.training_policy.std.fill_(self.action_sample_std)
 
     def _load_normalizer(self, state: Mapping[str, Tensor] | None) -> None:
-        """What the student's observations pass through, as its training has it now."""
+        """Load the normalizer of the student's observations."""
         if state is None:
             return
         if self.training_policy_normalizer is None:
@@ -161,20 +162,21 @@ class DaggerSaver(DemonstrationSaver):
 
     @property
     def _is_deterministic(self) -> bool:
-        """Whether the student draws no noise itself."""
-        return isinstance(self.training_policy, DeterministicPolicyMixin) or not hasattr(self.training_policy, "std")
+        """Whether the student samples no noise."""
+        policy = self.training_policy
+        return isinstance(policy, DeterministicPolicyMixin) or not isinstance(policy, GaussianPolicy)
 
-    # ---- collecting ----------------------------------------------------------------------------------------------
+    # ---- collect -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def get_transition(self) -> tuple[Tensor, Tensor, Tensor, Mapping[str, Any], Tensor, Tensor | None]:
-        """Let the student, or for some robots the teacher, act; the actions returned are always the teacher's."""
+        """Step with the actions of the student, or of the teacher where masked; returns the teacher's as labels."""
         if self.use_teacher_act_mask is None:
             self.load_latest_training_policy()
-        self._look_after_trainer()
+        self._check_trainer()
         teacher_actions = self.get_policy_actions()
-        student_actions = self._student_actions()
-        executed = torch.where(self.use_teacher_act_mask[:, None], teacher_actions, student_actions)  # pyright: ignore[reportOptionalSubscript]
+        mask = torch.as_tensor(self.use_teacher_act_mask)
+        executed = torch.where(mask[:, None], teacher_actions, self._student_actions())
         return self._step(executed, teacher_actions)
 
     def _student_actions(self) -> Tensor:
@@ -187,33 +189,33 @@ class DaggerSaver(DemonstrationSaver):
         return actions
 
     def add_transition(self, step_i: int, infos: Mapping[str, Any]) -> None:
-        """Store the last step, and what the environment says of episodes."""
+        """Store the last step and its episode infos."""
         super().add_transition(step_i, infos)
         episode = infos.get("episode") or infos.get("log")
         if episode:
             self.rollout_episode_infos.append(dict(episode))
 
     def policy_reset(self, dones: Tensor) -> None:
-        """Let teacher and student forget the finished episodes."""
+        """Clear the hidden states of teacher and student in finished episodes."""
         super().policy_reset(dones)
         self.training_policy.reset(dones.reshape(-1) > 0)
 
     def check_stop(self) -> bool:
-        """Take over the newest student, then say whether there is enough."""
+        """Load the newest student, then return whether to stop."""
         self.load_latest_training_policy()
-        left_alone = self.trainers.num_finished > 0 and self.trainers.num_alive == 0
-        return super().check_stop() or (self.stop_with_trainer and left_alone)
+        has_finished = self.trainers.num_finished > 0 and self.trainers.num_alive == 0
+        return super().check_stop() or (self.stop_with_trainer and has_finished)
 
-    def _look_after_trainer(self) -> None:
-        """Say when the student's trainer comes, leaves or dies; looks at most once a second."""
+    def _check_trainer(self) -> None:
+        """Log when the student's trainer starts, finishes or dies; checks at most once a second."""
         now = time.monotonic()
-        if now - self._last_look >= _LOOK_EVERY_S:
-            self._last_look = now
+        if now - self._last_check >= _CHECK_INTERVAL_S:
+            self._last_check = now
             for line in self.trainers.check(heartbeats(self.training_policy_logdir, TRAINER)):
                 logger.info(line)
 
     def print_log(self) -> None:
-        """Show the episodes of this rollout and how far the collection is."""
+        """Log the episode infos of this rollout and the progress of the collection."""
         scalars = episode_scalars(self.rollout_episode_infos)
         if self.tb_writer is not None:
             for tag, value in scalars.items():
@@ -226,22 +228,22 @@ class DaggerSaver(DemonstrationSaver):
         super().print_log()
 
     def close(self) -> None:
-        """Save what is left and close the writer."""
+        """Save the rest of the buffer and close the writer."""
         super().close()
         self._console.close()
         if self.tb_writer is not None:
             self.tb_writer.close()
 
 
-def _as_schedule(option: Any, iteration_scale: float) -> Any:
-    """A function of the iteration: a schedule's name, a constant, or the function itself."""
+def _as_schedule(option: str | float | Callable[[int], float], iteration_scale: float) -> Callable[[int], Any]:
+    """Return a function of the iteration for the name of a schedule, a constant or a function."""
     if callable(option):
         return option
     return GET_PROB_FUNC(option, iteration_scale) if isinstance(option, str) else lambda iteration: float(option)
 
 
 def _make_writer(training_policy_logdir: str, save_dir: str) -> Any:
-    """The writer of a collector, in a folder of its own beside the student's."""
+    """Return the TensorBoard writer of a collector, in a subfolder of the student's run."""
     from st_rl.loggers.summary_writer import SummaryWriter
 
     name = "_".join(os.path.basename(os.path.normpath(save_dir)).split("_")[:2])

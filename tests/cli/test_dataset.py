@@ -116,7 +116,7 @@ class TestDagger:
     def test_a_collector_and_a_trainer_meet_in_folders(self, teacher, tmp_path, monkeypatch):
         quick = tuple(0.05 if value == 2.0 else value for value in RolloutDataset.__init__.__defaults__)
         monkeypatch.setattr(RolloutDataset.__init__, "__defaults__", quick)
-        monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.05)
+        monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.05)
         student, data = tmp_path / "student", tmp_path / "data"
         arguments = [str(teacher), str(student), "--robots", "4", "--rollout-length", "8", "--id", "a", "--seed", "3"]
         codes = []

@@ -170,7 +170,7 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
 
 
 def test_a_killed_trainer_is_noticed_and_goes_on_where_it_was(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.0)
     data, run = demonstrations(tmp_path / "data"), tmp_path / "run"
     pid = os.fork()
     if pid == 0:

@@ -222,7 +222,7 @@ class TestFollowing:
         assert saver.training_policy_iteration == 2
 
     def test_says_when_the_trainer_comes_and_goes(self, student, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("st_rl.runners.dagger_saver._LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.0)
         saver = make_saver(student, tmp_path / "data")
         saver.init_traj_handlers()
         with caplog.at_level(logging.INFO, "st_rl"):
