@@ -49,7 +49,7 @@ JUDGED = {
     "tracks.sequences": {"walk": (), **TRACKS},
     "tracks.num_levels": 1,
     "tracks.seed": 1,
-    "curriculum.moves": False,
+    "curriculum.enabled": False,
 }
 POLICIES = {"depth": {"camera.covered": False}, "blind": {"camera.covered": True}}
 FEED_FORWARD = {"class_name": "EncoderActorCritic", "actor_hidden_dims": [256, 128, 128]}

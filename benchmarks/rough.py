@@ -51,7 +51,7 @@ TEACHER = ("--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.
 STUDENT = (
     *("--distillation.using-ppo", "--distillation.teacher-act-prob", "0"),
     *("--distillation.distillation-loss-coef", "exp", "--distillation.update-times-scale", "40"),
-    *("--algorithm.learning-rate", "0.0005", "--env.levels.start-levels", "0", "7"),
+    *("--algorithm.learning-rate", "0.0005", "--env.curriculum.start-levels", "0", "7"),
 )
 COURSES = {
     "slope of 15 degrees, up": "slope_up",
@@ -66,8 +66,8 @@ COURSE = {
     "terrain.slope": (15.0, 15.0),
     "terrain.step_height": (0.08, 0.08),
     "terrain.rubble_height": (0.05, 0.05),
-    "levels.start_levels": (0, 0),
-    "levels.moves": False,
+    "curriculum.start_levels": (0, 0),
+    "curriculum.enabled": False,
 }
 # What is promised: the smallest share of trials on every course that is good.
 PROMISES = {"rough": 0.9, "student": 0.8}
@@ -143,7 +143,7 @@ def load(run: Path, device: str) -> tuple[Any, Any]:
     policy = saved.load_policy(env, saved.run.checkpoint(), device).policy
     if saved.source.name == TASK:
         return policy, saved.env_config
-    from st_rl.sim.tasks.quadruped_rough_cfg import QuadrupedRoughCfg
+    from st_rl.sim.tasks.quadruped_rough import QuadrupedRoughCfg
 
     # The robot that learned on flat ground keeps its gait; it never saw the ground.
     walk = saved.env_config

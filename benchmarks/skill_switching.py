@@ -77,7 +77,7 @@ def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: str)
     last = cfg.tracks.num_levels - 1
     cfg.tracks.sequences = sequences
     cfg.blocks.ids = ids
-    cfg.curriculum.start_levels, cfg.curriculum.moves = (last, last), False
+    cfg.curriculum.start_levels, cfg.curriculum.enabled = (last, last), False
     return cfg
 
 

@@ -1,7 +1,24 @@
-"""Names of earlier versions and what they are called now, for files that were written before."""
+"""Names in files of earlier versions, so that their runs can still be evaluated and resumed."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+OPTIONS: dict[str, str] = {
+    "levels.start_levels": "curriculum.start_levels",
+    "levels.moves": "curriculum.enabled",
+    "curriculum.moves": "curriculum.enabled",
+}
+"""Options of tasks in `run.json`, by dotted name: old to new."""
+
+BUFFERS: dict[str, str] = {
+    "judged_velocity": "tracked_velocity",
+    "judged_commands": "tracked_commands",
+    "wanted_heading": "desired_heading",
+    "has_crossed": "has_cleared",
+}
+"""Buffers in the state of a task in a checkpoint: old to new."""
 
 EVALUATION_METRICS = {
     "forward_error": "lin_vel_x_error",
@@ -13,6 +30,11 @@ EVALUATION_METRICS = {
     "stance_share": "stance_fraction",
 }
 """Metrics in `eval.json`."""
+
+
+def with_new_names(values: Mapping[str, Value], renamed: Mapping[str, str]) -> dict[str, Value]:
+    """The values with keys of `renamed` replaced by their new names."""
+    return {renamed.get(name, name): value for name, value in values.items()}
 
 
 def rename_keys(content: Any, names: Mapping[str, str]) -> Any:

@@ -8,7 +8,6 @@ import torch
 
 from st_rl.sim.backends.base import Backend
 from st_rl.sim.envs import task
-from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.tasks import find_task
 
 
@@ -85,10 +84,11 @@ class DriftingBackend(Backend):
 def tasks(monkeypatch):
     """Two equal tasks with noise, pushes and short episodes."""
     monkeypatch.setattr(task, "make_backend", DriftingBackend)
-    cfg = find_task("quadruped-walk").cfg(episode_length_s=0.2)
+    entry = find_task("quadruped-walk")
+    cfg = entry.cfg(episode_length_s=0.2)
     cfg.randomization = type(cfg.randomization)(None, None, None)
     cfg.push.interval_s = 0.1
-    return [LeggedWalk(cfg, 6, "cpu", seed=3) for _ in range(2)]
+    return [entry.task(cfg, 6, "cpu", seed=3) for _ in range(2)]
 
 
 def flat(outcome):

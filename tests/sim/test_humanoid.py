@@ -110,7 +110,7 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
     task = build(num_envs=8, **{**STILL, "reset.yaw": 6.0})
     task.step(torch.zeros(8, 21))
     torch.testing.assert_close(task.step_width, torch.full((8,), 0.18), atol=0.01, rtol=0)
-    assert task.REWARDS["narrow_step"](task).max() == 0.0
+    assert task.REWARDS["narrow_step"].function(task).max() == 0.0
     # Hips that roll inward cross the feet.
     qpos = task.backend.qpos.clone()
     qpos[:, 7 + 1], qpos[:, 7 + 7] = -0.2, 0.2
@@ -118,16 +118,16 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
     task.step((qpos[:, 7:] - torch.from_numpy(task.robot.default_joint_pos)).float() / task.cfg.control.action_scale)
     expected = 0.18 - 2 * 0.2 * (0.6 * math.cos(0.3) + 0.04)
     torch.testing.assert_close(task.step_width, torch.full((8,), expected), atol=0.02, rtol=0)
-    penalty = task.REWARDS["narrow_step"](task)
+    penalty = task.REWARDS["narrow_step"].function(task)
     torch.testing.assert_close(penalty, (NARROWEST_STEP - task.step_width) ** 2)
 
 
 def test_a_pelvis_that_swings_with_its_steps_still_earns_by_turning():
     task = build()
     task.velocity_error = torch.tensor([[0.0, 0.0, error] for error in (0.0, 0.5, -0.5, 2.0)])
-    reward = task.REWARDS["track_turning"](task)
+    reward = task.REWARDS["track_turning"].function(task)
     torch.testing.assert_close(reward, torch.tensor([1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-8.0)]))
-    assert task.REWARDS["track_linear_velocity"](task).min() == 1.0
+    assert task.REWARDS["track_linear_velocity"].function(task).min() == 1.0
 
 
 def test_posture_leaves_the_joints_that_step_alone():
@@ -138,7 +138,7 @@ def test_posture_leaves_the_joints_that_step_alone():
     task.joint_offset[1, names.index("right_elbow_joint")] = 0.5
     task.joint_offset[2, names.index("waist_yaw_joint")] = -0.3
     task.joint_offset[3, names.index("left_hip_roll_joint")] = 0.2
-    torch.testing.assert_close(task.REWARDS["posture"](task), torch.tensor([0.0, 0.25, 0.09, 0.04]))
+    torch.testing.assert_close(task.REWARDS["posture"].function(task), torch.tensor([0.0, 0.25, 0.09, 0.04]))
     with pytest.raises(ValueError, match=r"posture_joints 'tail' is found in no joint.*left_hip_pitch_joint"):
         build(posture_joints="tail")
     with pytest.raises(ValueError, match=r"posture_joints: 'hip_\(' is no regular expression"):

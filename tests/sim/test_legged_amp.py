@@ -7,7 +7,6 @@ import torch
 from st_rl.datasets.library import load_clips
 from st_rl.runners import build_runner
 from st_rl.sim.envs import task
-from st_rl.sim.envs.legged_amp import LeggedAmp
 from st_rl.sim.tasks import find_task, make_task
 from tests.modules.graph_safety import NoHostSync
 from tests.sim.test_compiled_step import DriftingBackend, flat
@@ -114,7 +113,7 @@ def test_noise_is_added_to_robots_and_references_alike():
     plain, noisy = build(200), build(200, **{"style.noise": {"joint_pos": 0.5}})
     noisy.load_state_dict(plain.state_dict() | {"buffers": plain.state_dict()["buffers"]})
     for amp in (plain, noisy):
-        amp._judge()
+        amp._update_errors()
     for name in ("style_transition", "reference_transition"):
         difference = (getattr(noisy, name) - getattr(plain, name)).view(200, 2, 25)
         assert difference[..., :12].abs().max() <= 0.5
@@ -124,7 +123,7 @@ def test_noise_is_added_to_robots_and_references_alike():
 
 def test_the_same_reward_without_any_shaping_of_the_gait():
     amp = build()
-    assert set(amp._terms) == {"track_linear_velocity", "track_turning", "alive", "action_rate"}
+    assert set(amp._reward_functions) == {"track_linear_velocity", "track_turning", "alive", "action_rate"}
 
 
 def test_an_evaluation_starts_from_the_default_pose_without_noise():
@@ -157,9 +156,10 @@ def test_a_step_with_references_waits_for_nothing():
 
 def test_a_traced_step_gives_the_same_styles(monkeypatch):
     monkeypatch.setattr(task, "make_backend", DriftingBackend)
-    cfg = find_task("quadruped-amp").cfg(episode_length_s=0.2)
+    entry = find_task("quadruped-amp")
+    cfg = entry.cfg(episode_length_s=0.2)
     cfg.randomization = type(cfg.randomization)(None, None, None)
-    eager, traced = (LeggedAmp(cfg, 6, "cpu", seed=3) for _ in range(2))
+    eager, traced = (entry.task(cfg, 6, "cpu", seed=3) for _ in range(2))
 
     def backend(graph, example_inputs):
         return graph

@@ -7,7 +7,7 @@ from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
 from st_rl.runners import build_runner
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import TASKS, make_task
-from st_rl.sim.terms.mirror import walk_mirror
+from st_rl.sim.terms.mirror import mirror_columns
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_share": 0.0}
 ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}
@@ -57,24 +57,47 @@ def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(name):
     assert (obs[1::2] - obs[::2]).abs().max() > 0.1
 
 
+def clock_signs(*phases):
+    robot = Robot.from_mjcf(robot_path("quadruped")).mirror()
+    return mirror_columns("clock", 2, robot, phases)[1]
+
+
 def test_gaits_with_both_feet_of_a_pair_together_keep_their_clock():
-    robot = Robot.from_mjcf(robot_path("quadruped"))
-    layout = {"clock": 2}
-    assert walk_mirror(robot, (0.0, 0.5, 0.5, 0.0), layout)[0]["clock"] == [-1, -1]  # trot
-    assert walk_mirror(robot, (0.1, 0.6, 0.1, 0.6), layout)[0]["clock"] == [-1, -1]  # pace
-    assert walk_mirror(robot, (0.0, 0.0, 0.5, 0.5), layout)[0]["clock"] == [1, 1]  # bound
+    assert clock_signs(0.0, 0.5, 0.5, 0.0) == [-1, -1]  # trot
+    assert clock_signs(0.1, 0.6, 0.1, 0.6) == [-1, -1]  # pace
+    assert clock_signs(0.0, 0.0, 0.5, 0.5) == [1, 1]  # bound
 
 
-def test_what_has_no_mirror_image_is_refused():
+def test_rejects_what_has_no_mirror_image():
     robot = Robot.from_mjcf(robot_path("quadruped"))
     with pytest.raises(ValueError, match="another gait in the mirror"):
-        walk_mirror(robot, (0.0, 0.25, 0.5, 0.75), {"clock": 2})
-    with pytest.raises(ValueError, match="unknown segment with a mirror image 'depth'"):
-        walk_mirror(robot, (0.0, 0.5, 0.5, 0.0), {"depth": 10})
+        clock_signs(0.0, 0.25, 0.5, 0.75)
+    with pytest.raises(ValueError, match="unknown mirror 'depth'; use scalar, vector"):
+        mirror_columns("depth", 10, robot.mirror(), ())
+    with pytest.raises(ValueError, match="has 4 columns, the term 6"):
+        mirror_columns("feet", 6, robot.mirror(), ())
     lopsided = Robot.from_mjcf(robot_path("quadruped"))
     lopsided.default_qpos[robot.qpos_indices[0]] = 0.2
     with pytest.raises(ValueError, match="no mirror symmetry at 'FR_hip_joint'"):
-        walk_mirror(lopsided, (0.0, 0.5, 0.5, 0.0), {"clock": 2})
+        lopsided.mirror()
+
+
+def test_mirror_kinds_give_columns_and_signs_and_repeat_over_a_history():
+    robot = Robot.from_mjcf(robot_path("quadruped")).mirror()
+    assert mirror_columns("pseudovector", 6, robot, ()) == ([0, 1, 2, 3, 4, 5], [-1, 1, -1, -1, 1, -1])
+    assert mirror_columns("feet", 4, robot, ()) == (list(robot.feet), [1] * 4)
+    assert mirror_columns("joints", 12, robot, ()) == (list(robot.joints), list(robot.signs))
+    assert mirror_columns((1, -1), 4, robot, ()) == ([0, 1, 2, 3], [1, -1, 1, -1])
+    assert mirror_columns({"columns": [1, 0], "signs": [-1, -1]}, 2, robot, ()) == ([1, 0], [-1, -1])
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(TASKS) if name != "balance"])
+def test_every_walking_task_has_a_mirror_of_its_whole_observation(name):
+    task = make_task(name, 2, seed=1, **QUIET)
+    symmetry = symmetry_of(task)
+    assert (len(symmetry.obs), len(symmetry.critic_obs)) == (task.num_obs, task.num_privileged_obs)
+    obs = task.compute_observation()
+    assert torch.equal(symmetry.critic_obs(symmetry.critic_obs(obs)), obs)
 
 
 def test_runner_takes_the_mirror_of_its_environment():

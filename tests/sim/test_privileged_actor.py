@@ -18,15 +18,15 @@ def test_a_privileged_actor_sees_what_the_critic_of_the_student_sees(name):
     assert "noise" not in teacher.random
     # In the same state both tell the same.
     teacher.backend.load_state_dict(student.backend.state_dict())
-    for buffer in ("commands", "phase", "properties", "wanted_heading"):
+    for buffer in ("commands", "phase", "properties", "desired_heading"):
         if buffer in student.buffers:
             teacher.buffers[buffer].copy_(student.buffers[buffer])
     clean = []
     for task in (student, teacher):
         task._read_state()
-        task._judge()
-        clean.append(task._observe())
+        task._update_errors()
+        clean.append(task.compute_observation())
     torch.testing.assert_close(*clean)
     obs, _, _, infos = teacher.step(torch.zeros(4, teacher.num_actions))
     assert set(infos["observations"]) & {"policy", "critic"} == {"policy"}
-    assert torch.equal(obs, teacher._observe())
+    assert torch.equal(obs, teacher.compute_observation())

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import find_task, make_task
+from st_rl.sim.tasks.quadruped_parkour import terrain_scan
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg
 from st_rl.utils.segments import get_obs_slice
 
@@ -40,7 +41,7 @@ def track_row(task, robot):
 
 
 def segment(task, name, obs=None):
-    obs = task._observe()[:, : task.num_obs] if obs is None else obs
+    obs = task.compute_observation()[:, : task.num_obs] if obs is None else obs
     return obs[:, get_obs_slice(task.obs_segments, name)[0]]
 
 
@@ -129,7 +130,7 @@ class TestObservation:
         first = task._tracks.blocks[0][0].start
         place(task, first - 0.35)
         assert float(task.base_height) == pytest.approx(task.default_height, abs=1e-5)
-        scan = task._parts()["terrain_scan"][0]
+        scan = terrain_scan(task)[0]
         offsets = torch.linspace(-0.4, 1.2, 17)
         expected = torch.where(offsets >= 0.35, 0.10, 0.0) - task.backend.qpos[0, 2]
         torch.testing.assert_close(scan, expected, atol=1e-5, rtol=0)
@@ -191,7 +192,7 @@ class TestEpisodes:
         starts = [block.start for block in task._tracks.blocks[2]]
         # cleared: none, one, two, three, all; and all of an episode that has not begun
         place(task, [0.0, starts[0] + 0.5, starts[1] + 0.5, starts[2] + 0.5, starts[3] + 0.5, starts[3] + 0.5])
-        task._judge()
+        task._update_errors()
         task.episode_length_buf = torch.tensor([9, 9, 9, 9, 9, 0])
         task._reset_envs(torch.ones(6, dtype=torch.bool))
         assert task.level.tolist() == [1, 1, 2, 2, 3, 2]
@@ -200,7 +201,7 @@ class TestEpisodes:
         task = build(num_envs=4, **{"tracks.sequences": {"up": ("step_up",)}})
         task.episode_length_buf = torch.full((4,), 9)
         place(task, [0.0, 0.0, 3.0, 3.0])
-        task._judge()
+        task._update_errors()
         task._reset_envs(torch.tensor([True, False, True, False]))
         assert task.level.tolist() == [0, 0, 1, 0]
 
@@ -208,22 +209,22 @@ class TestEpisodes:
         task = build(num_envs=200, **{"tracks.sequences": {"up": ("step_up",)}, "curriculum.start_levels": (4, 4)})
         task.episode_length_buf = torch.full((200,), 9)
         place(task, 3.0)
-        task._judge()
-        task._draw_random()
+        task._update_errors()
+        task._sample_random()
         task._reset_envs(torch.ones(200, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2, 3, 4}
 
     def test_an_evaluation_keeps_robots_at_all_levels_or_at_the_one_that_was_chosen(self):
         cfg = find_task("quadruped-parkour").cfg()
         assert cfg.for_evaluation().curriculum.start_levels == (0, 4)
-        assert not cfg.for_evaluation().curriculum.moves
-        assert cfg.curriculum.moves
-        cfg.curriculum.moves = False
+        assert not cfg.for_evaluation().curriculum.enabled
+        assert cfg.curriculum.enabled
+        cfg.curriculum.enabled = False
         assert cfg.for_evaluation().curriculum.start_levels == (0, 0)
-        task = build(num_envs=4, **{"curriculum.moves": False})
+        task = build(num_envs=4, **{"curriculum.enabled": False})
         task.episode_length_buf = torch.full((4,), 9)
         place(task, 6.0)
-        task._judge()
+        task._update_errors()
         task._reset_envs(torch.ones(4, dtype=torch.bool))
         assert task.level.tolist() == [0] * 4
 
@@ -274,7 +275,7 @@ class TestEpisodes:
         contacts[0, trunk] = 0.0
         contacts[1, trunk] = 1.0
         task._fall_contacts = contacts
-        task._judge()
+        task._update_errors()
         assert task.has_fallen.tolist() == [False, True]
         assert task.num_knee_contacts.tolist() == [4.0, 0.0]
 
@@ -282,7 +283,7 @@ class TestEpisodes:
         task = build(num_envs=2, rewards={"progress": 1.0})
         task.hold_commands(torch.tensor([[0.8, 0.0, 0.0]] * 2))
         task.track_velocity = torch.tensor([0.4, 3.0])
-        assert task.REWARDS["progress"](task).tolist() == pytest.approx([0.5, 1.0])
+        assert task.REWARDS["progress"].function(task).tolist() == pytest.approx([0.5, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_a_gpu_shows_the_same_for_the_same_state():
         task.phase.fill_(0.3)
         task.actions.fill_(0.1)
         task._read_state()
-    torch.testing.assert_close(gpu._observe().cpu(), cpu._observe(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gpu.compute_observation().cpu(), cpu.compute_observation(), rtol=1e-4, atol=1e-4)
     for _ in range(5):
         obs, _, _, infos = gpu.step(torch.zeros(24, 12, device="cuda"))
     assert obs.isfinite().all()

@@ -97,7 +97,7 @@ class TestObservations:
 class TestCommands:
     def test_robots_are_turned_to_their_heading_by_the_shorter_way(self, task):
         task.commands[:] = torch.tensor([0.5, 0.0, 0.0])
-        task.wanted_heading.fill_(math.pi - 0.1)
+        task.desired_heading.fill_(math.pi - 0.1)
         place(task, 0.0, 0.0, yaw=-math.pi + 0.1)
         assert torch.allclose(task.commands[:, 2], torch.tensor(-0.2), atol=1e-3)
         place(task, 0.0, 0.0, yaw=0.0)
@@ -105,23 +105,23 @@ class TestCommands:
 
     def test_who_stands_is_not_turned(self, task):
         task.commands.zero_()
-        task.wanted_heading.fill_(1.0)
+        task.desired_heading.fill_(1.0)
         place(task, 0.0, 0.0)
         assert not task.commands.any()
 
     def test_robots_at_the_rim_are_led_back_to_the_middle(self, task):
         nobody = torch.zeros(NUM_ENVS, dtype=torch.bool)
         place(task, 2.4, 0.0)
-        task.wanted_heading.fill_(0.3)
+        task.desired_heading.fill_(0.3)
         task._reset_envs(nobody)
-        off = (task.wanted_heading - math.pi).remainder(2 * math.pi)
+        off = (task.desired_heading - math.pi).remainder(2 * math.pi)
         assert torch.all(torch.minimum(off, 2 * math.pi - off) <= 0.5 + 1e-5)
         # Already on the way back, or not there yet: nothing changes.
         for x, heading in ((2.4, 2.5), (1.5, 0.3)):
             place(task, x, 0.0)
-            task.wanted_heading.fill_(heading)
+            task.desired_heading.fill_(heading)
             task._reset_envs(nobody)
-            assert torch.all(task.wanted_heading == heading)
+            assert torch.all(task.desired_heading == heading)
 
 
 class TestLevels:
@@ -130,9 +130,9 @@ class TestLevels:
         task.commands[:] = torch.tensor([speed, 0.0, 0.0])
         place(task, 0.0, 0.0)
         task.farthest.fill_(farthest)
-        task._judge()
+        task._update_errors()
         task._episode_length.fill_(100)
-        task._draw_random()
+        task._sample_random()
         task._reset_envs(EVERYONE)
         return task.level.clone()
 
@@ -156,26 +156,26 @@ class TestLevels:
         task.level.fill_(2)
         task.commands[:, 0] = 0.5
         task.farthest.fill_(task.rim)
-        task._judge()
+        task._update_errors()
         task._episode_length.fill_(100)
         task._reset_envs(torch.ones(60, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2}
 
     def test_an_evaluation_spreads_robots_over_all_levels_and_leaves_them_there(self):
-        cfg = find_task("quadruped-rough").cfg(levels=find_task("quadruped-rough").cfg().levels)
+        cfg = find_task("quadruped-rough").cfg()
         cfg.terrain.num_levels = 3
         task = make_task("quadruped-rough", 18, cfg=cfg.for_evaluation(fine=False))
         assert sorted(zip(task.kind.tolist(), task.level.tolist())) == [(k, lv) for k in range(6) for lv in range(3)]
         before = task.level.clone()
         task.farthest.fill_(9.0)
-        task._judge()
+        task._update_errors()
         task._episode_length.fill_(100)
         task._reset_envs(torch.ones(18, dtype=torch.bool))
         assert torch.equal(task.level, before)
 
     def test_levels_that_do_not_exist_are_refused(self):
         with pytest.raises(ValueError, match=r"start_levels is \(0, 3\): give two of the levels 0 to 2"):
-            build(**{"levels.start_levels": (0, 3)})
+            build(**{"curriculum.start_levels": (0, 3)})
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,6 @@ def test_in_a_mirror_left_and_right_of_the_scan_change_places(task):
     critic = observation_mirror(task.critic_obs_segments, kinds["critic_obs"], joints)
     place(task, 1.3, -0.6, 0.0)
     first = sum(list(task.critic_obs_segments.values())[: list(task.critic_obs_segments).index("height_scan")])
-    seen = task._observe()
+    seen = task.compute_observation()
     mirrored = critic(seen)[:, first : first + 65].view(-1, 13, 5)
     assert torch.equal(mirrored, seen[:, first : first + 65].view(-1, 13, 5).flip(2))

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg
 from st_rl.sim.tasks import TASKS, find_task, make_task, with_overrides
 from st_rl.sim.tasks.balance import Balance, BalanceCfg
+from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk, QuadrupedWalkCfg
 
 
 def test_unknown_task_lists_the_tasks_with_the_nearest_first():
@@ -39,7 +39,7 @@ def test_unknown_option_names_the_nearest(option, message):
 
 
 def test_overrides_reach_every_level_and_leave_the_original_alone():
-    cfg = LeggedWalkCfg()
+    cfg = QuadrupedWalkCfg()
     before = dataclasses.asdict(cfg)
     changed = with_overrides(
         cfg,
@@ -110,23 +110,23 @@ def test_number_of_robots_comes_from_the_configuration_unless_given():
 
 
 def test_configuration_of_another_task_is_refused():
-    with pytest.raises(ValueError, match="takes a BalanceCfg, got a LeggedWalkCfg"):
-        make_task("balance", 2, cfg=LeggedWalkCfg())
+    with pytest.raises(ValueError, match="takes a BalanceCfg, got a QuadrupedWalkCfg"):
+        make_task("balance", 2, cfg=QuadrupedWalkCfg())
 
 
 def test_unknown_reward_term_in_a_configuration_is_refused():
-    cfg = LeggedWalkCfg(rewards={"track_linear_velocty": 1.0})
+    cfg = QuadrupedWalkCfg(rewards={"track_linear_velocty": 1.0})
     with pytest.raises(ValueError, match="did you mean 'track_linear_velocity'"):
         make_task("quadruped-walk", 2, cfg=cfg)
     with pytest.raises(ValueError, match="gives no term a weight"):
-        make_task("quadruped-walk", 2, cfg=LeggedWalkCfg(rewards={"gait": 0.0}))
+        make_task("quadruped-walk", 2, cfg=QuadrupedWalkCfg(rewards={"gait": 0.0}))
 
 
 def test_task_keeps_its_own_copy_of_the_configuration():
-    cfg = LeggedWalkCfg()
+    cfg = QuadrupedWalkCfg()
     task = make_task("quadruped-walk", 2, cfg=cfg)
     cfg.rewards["gait"] = 9.0
-    assert task.cfg.rewards["gait"] == REWARDS["gait"][1]
+    assert task.cfg.rewards["gait"] == QuadrupedWalk.REWARDS["gait"].weight
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -147,7 +147,7 @@ def test_scales_that_controllers_need_are_exposed():
 
 
 def test_evaluation_disturbs_nothing_and_computes_finely():
-    cfg = LeggedWalkCfg(episode_length_s=20.0)
+    cfg = QuadrupedWalkCfg(episode_length_s=20.0)
     fine, coarse = cfg.for_evaluation(), cfg.for_evaluation(fine=False)
     assert (fine.physics.timestep, fine.physics.substeps, fine.physics.iterations) == (0.005, 4, 50)
     assert coarse.physics == cfg.physics

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import balance
-from st_rl.sim.terms import rewards
+from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
+from st_rl.sim.terms import rewards, terminations
 
 N = 3
 
@@ -76,10 +77,9 @@ def test_term_of_walking(name):
 
 
 def test_every_term_of_the_table_is_tested():
-    from st_rl.sim.envs.legged_walk_cfg import REWARDS
-
-    assert set(REWARDS) == set(EXPECTED)
-    assert all(term is getattr(rewards, name) for name, (term, _) in REWARDS.items())
+    table = QuadrupedWalk.REWARDS
+    assert set(table) == set(EXPECTED)
+    assert all(term.function is getattr(rewards, name) for name, term in table.items())
 
 
 def test_terms_leave_the_state_alone():
@@ -94,8 +94,8 @@ def test_terminations_of_walking():
     upright, at_59, at_61 = 0.0, np.deg2rad(59), np.deg2rad(61)
     gravity = torch.tensor([[np.sin(a), 0.0, -np.cos(a)] for a in (upright, at_59, at_61)])
     state = SimpleNamespace(projected_gravity=gravity, has_fallen=torch.tensor([True, False, False]))
-    assert rewards.tilted_over(state).tolist() == [False, False, True]
-    assert rewards.touches_ground(state).tolist() == [True, False, False]
+    assert terminations.tilted_over(state).tolist() == [False, False, True]
+    assert terminations.touches_ground(state).tolist() == [True, False, False]
 
 
 def test_terms_of_balance():

@@ -74,7 +74,7 @@ def test_the_skill_of_the_block_before_the_robot_acts(runs, monkeypatch):
     qpos[:, 0] = torch.tensor([0.0, first.start - 0.3, second.start - 0.3])
     env.backend.reset(torch.ones(3, dtype=torch.bool), qpos, torch.zeros_like(env.backend.qvel))
     env._read_state()
-    obs = env._observe()[:, : env.num_obs]
+    obs = env.compute_observation()[:, : env.num_obs]
     player.actor_critic.clear_hidden_states()
     actions = player(obs)
     for robot, skill in enumerate(("walk", "step_up", "step_down")):

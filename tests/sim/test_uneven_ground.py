@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from st_rl.sim.envs.terrain_walk import hip_offsets, next_levels
 from st_rl.sim.robots import Robot, robot_path
-from st_rl.sim.terrain.uneven_ground import hip_offsets, next_levels
 from tests.sim.robots.foreign_robots import torque_quadruped
 
 

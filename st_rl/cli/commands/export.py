@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,19 +113,20 @@ def describe_policy(saved: LoadedRun, env: Any, loaded: LoadedPolicy) -> dict[st
         "default_joint_pos": robot.default_joint_pos,
         "action_scale": control.action_scale,
         "clip_actions": control.clip_actions,
+        "obs_terms": env.observation_table.describe(),
         "obs_scales": cfg.normalization.obs_scales,
         "clip_observations": cfg.normalization.clip_observations,
         "control_period_s": env.step_dt,
         "actuation": robot.actuation,
         "effort_limit": robot.effort_limit,
         **gains,
-        **_describe_clock(facts["obs_segments"], cfg),
+        **_describe_clock([column.name for column in env.observation_table.columns], cfg),
     }
 
 
-def _describe_clock(obs_segments: Mapping[str, Any], cfg: Any) -> dict[str, Any]:
+def _describe_clock(obs_terms: Sequence[str], cfg: Any) -> dict[str, Any]:
     """How a controller makes the gait clock that the policy sees, if it sees one: no sensor measures it."""
-    if "clock" not in obs_segments:
+    if "clock" not in obs_terms:
         return {}
     return {
         "clock": {

@@ -32,8 +32,9 @@ class TaskSource(ABC):
     def read_config(self, values: Mapping[str, Any]) -> Any:
         """The task's configuration from what `run.json` keeps of it."""
         from st_rl.sim.envs.cfg import with_overrides
+        from st_rl.utils.old_names import OPTIONS, with_new_names
 
-        return with_overrides(self.default_config, leaves(values))
+        return with_overrides(self.default_config, with_new_names(leaves(values), OPTIONS))
 
 
 class BuiltInTask(TaskSource):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.envs.value_types import fitted
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.old_names import OPTIONS
 
 Cfg = TypeVar("Cfg")
 Range = tuple[float, float]
@@ -43,8 +44,16 @@ class NormalizationCfg:
 
 
 @dataclass
+class NoiseCfg:
+    """Uniform noise of the actor's observation."""
+
+    level: float = 1.0
+    """Factor of all amplitudes; 0 disables noise."""
+
+
+@dataclass
 class TaskCfg:
-    """What every task can be told."""
+    """Settings of every task."""
 
     robot: str = "quadruped"
     """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
@@ -58,6 +67,8 @@ class TaskCfg:
     """How actions drive the joints."""
     normalization: NormalizationCfg = field(default_factory=NormalizationCfg)
     """Scales of observations."""
+    noise: NoiseCfg = field(default_factory=NoiseCfg)
+    """Noise of the actor's observation."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     only_positive_rewards: bool = False
@@ -68,6 +79,7 @@ class TaskCfg:
     def for_evaluation(self, fine: bool = True) -> "TaskCfg":
         """A copy to judge a policy with: nothing disturbed or randomised, and fine physics unless told otherwise."""
         cfg = copy.deepcopy(self)
+        cfg.noise.level = 0.0
         cfg.physics = fine_physics(cfg.physics) if fine else cfg.physics
         return cfg
 
@@ -93,6 +105,8 @@ def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
         known = [f.name for f in dataclasses.fields(part)]
     else:
         raise ValueError(f"'{name}' reaches into a value that has no parts: {part!r}")
+    if head not in known and name in OPTIONS:
+        raise ValueError(f"option '{name}' is now called '{OPTIONS[name]}'")
     if head not in known:
         raise ValueError(f"option '{name}': " + unknown_name_message("name", head, known))
     old = part[head] if isinstance(part, dict) else getattr(part, head)

@@ -24,9 +24,9 @@ class JointControl:
         backend: Backend,
         cfg: ControlCfg,
         random: torch.Tensor,
-        keep: Callable[[str, torch.Tensor], torch.Tensor],
+        register_buffer: Callable[[str, torch.Tensor], torch.Tensor],
     ) -> None:
-        """Draw the latencies from uniform numbers `random` `(N,)`; `keep` registers a tensor as state of the task."""
+        """Draw the latencies from uniform numbers `random` `(N,)`; `register_buffer` is that of the task."""
         self._backend = backend
         self._substeps = backend.physics.substeps
         is_torque = robot.actuation == "torque"
@@ -60,9 +60,9 @@ class JointControl:
         substep = torch.arange(self._substeps, device=backend.device)[:, None]
         # (substeps, N): how many actions back the target of a substep lies.
         age = -torch.div(substep - latency[None], self._substeps, rounding_mode="floor")
-        self._age = keep("latency_age", age.clamp(min=0))
+        self._age = register_buffer("latency_age", age.clamp(min=0))
         length = 1 + math.ceil(high / self._substeps)
-        self._history = keep("target_history", self.default.repeat(length, backend.num_envs, 1))
+        self._history = register_buffer("target_history", self.default.repeat(length, backend.num_envs, 1))
 
     def apply(self, targets: torch.Tensor) -> None:
         """Advance physics by one control period towards joint targets `(N, nu)`."""

@@ -1,6 +1,6 @@
-"""Walk as commanded in the style of reference motions: the task `quadruped-amp`, and what others build on."""
+"""Walk as commanded in the style of reference motions; the base of the tasks with motion priors."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -8,12 +8,9 @@ import torch
 
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.legged_walk_cfg import REWARDS, CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg
 from st_rl.sim.envs.motion_reference import STYLE_FIELDS, MotionReference
 from st_rl.utils.config import unknown_name_message
-
-# What to do, and nothing about how: no gait, no pose, no height, no feet.
-TASK_REWARDS = {"track_linear_velocity": 2.0, "track_turning": 0.8, "alive": 0.3, "action_rate": -0.005}
 
 
 @dataclass
@@ -32,17 +29,12 @@ class StyleCfg:
 
 @dataclass
 class LeggedAmpCfg(LeggedWalkCfg):
-    """Settings of walking in a style; the defaults are those of `quadruped-amp`.
-
-    Another robot with clips of its own is another `robot` and other `motions`.
-    """
+    """Settings of walking in a style; the defaults are those of `quadruped-amp`."""
 
     motions: tuple[str, ...] = ("trot",)
     """Clips to move like: files, folders, or names of the library's own (trot, pace, bound, trot_0.5, ...)."""
     style: StyleCfg = field(default_factory=StyleCfg)
     """What of them counts."""
-    rewards: dict[str, float] = field(default_factory=lambda: {**dict.fromkeys(REWARDS, 0.0), **TASK_REWARDS})
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
             forward=(0.3, 0.9), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
@@ -95,19 +87,19 @@ class LeggedAmp(LeggedWalk):
         if not 0.0 <= style.start_share <= 1.0:
             raise ValueError(f"style.start_share is a share from 0 to 1, got {style.start_share}")
         self.reference = MotionReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
-        self.clip = self.keep("clip", self._zeros(dtype=torch.long))
+        self.clip = self.register_buffer("clip", self._zeros(dtype=torch.long))
         """`(N,)` which clip the reference of each robot follows."""
-        self.clip_time = self.keep("clip_time", self._zeros())
+        self.clip_time = self.register_buffer("clip_time", self._zeros())
         """`(N,)` where in it, s."""
-        self._style_before = self.keep("style_before", self._zeros(self.reference.width))
-        self.style_transition = self.keep("style_transition", self._zeros(2, self.reference.width))
+        self._style_before = self.register_buffer("style_before", self._zeros(self.reference.width))
+        self.style_transition = self.register_buffer("style_transition", self._zeros(2, self.reference.width))
         """`(N, 2, D)` style of the robots before and after the last step."""
-        self.reference_transition = self.keep("reference_transition", self._zeros(2 * self.reference.width))
+        self.reference_transition = self.register_buffer("reference_transition", self._zeros(2 * self.reference.width))
         """`(N, 2 D)` style of the references before and after it."""
 
-    def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
-        """Three numbers more: a clip, a time in it, and whether to start there; and the noise of styles."""
-        ranges = {**super()._random_ranges(seen), "reference": [(0.0, 1.0)] * 3}
+    def _random_ranges(self) -> dict[str, Sequence[Range]]:
+        """Add three numbers (a clip, a time in it, whether to start there) and the noise of styles."""
+        ranges = {**super()._random_ranges(), "reference": [(0.0, 1.0)] * 3}
         noise = self.cfg.style.noise
         for name in noise:
             if name not in STYLE_FIELDS:
@@ -121,9 +113,9 @@ class LeggedAmp(LeggedWalk):
         """`(N, D)` how the robots are now."""
         return torch.cat([getattr(self, name) for name in self.cfg.style.fields], dim=1)
 
-    def _judge(self) -> None:
+    def _update_errors(self) -> None:
         """Compute what rewards need, and the transitions of robots and references, before robots are reset."""
-        super()._judge()
+        super()._update_errors()
         self.style_transition[:, 0].copy_(self._style_before)
         self.style_transition[:, 1].copy_(self._style())
         self.reference_transition.copy_(self.reference.transition(self.clip, self.clip_time))

@@ -1,17 +1,20 @@
-"""Walking: follow commands forward, sideways and turning. The task `quadruped-walk`, and what others build on."""
+"""Walking: follow velocity commands to a gait clock; the base of all tasks with legged robots."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.joint_control import Columns, JointControl
-from st_rl.sim.envs.legged_walk_cfg import REWARDS, LeggedWalkCfg, random_ranges, scale_row
-from st_rl.sim.envs.task import Task, Term
-from st_rl.sim.terms import rewards as terms
-from st_rl.sim.terms.mirror import side_names, walk_mirror
+from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+from st_rl.sim.envs.task import Task
+from st_rl.sim.envs.term_tables import ObsColumn, ObsTerm, Term
+from st_rl.sim.terms import observations, terminations
+from st_rl.sim.terms.mirror import mirror_columns, side_names
+from st_rl.sim.terms.observations import num_feet, num_joints
 from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
 from st_rl.utils.rotations import quat_rotate_inverse
@@ -20,13 +23,26 @@ from st_rl.utils.rotations import quat_rotate_inverse
 class LeggedWalk(Task):
     """Robots with feet that walk to a gait clock as commanded.
 
-    The attributes below hold the state after the last step, and for a robot that was reset its new start; from
-    `velocity_error` on they are what the step was judged by, before any reset. Velocities of the base are in its own
-    frame, feet (`F`) and joints (`J`) in the order of the robot. The next step may overwrite them: clone what you keep.
+    The attributes below hold the state after the last step; for a robot that was reset, its new initial state. Those
+    from `velocity_error` on are what rewards read, before any reset. Velocities of the base are in its own frame, feet
+    (`F`) and joints (`J`) in the order of the robot. The next step may overwrite them: clone what you keep.
     """
 
-    REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in REWARDS.items()}
-    TERMINATIONS: ClassVar[Mapping[str, Term]] = {"fall": terms.touches_ground, "tilt": terms.tilted_over}
+    OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
+        "base_lin_vel": ObsTerm(observations.base_lin_vel, 3, "lin_vel", "lin_vel", mirror="vector"),
+        "base_ang_vel": ObsTerm(observations.base_ang_vel, 3, "ang_vel", "ang_vel", mirror="pseudovector"),
+        "projected_gravity": ObsTerm(observations.projected_gravity, 3, noise="gravity", mirror="vector"),
+        "joint_pos": ObsTerm(observations.joint_pos, num_joints, "joint_pos", "joint_pos", mirror="joints"),
+        "joint_vel": ObsTerm(observations.joint_vel, num_joints, "joint_vel", "joint_vel", mirror="joints"),
+        "commands": ObsTerm(observations.commands, 3, "commands", mirror="command"),
+        "actions": ObsTerm(observations.actions, num_joints, mirror="joints"),
+        "clock": ObsTerm(observations.clock, 2, mirror="clock"),
+        "base_height": ObsTerm(observations.base_height, 1, mirror="scalar", privileged=True),
+        "foot_contact": ObsTerm(observations.foot_contact, num_feet, mirror="feet", privileged=True),
+        "foot_height": ObsTerm(observations.foot_height, num_feet, mirror="feet", privileged=True),
+        "properties": ObsTerm(observations.properties, NUM_PROPERTIES + 1, mirror="scalar", privileged=True),
+    }
+    TERMINATIONS: ClassVar[dict[str, Term]] = {"fall": terminations.touches_ground, "tilt": terminations.tilted_over}
     METRICS: ClassVar[Sequence[str]] = ("Tracking/forward_error", "Tracking/sideways_error", "Tracking/turning_error")
 
     cfg: LeggedWalkCfg
@@ -62,48 +78,54 @@ class LeggedWalk(Task):
     """`(N, F)` height that the gait clock wants of a swinging sole, m."""
 
     def __init__(self, cfg: LeggedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
-        """Build the robots, draw their properties and start the first episodes."""
+        """Build the robots, sample their properties and start the first episodes."""
         super().__init__(cfg, num_envs, device, seed)
         robot = self.robot
         self._base = robot.require_locomotion("walking")
         self._check_settings()
         uniform = torch.rand(num_envs, NUM_PROPERTIES + 1, generator=self.generator, device=self.device)
-        self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.keep)
+        self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.register_buffer)
         ranges = (cfg.randomization.friction, cfg.randomization.base_mass, cfg.randomization.motor_strength)
-        drawn = randomize(self.backend, robot, ranges, uniform[:, :-1])
-        self.properties = self.keep("properties", torch.cat([drawn, self._control.latency_s[:, None]], dim=1))
-        """`(N, 4)` friction, factor of the base's mass, factor of the motors' torque, latency in s."""
-        self.commands = self.keep("commands", self._zeros(3))
-        """`(N, 3)` speed forward and to the left, m/s, and turning rate to the left, rad/s."""
-        self.phase = self.keep("phase", self._zeros())
+        sampled = randomize(self.backend, robot, ranges, uniform[:, :-1])
+        properties = torch.cat([sampled, self._control.latency_s[:, None]], dim=1)
+        self.properties = self.register_buffer("properties", properties)
+        """`(N, 4)` friction, factor of the base mass, factor of the motor torques, latency in s."""
+        self.commands = self.register_buffer("commands", self._zeros(3))
+        """`(N, 3)` forward and leftward velocity, m/s, and yaw rate, rad/s."""
+        self.phase = self.register_buffer("phase", self._zeros())
         """`(N,)` gait clock, from 0 to 1 over a stride."""
-        self._judged_velocity = self.keep("judged_velocity", self._zeros(3))
-        self._judged_commands = self.keep("judged_commands", self._zeros(3))
+        self._tracked_velocity = self.register_buffer("tracked_velocity", self._zeros(3))
+        self._tracked_commands = self.register_buffer("tracked_commands", self._zeros(3))
         self._commands_are_held = False
         self._set_constants()
-        seen, hidden = self._columns()
-        self._column_names = (*seen, *hidden)
-        self._obs_scale = torch.tensor(scale_row(cfg, {**seen, **hidden}), device=self.device)
-        self.start(seen, hidden, self._random_ranges(seen))
+        self.start()
 
-    def _columns(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Names and widths of what the actor sees, and of what only the critic sees."""
-        joints, feet = self.robot.num_joints, len(self.robot.feet)
-        lin_vel = {"base_lin_vel": 3}
-        seen = {"base_ang_vel": 3, "projected_gravity": 3, "joint_pos": joints, "joint_vel": joints}
-        seen |= {"commands": 3, "actions": joints, "clock": 2}
-        hidden = {"base_height": 1, "foot_contact": feet, "foot_height": feet, "properties": 4}
-        in_actor = self.cfg.observe_linear_velocity
-        return ({**lin_vel, **seen}, hidden) if in_actor else (seen, {**lin_vel, **hidden})
+    def observation_terms(self) -> dict[str, ObsTerm]:
+        """The terms of the table; the linear velocity is privileged if the actor must not see it."""
+        terms = super().observation_terms()
+        if not self.cfg.observe_linear_velocity and "base_lin_vel" in terms:
+            terms["base_lin_vel"] = replace(terms["base_lin_vel"], privileged=True)
+        return terms
 
-    def _random_ranges(self, seen: Mapping[str, int]) -> dict[str, list[Range]]:
-        """Ranges of the random numbers that a step needs, for an actor that sees these columns."""
-        return random_ranges(self.cfg, seen, self.robot.num_joints)
+    def _random_ranges(self) -> dict[str, Sequence[Range]]:
+        """Ranges of initial states, commands, pushes and observation noise."""
+        commands, reset, push = self.cfg.commands, self.cfg.reset, self.cfg.push.max_speed
+        return {
+            "joints": [(-reset.joint_pos, reset.joint_pos)] * self.robot.num_joints,
+            "velocity": [(-reset.velocity, reset.velocity)] * 6,
+            "half_yaw": [(-reset.yaw / 2, reset.yaw / 2)],
+            "phase": [(0.0, 1.0)],
+            "commands": [commands.forward, commands.sideways, commands.turning],
+            "standing": [(0.0, 1.0)],
+            "push": [(-push, push)] * 2,
+            "push_due": [(0.0, 1.0)],
+            **super()._random_ranges(),
+        }
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         """Start a new episode of every robot; arguments are accepted for older callers and unused."""
         outcome = super().reset()
-        self._judged_commands.copy_(self.commands)
+        self._tracked_commands.copy_(self.commands)
         return outcome
 
     def hold_commands(self, commands: torch.Tensor) -> None:
@@ -116,27 +138,46 @@ class LeggedWalk(Task):
         self.commands.copy_(self._or_stand(commands))
         self._commands_are_held = True
         self._read_state()
-        self._deliver(self._observe())
+        self._deliver(self.compute_observation())
 
     def push(self, velocity: torch.Tensor, mask: torch.Tensor) -> None:
         """Change the velocity of the bases of `mask` `(N,)` by `velocity` `(N, 3)` in the world's frame, m/s."""
         self.backend.add_velocity(velocity, mask, self._base.qvel)
         self._read_state()
-        self._deliver(self._observe())
+        self._deliver(self.compute_observation())
 
     @property
     def mirror(self) -> dict[str, Any]:
-        """What `symmetry_cfg` has to know about this task: joints, and how each segment looks in a mirror."""
-        layouts = (self.obs_segments, self.critic_obs_segments)
-        obs, critic_obs = walk_mirror(self.robot, self._foot_offsets.tolist(), *layouts, others=self._mirror_kinds())
-        joints = self.robot.mirror()
-        names = side_names(joints.joints)
-        signs = {f"^{name}$": sign for name, sign in zip(names, joints.signs)}
-        return {"joint_names": names, "joint_signs": signs, "obs": obs, "critic_obs": critic_obs}
+        """The part of `symmetry_cfg` that the task knows: joints, and the mirror of every segment.
 
-    def _mirror_kinds(self) -> dict[str, Any]:
-        """How segments look in a mirror that a task adds to those of walking."""
-        return {}
+        ValueError for an asymmetric robot or gait, and for a term without a mirror.
+        """
+        joints, columns = self.robot.mirror(), self.observation_table.columns
+        names = side_names(joints.joints)
+        actor = [column for column in columns if column.start < self.num_obs]
+        return {
+            "joint_names": names,
+            "joint_signs": {f"^{name}$": sign for name, sign in zip(names, joints.signs)},
+            "obs": self._mirror_segments(actor),
+            "critic_obs": self._mirror_segments(columns),
+        }
+
+    def _mirror_segments(self, columns: Sequence[ObsColumn]) -> dict[str, Any]:
+        """The mirror of each segment of these columns, as `symmetry_cfg` takes it."""
+        robot, phases = self.robot.mirror(), self._foot_offsets.tolist()
+        partners: dict[str, list[int]] = {}
+        signs: dict[str, list[int]] = {}
+        for column in columns:
+            kind = column.term.mirror(self) if callable(column.term.mirror) else column.term.mirror
+            if kind is None:
+                raise ValueError(
+                    f"observation term '{column.name}' has no mirror: give its ObsTerm one, or do without symmetry_cfg"
+                )
+            places, values = mirror_columns(kind, column.width, robot, phases)
+            first = len(partners.setdefault(column.segment, []))
+            partners[column.segment] += [first + place for place in places]
+            signs.setdefault(column.segment, []).extend(values)
+        return {name: {"names": side_names(partners[name]), "signs": signs[name]} for name in partners}
 
     @property
     def torques(self) -> torch.Tensor:
@@ -146,23 +187,23 @@ class LeggedWalk(Task):
     @property
     def lin_vel_rmsd(self) -> torch.Tensor:
         """`(N,)` absolute error of the forward velocity in the last step, m/s."""
-        return lin_vel_rmsd(self._judged_velocity, self._judged_commands, reduce=False)
+        return lin_vel_rmsd(self._tracked_velocity, self._tracked_commands, reduce=False)
 
     @property
     def tracking_error(self) -> torch.Tensor:
         """Root mean square error of the forward velocity in the last step over all robots, m/s, 0-d."""
-        return lin_vel_rmsd(self._judged_velocity, self._judged_commands)
+        return lin_vel_rmsd(self._tracked_velocity, self._tracked_commands)
 
     @property
     def CoT(self) -> torch.Tensor:
         """Mean cost of transport of the robots that are commanded to move, 0-d; NaN if none is."""
-        cost = cost_of_transport(self.torques, self.joint_vel, self.robot.mass, self._judged_velocity)
+        cost = cost_of_transport(self.torques, self.joint_vel, self.robot.mass, self._tracked_velocity)
         return torch.where(self.moving, cost, torch.nan).nanmean()
 
     def _apply_actions(self, actions: torch.Tensor) -> None:
         """Advance physics by one control period towards default pose plus scaled action."""
-        # Here and not in `_judge`: compiled code would copy them after the new commands have been drawn.
-        self._judged_commands.copy_(self.commands)
+        # Here and not in `_update_errors`: compiled code would copy them after new commands were sampled.
+        self._tracked_commands.copy_(self.commands)
         self._control.apply(self._targets(actions))
         self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
 
@@ -188,10 +229,10 @@ class LeggedWalk(Task):
         self.foot_velocity = readings[:, 2 * feet : 4 * feet].unflatten(1, (feet, 2))
         self._fall_contacts = readings[:, 4 * feet :]
 
-    def _judge(self) -> None:
-        """Compute how far the robot is from its command, and what the gait clock wants the feet to do."""
+    def _update_errors(self) -> None:
+        """Compute the tracking errors, and contacts and heights of the feet that the gait clock asks for."""
         self.velocity_error = self.commands - torch.cat([self.base_lin_vel[:, :2], self.base_ang_vel[:, 2:]], dim=1)
-        self._judged_velocity.copy_(self.base_lin_vel)
+        self._tracked_velocity.copy_(self.base_lin_vel)
         self.has_fallen = self._fall_contacts.sum(dim=1) > 0
         gait = self.cfg.gait
         swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_share)
@@ -199,29 +240,10 @@ class LeggedWalk(Task):
         half_wave = swing.clamp_(min=0.0).mul_(math.pi / (1.0 - gait.stance_share)).sin_()
         self.swing_height = half_wave.mul_(gait.swing_height)
 
-    def _observe(self) -> torch.Tensor:
-        """What the actor sees, without noise, then what only the critic sees, `(N, Oc)`."""
-        parts, clip = self._parts(), self.cfg.normalization.clip_observations
-        seen = torch.cat([parts[name] for name in self._column_names], dim=1)
-        return seen.mul_(self._obs_scale).clamp_(-clip, clip)
-
-    def _parts(self) -> dict[str, torch.Tensor]:
-        """What an observation can be made of, `(N, width)` each, in its own unit."""
+    def clock(self) -> torch.Tensor:
+        """`(N, 2)` sine and cosine of the gait clock; zeros for a robot that stands."""
         angle = torch.addcmul(self._quarter_turn, self.phase[:, None], self._full_turn)
-        return {
-            "base_lin_vel": self.base_lin_vel,
-            "base_ang_vel": self.base_ang_vel,
-            "projected_gravity": self.projected_gravity,
-            "joint_pos": self.joint_offset,
-            "joint_vel": self.joint_vel,
-            "commands": self.commands,
-            "actions": self.actions,
-            "clock": angle.sin_().mul_(self.moving[:, None]),
-            "base_height": self.base_height,
-            "foot_contact": self.foot_contact.float(),
-            "foot_height": self.foot_height,
-            "properties": self.properties,
-        }
+        return angle.sin_().mul_(self.moving[:, None])
 
     def _metrics(self) -> torch.Tensor:
         """Absolute errors of tracking, `(N, 3)`."""

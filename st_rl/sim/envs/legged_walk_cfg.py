@@ -1,40 +1,9 @@
-"""Settings of walking tasks, by default those of `quadruped-walk`, and the table of their rewards."""
+"""Settings of walking tasks; the defaults are those of `quadruped-walk`."""
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
-from st_rl.sim.backends import fine_physics
-from st_rl.sim.envs.cfg import NormalizationCfg, Range, TaskCfg
-from st_rl.sim.envs.task import Term
-from st_rl.sim.terms import rewards as terms
-
-# Every reward term with its function and its weight per second.
-REWARDS: dict[str, tuple[Term, float]] = {
-    "track_linear_velocity": (terms.track_linear_velocity, 2.0),
-    "track_turning": (terms.track_turning, 0.8),
-    "gait": (terms.gait, 0.5),
-    "alive": (terms.alive, 0.3),
-    "vertical_velocity": (terms.vertical_velocity, -1.0),
-    "roll_and_pitch_rate": (terms.roll_and_pitch_rate, -0.02),
-    "tilt": (terms.tilt, -2.0),
-    "base_height": (terms.base_height, -30.0),
-    "action_rate": (terms.action_rate, -0.005),
-    "pose": (terms.pose, -0.05),
-    "foot_slip": (terms.foot_slip, -0.02),
-    "foot_clearance": (terms.foot_clearance, -30.0),
-    "energy": (terms.energy, 0.0),
-}
-
-
-SCALED = {
-    "base_lin_vel": "lin_vel",
-    "base_ang_vel": "ang_vel",
-    "commands": "commands",
-    "joint_pos": "joint_pos",
-    "joint_vel": "joint_vel",
-}
-"""Segments with a scale, and its name in `normalization.obs_scales`."""
+from st_rl.sim.envs.cfg import NoiseCfg, NormalizationCfg, Range, TaskCfg
 
 
 @dataclass
@@ -70,21 +39,21 @@ class GaitCfg:
 
 
 @dataclass
-class NoiseCfg:
-    """Largest deviation of each measured quantity, uniform, in its own unit; the critic sees none."""
+class WalkNoiseCfg(NoiseCfg):
+    """Amplitude of the uniform noise on each measured quantity, in its unit; the critic sees none."""
 
-    level: float = 1.0
-    """Factor for all of them; 0 switches noise off."""
     lin_vel: float = 0.1
     """m/s"""
     ang_vel: float = 0.2
     """rad/s"""
     gravity: float = 0.05
-    """Share of the vector's length."""
+    """Fraction of the vector's length."""
     joint_pos: float = 0.01
     """rad"""
     joint_vel: float = 1.5
     """rad/s"""
+    height_scan: float = 0.02
+    """m, for tasks with a height scan."""
 
 
 @dataclass
@@ -125,8 +94,6 @@ class ResetCfg:
 class LeggedWalkCfg(TaskCfg):
     """Settings of a walking task; the defaults are those of `quadruped-walk`."""
 
-    rewards: dict[str, float] = field(default_factory=lambda: {name: weight for name, (_, weight) in REWARDS.items()})
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     only_positive_rewards: bool = True
     """Whether the sum of the terms is cut off below at zero, so that falling early never pays."""
     normalization: NormalizationCfg = field(
@@ -141,7 +108,7 @@ class LeggedWalkCfg(TaskCfg):
     """Velocities to follow."""
     gait: GaitCfg = field(default_factory=GaitCfg)
     """The clock to walk to."""
-    noise: NoiseCfg = field(default_factory=NoiseCfg)
+    noise: WalkNoiseCfg = field(default_factory=WalkNoiseCfg)  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=RandomizationCfg)
     """Differences between robots."""
@@ -152,49 +119,8 @@ class LeggedWalkCfg(TaskCfg):
 
     def for_evaluation(self, fine: bool = True) -> "LeggedWalkCfg":
         """A copy without noise, pushes, latency and randomisation; fine physics unless told otherwise."""
-        cfg = copy.deepcopy(self)
-        cfg.noise.level = 0.0
+        cfg = cast("LeggedWalkCfg", super().for_evaluation(fine))
         cfg.push.max_speed = 0.0
         cfg.control.latency_s = (0.0, 0.0)
         cfg.randomization = RandomizationCfg(None, None, None)
-        cfg.physics = fine_physics(cfg.physics) if fine else cfg.physics
         return cfg
-
-
-def scale_row(cfg: LeggedWalkCfg, columns: Mapping[str, int]) -> list[float]:
-    """Factor of each column of an observation that is made of these."""
-    scales = cfg.normalization.obs_scales
-    missing = [name for name in SCALED.values() if name not in scales]
-    if missing:
-        raise ValueError(f"normalization.obs_scales lacks {', '.join(missing)}: give each a factor")
-    factors = [float(scales[SCALED[name]]) if name in SCALED else 1.0 for name in columns]
-    return [factor for factor, width in zip(factors, columns.values()) for _ in range(width)]
-
-
-def random_ranges(cfg: LeggedWalkCfg, columns: Mapping[str, int], num_joints: int) -> dict[str, list[Range]]:
-    """Ranges of the random numbers that one step of a robot needs, for an actor's observation made of these columns."""
-    commands, reset, push = cfg.commands, cfg.reset, cfg.push.max_speed
-    ranges: dict[str, list[Range]] = {
-        "joints": [(-reset.joint_pos, reset.joint_pos)] * num_joints,
-        "velocity": [(-reset.velocity, reset.velocity)] * 6,
-        "half_yaw": [(-reset.yaw / 2, reset.yaw / 2)],
-        "phase": [(0.0, 1.0)],
-        "commands": [commands.forward, commands.sideways, commands.turning],
-        "standing": [(0.0, 1.0)],
-        "push": [(-push, push)] * 2,
-        "push_due": [(0.0, 1.0)],
-    }
-    noise = {
-        "base_lin_vel": cfg.noise.lin_vel,
-        "base_ang_vel": cfg.noise.ang_vel,
-        "projected_gravity": cfg.noise.gravity,
-        "joint_pos": cfg.noise.joint_pos,
-        "joint_vel": cfg.noise.joint_vel,
-    }
-    measured = [noise.get(name, 0.0) for name, width in columns.items() for _ in range(width)]
-    amplitudes = [cfg.noise.level * value * scale for value, scale in zip(measured, scale_row(cfg, columns))]
-    while amplitudes and amplitudes[-1] == 0:
-        amplitudes.pop()
-    if amplitudes:
-        ranges["noise"] = [(-value, value) for value in amplitudes]
-    return ranges

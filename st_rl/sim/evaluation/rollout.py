@@ -15,7 +15,7 @@ from st_rl.sim.evaluation.command_grid import Range
 
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
-    from st_rl.sim.terrain.uneven_ground import Course
+    from st_rl.sim.envs.terrain_walk import Course
 
 Policy = Callable[[Tensor], Tensor]
 """Actions `(N, A)` for raw observations `(N, O)`."""

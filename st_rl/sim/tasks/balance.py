@@ -1,47 +1,41 @@
 """The task `balance`: keep a pole upright on a cart. It learns in seconds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from st_rl.sim.envs.cfg import ControlCfg, NormalizationCfg, TaskCfg
-from st_rl.sim.envs.task import Task, Term
+from st_rl.sim.envs.cfg import ControlCfg, NormalizationCfg, Range, TaskCfg
+from st_rl.sim.envs.task import Task
+from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
+from st_rl.sim.tasks.training import ppo_config
 
 
-def upright(task: Any) -> torch.Tensor:
+def upright(task: "Balance") -> torch.Tensor:
     """One when the pole points straight up, zero when it is level."""
     return task.pole_angle.cos()
 
 
-def centred(task: Any) -> torch.Tensor:
+def centred(task: "Balance") -> torch.Tensor:
     """Squared distance of the cart from the middle of the rail."""
     return task.cart_position.square()
 
 
-def effort(task: Any) -> torch.Tensor:
+def effort(task: "Balance") -> torch.Tensor:
     """Squared action."""
     return task.actions.square().sum(dim=1)
 
 
-def pole_down(task: Any) -> torch.Tensor:
+def pole_down(task: "Balance") -> torch.Tensor:
     """Whether the pole leans further than it may."""
     return task.pole_angle.abs() > task.cfg.max_angle
 
 
-def off_rail(task: Any) -> torch.Tensor:
+def off_rail(task: "Balance") -> torch.Tensor:
     """Whether the cart is further from the middle than it may be."""
     return task.cart_position.abs() > task.cfg.max_position
-
-
-# Every reward term with its function and its weight per second.
-REWARDS: dict[str, tuple[Term, float]] = {
-    "upright": (upright, 1.0),
-    "centred": (centred, -0.2),
-    "effort": (effort, -0.01),
-}
 
 
 @dataclass
@@ -60,7 +54,7 @@ class BalanceCfg(TaskCfg):
         default_factory=lambda: NormalizationCfg({"position": 1.0, "lin_vel": 0.5, "angle": 4.0, "ang_vel": 0.5})
     )
     """Scales of observations."""
-    rewards: dict[str, float] = field(default_factory=lambda: {name: weight for name, (_, weight) in REWARDS.items()})
+    rewards: dict[str, float] = field(default_factory=lambda: default_weights(Balance.REWARDS))
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     max_angle: float = 0.6
     """Angle of the pole from upright at which an episode ends, rad."""
@@ -73,9 +67,19 @@ class BalanceCfg(TaskCfg):
 class Balance(Task):
     """Cart-poles that are pushed by a force on the cart."""
 
-    REWARDS: ClassVar[Mapping[str, Term]] = {name: term for name, (term, _) in REWARDS.items()}
+    OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
+        "cart_position": ObsTerm(lambda task: task.cart_position[:, None], 1, "position"),
+        "cart_velocity": ObsTerm(lambda task: task.cart_velocity[:, None], 1, "lin_vel"),
+        "pole_angle": ObsTerm(lambda task: task.pole_angle[:, None], 1, "angle"),
+        "pole_velocity": ObsTerm(lambda task: task.pole_velocity[:, None], 1, "ang_vel"),
+    }
+    REWARDS: ClassVar[dict[str, RewardTerm]] = {
+        "upright": RewardTerm(upright, 1.0),
+        "centred": RewardTerm(centred, -0.2),
+        "effort": RewardTerm(effort, -0.01),
+    }
+    TERMINATIONS: ClassVar[dict[str, Term]] = {"pole_down": pole_down, "off_rail": off_rail}
     METRICS: ClassVar[Sequence[str]] = ("Balance/angle", "Balance/position")
-    TERMINATIONS: ClassVar[Mapping[str, Term]] = {"pole_down": pole_down, "off_rail": off_rail}
 
     cfg: BalanceCfg
     cart_position: torch.Tensor
@@ -98,16 +102,13 @@ class Balance(Task):
             )
         model = self.robot.model
         self._slider, self._hinge = (int(model.jnt_qposadr[joints[name]]) for name in ("slider", "hinge"))
-        segments = {"cart_position": 1, "cart_velocity": 1, "pole_angle": 1, "pole_velocity": 1}
-        scales = cfg.normalization.obs_scales
-        missing = [name for name in ("position", "lin_vel", "angle", "ang_vel") if name not in scales]
-        if missing:
-            raise ValueError(f"normalization.obs_scales lacks {', '.join(missing)}: give each a factor")
-        ordered = [scales[name] for name in ("position", "lin_vel", "angle", "ang_vel")]
-        self._scales = torch.tensor(ordered, dtype=torch.float32, device=self.device)
         self._force = torch.tensor(cfg.control.action_scale, dtype=torch.float32, device=self.device)
-        near = [(-cfg.start_spread, cfg.start_spread)] * 2
-        self.start(segments, privileged={}, random={"position": near, "velocity": near})
+        self.start()
+
+    def _random_ranges(self) -> dict[str, Sequence[Range]]:
+        """Ranges of the initial positions and velocities."""
+        near = [(-self.cfg.start_spread, self.cfg.start_spread)] * 2
+        return {"position": near, "velocity": near, **super()._random_ranges()}
 
     def _apply_actions(self, actions: torch.Tensor) -> None:
         """Push the cart with the scaled action for one control period."""
@@ -121,12 +122,6 @@ class Balance(Task):
         self.pole_angle = torch.remainder(qpos[:, self._hinge] + math.pi, 2 * math.pi) - math.pi
         self.pole_velocity = qvel[:, self._hinge]
 
-    def _observe(self) -> torch.Tensor:
-        """Scaled positions and velocities, `(N, 4)`."""
-        parts = (self.cart_position, self.cart_velocity, self.pole_angle, self.pole_velocity)
-        clip = self.cfg.normalization.clip_observations
-        return (torch.stack(parts, dim=1) * self._scales).clamp_(-clip, clip)
-
     def _metrics(self) -> torch.Tensor:
         """Distances from the goal, `(N, 2)`."""
         return torch.stack([self.pole_angle, self.cart_position], dim=1).abs_()
@@ -137,3 +132,6 @@ class Balance(Task):
         self.actions.masked_fill_(mask[:, None], 0.0)
         self._episode_length.masked_fill_(mask, 0)
         self._read_state()
+
+
+TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))

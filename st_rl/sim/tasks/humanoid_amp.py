@@ -1,22 +1,28 @@
 """The task `humanoid-amp`: a humanoid that walks as commanded, in the style of a reference."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import ControlCfg
-from st_rl.sim.envs.legged_amp import LeggedAmpCfg
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, NoiseCfg, RandomizationCfg, ResetCfg
+from st_rl.sim.envs.legged_amp import LeggedAmp, LeggedAmpCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, RandomizationCfg, ResetCfg, WalkNoiseCfg
+from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
+from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
+from st_rl.sim.tasks.training import amp_config
 
 
 @dataclass
 class HumanoidAmpCfg(LeggedAmpCfg):
-    """Settings of `humanoid-amp`: the robot of `humanoid-walk`, told what to do and shown how."""
+    """Settings of `humanoid-amp`, with the robot of `humanoid-walk`."""
 
     robot: str = "humanoid"
     """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     motions: tuple[str, ...] = ("walk",)
     """Clips to move like: files, folders, or names of the library's own (walk, walk_0.4, ...)."""
+    rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidAmp.REWARDS))
+    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
     """How finely physics is computed."""
     control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
@@ -29,9 +35,21 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     """Velocities to follow; the clips that come with the library walk straight ahead."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_share=0.6))
     """The clock that the robot sees, that of the library's clips: the right foot follows the left one."""
-    noise: NoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
+    noise: WalkNoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: HumanoidWalkCfg().randomization)
     """Differences between robots."""
     reset: ResetCfg = field(default_factory=lambda: HumanoidWalkCfg().reset)
     """Start of an episode that does not start from the reference."""
+
+
+class HumanoidAmp(LeggedAmp):
+    """Robots on two legs that walk in the style of reference motions."""
+
+    REWARDS: ClassVar[dict[str, RewardTerm]] = QuadrupedAmp.REWARDS
+
+
+# A robot that falls easily would stand in style instead of walking: the task has a larger part of the reward.
+TRAINING = amp_config(
+    "humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7
+)

@@ -1,8 +1,7 @@
 """The task `humanoid-walk`: a humanoid that walks and turns as commanded, on two feet and with quiet arms."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -11,18 +10,20 @@ from st_rl.sim.envs.cfg import ControlCfg
 from st_rl.sim.envs.joint_control import Columns
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import (
-    REWARDS,
     CommandsCfg,
     GaitCfg,
     LeggedWalkCfg,
-    NoiseCfg,
     PushCfg,
     RandomizationCfg,
     ResetCfg,
+    WalkNoiseCfg,
 )
-from st_rl.sim.envs.task import Term
+from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights
 from st_rl.sim.robots.name_patterns import compiled
+from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
+from st_rl.sim.tasks.training import ppo_config
 from st_rl.sim.terms import rewards as terms
+from st_rl.sim.terms import terminations
 from st_rl.utils.rotations import quat_rotate_inverse
 
 # Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.
@@ -31,36 +32,19 @@ TURNING_SCALE = 0.5
 NARROWEST_STEP = 0.14
 
 
-def track_turning(task: Any) -> torch.Tensor:
+def track_turning(task: "HumanoidWalk") -> torch.Tensor:
     """One when the pelvis turns as commanded, less with the squared error; a pelvis swings with every step."""
     return torch.exp(-task.velocity_error[:, 2].square() / TURNING_SCALE)
 
 
-def posture(task: Any) -> torch.Tensor:
+def posture(task: "HumanoidWalk") -> torch.Tensor:
     """Squared distance from the default pose of the joints that are not needed to step."""
     return task.posture_columns(task.joint_offset).square().sum(dim=1)
 
 
-def narrow_step(task: Any) -> torch.Tensor:
+def narrow_step(task: "HumanoidWalk") -> torch.Tensor:
     """Squared distance by which the feet are too near to each other sideways, crossed legs too, m^2."""
     return (NARROWEST_STEP - task.step_width).clamp_(min=0.0).square()
-
-
-def leaning_over(task: Any) -> torch.Tensor:
-    """Whether the pelvis leans by more than 45 degrees, from where two legs bring nobody back."""
-    return task.projected_gravity[:, 2] > -0.7
-
-
-# What is different from other walking robots, with weights per second.
-BIPED_REWARDS: dict[str, tuple[Term, float]] = {
-    "track_linear_velocity": (terms.track_linear_velocity, 2.5),
-    "track_turning": (track_turning, 1.5),
-    "gait": (terms.gait, 1.0),
-    "action_rate": (terms.action_rate, -0.01),
-    "foot_clearance": (terms.foot_clearance, -50.0),
-    "posture": (posture, -0.3),
-    "narrow_step": (narrow_step, -50.0),
-}
 
 
 @dataclass
@@ -75,9 +59,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """How finely physics is computed."""
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
     """How actions drive the joints."""
-    rewards: dict[str, float] = field(
-        default_factory=lambda: {name: weight for name, (_, weight) in {**REWARDS, **BIPED_REWARDS}.items()}
-    )
+    rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidWalk.REWARDS))
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
     """Joints of the term `posture`: a pattern that is found in their names."""
@@ -87,7 +69,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """Velocities to follow."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5)))
     """The clock to walk to."""
-    noise: NoiseCfg = field(default_factory=lambda: NoiseCfg(level=0.5))
+    noise: WalkNoiseCfg = field(default_factory=lambda: WalkNoiseCfg(level=0.5))
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.9, 1.3)))
     """Differences between robots."""
@@ -100,12 +82,17 @@ class HumanoidWalkCfg(LeggedWalkCfg):
 class HumanoidWalk(LeggedWalk):
     """Walking robots with two feet, which know how far apart they set them."""
 
-    REWARDS: ClassVar[Mapping[str, Term]] = {
-        **LeggedWalk.REWARDS,
-        **{name: term for name, (term, _) in BIPED_REWARDS.items()},
+    REWARDS: ClassVar[dict[str, RewardTerm]] = {
+        **QuadrupedWalk.REWARDS,
+        "track_linear_velocity": RewardTerm(terms.track_linear_velocity, 2.5),
+        "track_turning": RewardTerm(track_turning, 1.5),
+        "gait": RewardTerm(terms.gait, 1.0),
+        "action_rate": RewardTerm(terms.action_rate, -0.01),
+        "foot_clearance": RewardTerm(terms.foot_clearance, -50.0),
+        "posture": RewardTerm(posture, -0.3),
+        "narrow_step": RewardTerm(narrow_step, -50.0),
     }
-
-    TERMINATIONS: ClassVar[Mapping[str, Term]] = {**LeggedWalk.TERMINATIONS, "tilt": leaning_over}
+    TERMINATIONS: ClassVar[dict[str, Term]] = {**LeggedWalk.TERMINATIONS, "tilt": terminations.leaning_over}
 
     cfg: HumanoidWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     step_width: torch.Tensor
@@ -145,8 +132,18 @@ class HumanoidWalk(LeggedWalk):
         first, second = robot.foot_positions[:, 1]
         return (0, 1) if first > second else (1, 0)
 
-    def _judge(self) -> None:
+    def _update_errors(self) -> None:
         """Compute what rewards need, the distance of the feet too."""
-        super()._judge()
+        super()._update_errors()
         feet = self.backend.sensordata.index_select(1, self._foot_position_columns).view(-1, 2, 3)
         self.step_width = quat_rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
+
+
+# Mirrored samples double what is learned from a rollout, so that fewer epochs suffice.
+TRAINING = ppo_config(
+    "humanoid-walk",
+    max_iterations=650,
+    hidden_dims=(256, 128, 128),
+    num_learning_epochs=3,
+    symmetry_cfg={"use_data_augmentation": True},
+)

@@ -1,4 +1,4 @@
-"""Training configurations that work for the built-in tasks, in the layout that runners take."""
+"""Builders of training configurations, in the layout that runners take."""
 
 from typing import Any
 
@@ -62,33 +62,3 @@ def amp_config(
         "discriminator_grad_pen": 5.0,
     }
     return config
-
-
-QUADRUPED_WALK_TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
-# Mirror images double what is learned from a rollout, so that fewer passes over it do.
-HUMANOID_WALK_TRAINING = ppo_config(
-    "humanoid-walk",
-    max_iterations=650,
-    hidden_dims=(256, 128, 128),
-    num_learning_epochs=3,
-    symmetry_cfg={"use_data_augmentation": True},
-)
-QUADRUPED_ROUGH_TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
-BALANCE_TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
-# Who falls easily would rather stand in style than walk: more of the reward is for the task.
-HUMANOID_AMP_TRAINING = amp_config(
-    "humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7
-)
-QUADRUPED_AMP_TRAINING = amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25)
-
-QUADRUPED_PARKOUR_TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
-QUADRUPED_PARKOUR_TRAINING["policy"] |= {
-    # A camera before a memory: what a hind foot steps on was seen half a second ago.
-    "class_name": "EncoderActorCriticRecurrent",
-    "rnn_type": "gru",
-    "rnn_hidden_size": 128,
-    "encoder_component_names": ["forward_depth"],
-    "encoder_class_name": "Conv2dHeadModel",
-    "encoder_kwargs": {"channels": [16, 32], "kernel_sizes": [4, 3], "strides": [2, 1], "hidden_sizes": [64]},
-    "encoder_output_size": 32,
-}

@@ -1,64 +1,57 @@
-"""How a walking task looks in a mirror at the robot's forward-up plane, in the words of `symmetry_cfg`."""
+"""Left-right mirror of observation terms, as columns and signs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from st_rl.sim.robots import Robot
-from st_rl.utils.config import unknown_name_message
+from st_rl.sim.robots.mirror import Mirror
 
-# Segments that mirror in the same way for every robot, and those that follow its joints or feet.
-_KINDS: dict[str, str] = {
-    "base_lin_vel": "vector",
-    "base_ang_vel": "pseudovector",
-    "projected_gravity": "vector",
-    "joint_pos": "joints",
-    "joint_vel": "joints",
-    "actions": "joints",
-    "commands": "command",
-    "base_height": "scalar",
-    "properties": "scalar",
-    "clock": "clock",
-    "foot_contact": "feet",
-    "foot_height": "feet",
-}
+MirrorKind = str | Sequence[int] | Mapping[str, Sequence[Any]]
+"""How a block of columns changes under a left-right mirror; `mirror_columns` explains the kinds."""
+# Signs of x forward, y left and z up; those of a command are of lin_vel_x, lin_vel_y and ang_vel_yaw.
+_SIGNS = {"scalar": (1,), "vector": (1, -1, 1), "pseudovector": (-1, 1, -1), "command": (1, -1, -1)}
+_KINDS = (*_SIGNS, "joints", "feet", "clock")
 
 
-def walk_mirror(
-    robot: Robot, foot_phases: Sequence[float], *segments: Mapping[str, Any], others: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """The kind of every segment, as `observation_mirror` takes it, for each of these layouts.
+def mirror_columns(
+    kind: MirrorKind, width: int, robot: Mirror, foot_phases: Sequence[float]
+) -> tuple[list[int], list[int]]:
+    """Columns and signs of the mirror image of a term: `mirrored[i] = signs[i] * x[columns[i]]`.
 
-    `foot_phases` are in the order of the robot's feet, `others` the kinds of segments that not every walking task has.
-    ValueError for a robot whose default pose has no left-right symmetry, for a gait that is another one in the mirror,
-    and for a segment whose mirror image is not known.
+    `kind` is `scalar`, `vector`, `pseudovector` (angular velocity, torque), `command`, `joints`, `feet`, `clock`, a
+    sequence of signs, or `{"columns": [...], "signs": [...]}`. A block is repeated to fill the width (a history).
+    `foot_phases` are the gait offsets in the order of the robot's feet.
     """
-    partners = robot.mirror().feet
-    names = side_names(partners)
-    kinds: dict[str, Any] = {
-        **_KINDS,
-        "clock": _clock_signs(foot_phases, partners),
-        "foot_contact": {"names": names},
-        "foot_height": {"names": names},
-        **(others or {}),
-    }
-    layouts = []
-    for layout in segments:
-        for name in layout:
-            if name not in kinds:
-                known = unknown_name_message("segment with a mirror image", name, kinds)
-                raise ValueError(f"{known}; do without symmetry_cfg, or give it joint_names and obs of your own")
-        layouts.append({name: kinds[name] for name in layout})
-    return layouts
+    columns: Sequence[int] | None = None
+    if isinstance(kind, Mapping):
+        columns = kind["columns"]
+        signs = kind.get("signs") or [1] * len(columns)
+    elif kind == "joints":
+        columns, signs = robot.joints, robot.signs
+    elif kind == "feet":
+        columns, signs = robot.feet, [1] * len(robot.feet)
+    elif kind == "clock":
+        signs = _clock_signs(foot_phases, robot.feet)
+    elif isinstance(kind, str):
+        if kind not in _SIGNS:
+            raise ValueError(f"unknown mirror '{kind}'; use {', '.join(_KINDS)}, a list of signs, or columns and signs")
+        signs = _SIGNS[kind]
+    else:
+        signs = kind
+    block = range(len(signs)) if columns is None else columns
+    if not block or width % len(block) != 0:
+        raise ValueError(f"mirror {kind!r} has {len(block)} columns, the term {width}: give it a multiple of them")
+    repeats = range(0, width, len(block))
+    return [start + column for start in repeats for column in block], [sign for _ in repeats for sign in signs]
 
 
 def side_names(partners: Sequence[int]) -> list[str]:
-    """Names that say which is whose mirror image, whatever those of the robot's file say."""
+    """Names from which `symmetry_cfg` finds the partners again, whatever the names in the robot's file are."""
     sides = ("left", "middle", "right")
     return [f"{sides[(i > partner) - (i < partner) + 1]}_{min(i, partner)}" for i, partner in enumerate(partners)]
 
 
 def _clock_signs(offsets: Sequence[float], partners: Sequence[int]) -> list[int]:
-    """Signs of the clock's sine and cosine: the mirror image of a gait is at the same beat or half a stride away."""
+    """Signs of the clock's sine and cosine: a mirrored gait has the same phase or is half a stride away."""
     shifts = {round(2 * (offsets[partner] - offset) % 2, 6) % 2 for offset, partner in zip(offsets, partners)}
     if shifts not in ({0.0}, {1.0}):
         raise ValueError(

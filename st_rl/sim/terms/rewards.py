@@ -1,88 +1,78 @@
-"""Reward terms and terminations of walking tasks: functions of the task that return `(N,)`.
+"""Reward terms of walking tasks: functions of the task that return `(N,)`; the task's table gives their weights."""
 
-They read what the task computes once for each step; weights stand beside their names in the task's table.
-"""
-
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
 # Squared error at which a tracking reward has fallen to 1/e, (m/s)^2 or (rad/s)^2.
 TRACKING_SCALE = 0.15
-# Height of the base that walking asks for, as a share of that of the default pose.
+# Height of the base that walking asks for, as a fraction of that of the default pose.
 WALKING_HEIGHT = 0.9
 
 
-def track_linear_velocity(task: Any) -> torch.Tensor:
+def track_linear_velocity(task: "LeggedWalk") -> torch.Tensor:
     """One when the base moves in the plane as commanded, less with the squared error."""
     return torch.exp(-task.velocity_error[:, :2].square().sum(dim=1) / TRACKING_SCALE)
 
 
-def track_turning(task: Any) -> torch.Tensor:
+def track_turning(task: "LeggedWalk") -> torch.Tensor:
     """One when the base turns as commanded, less with the squared error."""
     return torch.exp(-task.velocity_error[:, 2].square() / TRACKING_SCALE)
 
 
-def alive(task: Any) -> torch.Tensor:
+def alive(task: "LeggedWalk") -> torch.Tensor:
     """One for every step that is not a fall."""
     return torch.ones_like(task.phase)
 
 
-def vertical_velocity(task: Any) -> torch.Tensor:
+def vertical_velocity(task: "LeggedWalk") -> torch.Tensor:
     """Squared speed of the base along its own upward axis."""
     return task.base_lin_vel[:, 2].square()
 
 
-def roll_and_pitch_rate(task: Any) -> torch.Tensor:
+def roll_and_pitch_rate(task: "LeggedWalk") -> torch.Tensor:
     """Squared angular velocity of the base about its horizontal axes."""
     return task.base_ang_vel[:, :2].square().sum(dim=1)
 
 
-def tilt(task: Any) -> torch.Tensor:
+def tilt(task: "LeggedWalk") -> torch.Tensor:
     """Squared sine of the angle between the base and the horizontal."""
     return task.projected_gravity[:, :2].square().sum(dim=1)
 
 
-def action_rate(task: Any) -> torch.Tensor:
+def action_rate(task: "LeggedWalk") -> torch.Tensor:
     """Squared change of the action since the last step."""
     return (task.actions - task.last_actions).square().sum(dim=1)
 
 
-def base_height(task: Any) -> torch.Tensor:
+def base_height(task: "LeggedWalk") -> torch.Tensor:
     """Squared distance by which the base is below the height of walking, m^2."""
     return (WALKING_HEIGHT * task.default_height - task.base_height.squeeze(1)).clamp_(min=0.0).square()
 
 
-def pose(task: Any) -> torch.Tensor:
+def pose(task: "LeggedWalk") -> torch.Tensor:
     """Squared distance of the joints from the default pose."""
     return task.joint_offset.square().sum(dim=1)
 
 
-def foot_slip(task: Any) -> torch.Tensor:
+def foot_slip(task: "LeggedWalk") -> torch.Tensor:
     """Squared horizontal speed of the feet on the ground."""
     return (task.foot_velocity.square().sum(dim=2) * task.foot_contact).sum(dim=1)
 
 
-def gait(task: Any) -> torch.Tensor:
+def gait(task: "LeggedWalk") -> torch.Tensor:
     """From -1 to 1: how many feet are on the ground or off it as the gait clock says."""
     return (task.foot_contact == task.foot_stance).float().mean(dim=1) * 2.0 - 1.0
 
 
-def foot_clearance(task: Any) -> torch.Tensor:
+def foot_clearance(task: "LeggedWalk") -> torch.Tensor:
     """Squared distance by which swinging feet stay below the height that the gait clock asks for."""
     return (task.swing_height - task.foot_height).clamp_(min=0.0).mul_(~task.foot_stance).square().sum(dim=1)
 
 
-def energy(task: Any) -> torch.Tensor:
+def energy(task: "LeggedWalk") -> torch.Tensor:
     """Mechanical power of the joints, W, braking counted too."""
     return (task.torques * task.joint_vel).abs().sum(dim=1)
-
-
-def touches_ground(task: Any) -> torch.Tensor:
-    """Whether the base or a knee is on the ground."""
-    return task.has_fallen
-
-
-def tilted_over(task: Any) -> torch.Tensor:
-    """Whether the base leans by more than 60 degrees."""
-    return task.projected_gravity[:, 2] > -0.5

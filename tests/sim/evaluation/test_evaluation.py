@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from st_rl.env.protocols import CommandedEnv
+from st_rl.sim.envs.terrain_walk import Course
 from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, command_grid, command_ranges, evaluation_commands
 from st_rl.sim.evaluation.evaluator import (
     CheckpointEvaluator,
@@ -19,7 +20,6 @@ from st_rl.sim.evaluation.evaluator import (
 )
 from st_rl.sim.evaluation.gait_metrics import diagonal_pairs
 from st_rl.sim.evaluation.rollout import EvaluationRollout
-from st_rl.sim.terrain.uneven_ground import Course
 from tests.fakes import EchoEnv
 
 FEET = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])

@@ -1,0 +1,29 @@
+"""Terminations of walking tasks: functions of the task that return `(N,)` bool."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.terrain_walk import TerrainWalk
+
+
+def touches_ground(task: "LeggedWalk") -> torch.Tensor:
+    """Whether the base or a knee is on the ground."""
+    return task.has_fallen
+
+
+def tilted_over(task: "LeggedWalk") -> torch.Tensor:
+    """Whether the base leans by more than 60 degrees."""
+    return task.projected_gravity[:, 2] > -0.5
+
+
+def leaning_over(task: "LeggedWalk") -> torch.Tensor:
+    """Whether the base leans by more than 45 degrees, beyond which two legs do not recover."""
+    return task.projected_gravity[:, 2] > -0.7
+
+
+def base_too_low(task: "TerrainWalk") -> torch.Tensor:
+    """Whether the base is so low that the robot must be in a gap or off its ground."""
+    return task.base_height.squeeze(1) < task.cfg.lowest_base
