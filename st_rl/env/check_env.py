@@ -1,4 +1,4 @@
-"""Finds out whether an environment keeps the contract of `VecEnv`, before a training depends on it."""
+"""Checks an environment against the contract of `VecEnv`, before a training depends on it."""
 
 import copy
 import io
@@ -8,66 +8,65 @@ from typing import Any
 import torch
 
 from st_rl.env.contract_checks import (
-    Breach,
-    device_breaches,
-    flag_breaches,
-    log_breaches,
-    same_numbers,
-    segment_breaches,
-    size_breaches,
-    tensor_breaches,
+    Violation,
+    check_device,
+    check_flags,
+    check_log,
+    check_segments,
+    check_size,
+    check_tensor,
+    equal_with_nan,
 )
 from st_rl.env.utils import Observations, StepResult, split_observations, split_step
+from st_rl.env.vec_env import VecEnv
 
 
-def check_env(env: Any, num_steps: int = 16, seed: int = 0, raise_on_error: bool = False) -> list[str]:
-    """Reset and step an environment and return every breach of the contract of `VecEnv`, one readable line each.
+def check_env(env: VecEnv, num_steps: int = 16, seed: int = 0, raise_on_error: bool = False) -> list[str]:
+    """Reset and step an environment and return every violation of the contract of `VecEnv`, one line each.
 
-    The list is empty when nothing was found. Actions are small and random, drawn with a generator of their own. Half of
-    the episodes are set close to their end (through `episode_length_buf`) so that time-outs are seen. An environment
-    that offers `state_dict()` and `load_state_dict()` is also asked to repeat a few steps exactly. Nothing is raised,
-    unless `raise_on_error` asks for a `ValueError` with the whole list. The environment is left somewhere in the middle
-    of an episode.
+    Actions are small and random, from a separate generator. Half of the episodes are set close to their end through
+    `episode_length_buf`, so that time-outs occur. A `StatefulEnv` must also repeat a few steps exactly. With
+    `raise_on_error` the violations are raised as one ValueError. The environment is left in the middle of an episode.
     """
     checker = _EnvChecker(env, num_steps, seed)
     with torch.no_grad():
         checker.run()
-    breaches = list(checker.breaches.values())
-    if breaches and raise_on_error:
-        lines = "\n".join(f"- {breach}" for breach in breaches)
+    violations = list(checker.violations.values())
+    if violations and raise_on_error:
+        lines = "\n".join(f"- {violation}" for violation in violations)
         raise ValueError(f"{type(env).__name__} breaks the contract of st_rl.env.VecEnv:\n{lines}")
-    return breaches
+    return violations
 
 
 REF_OBS = "observations['ref_obs']"
 
 
 class _CannotContinueError(Exception):
-    """The environment has failed in a way that makes further checks pointless; the breach is already noted."""
+    """Further checks are impossible; the violation is already recorded."""
 
 
 class _EnvChecker:
-    """Walks through the interface of one environment and collects the breaches."""
+    """Exercises the interface of one environment and collects violations."""
 
-    def __init__(self, env: Any, num_steps: int, seed: int) -> None:
+    def __init__(self, env: VecEnv, num_steps: int, seed: int) -> None:
         self.env = env
         self.num_steps = num_steps
         self.generator = torch.Generator().manual_seed(seed)
-        self.breaches: dict[str, str] = {}
+        self.violations: dict[str, str] = {}
         self.where = ""
         self.num_envs = 0
         self.num_actions = 0
         self.device: torch.device | None = None
-        # Widths are those announced until the first observation is delivered, and then that one's, so that a wrong
-        # announcement is one breach and not the cause of many.
+        # Declared widths until the first observation, then the widths of that one: a wrong declaration is one
+        # violation and does not cause others.
         self.obs_width: int | None = None
         self.critic_width: int | None = None
         self.ref_widths: dict[str, int] = {}
-        # What was delivered last, as the environment gave it and as a copy it cannot reach.
+        # The tensors that were returned last, each with a copy.
         self.delivered: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> None:
-        """Run all checks, as far as the environment lets them go."""
+        """Run all checks, or those before the first that makes others impossible."""
         try:
             self._check_sizes()
             self._check_observations("reset()", self.env.reset)
@@ -80,54 +79,54 @@ class _EnvChecker:
         except _CannotContinueError:
             return
 
-    def _note(self, breaches: Iterable[Breach]) -> bool:
-        """Keep the breaches not met before, saying where they were met; tell whether there were any."""
-        found = list(breaches)
-        for breach in found:
-            text = f"{self.where}: {breach.text}" if self.where else breach.text
-            self.breaches.setdefault(breach.kind, text)
+    def _note(self, violations: Iterable[Violation]) -> bool:
+        """Record violations of a new kind with the step they occurred in; return whether there were any."""
+        found = list(violations)
+        for violation in found:
+            text = f"{self.where}: {violation.text}" if self.where else violation.text
+            self.violations.setdefault(violation.kind, text)
         return bool(found)
 
     def _note_one(self, kind: str, text: str) -> None:
-        """Keep one breach."""
-        self._note([Breach(kind, text)])
+        """Record one violation."""
+        self._note([Violation(kind, text)])
 
     def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the environment; what it raises is a breach, after which nothing can be checked."""
+        """Call the environment; an exception is a violation that ends the checks."""
         try:
             return function(*args)
-        except Exception as error:  # whatever a foreign environment raises belongs into the list
+        except Exception as error:  # a client environment may raise anything
             self.where = ""
             self._note_one(f"{name}.raised", f"{name} raised {type(error).__name__}: {error}")
             raise _CannotContinueError from error
 
     def _read(self, name: str) -> Any:
-        """Return an attribute of the environment, `None` where it has none."""
+        """Return an attribute of the environment, None if it is missing."""
         return self._call(name, getattr, self.env, name, None)
 
     def _actions(self) -> torch.Tensor:
-        """Draw actions `(N, A)` on the environment's device."""
+        """Sample actions `(N, A)` on the environment's device."""
         actions = 0.5 * torch.randn(self.num_envs, self.num_actions, generator=self.generator)
         return actions.to(self.device) if self.device is not None else actions
 
     def _check_sizes(self) -> None:
-        """Check the methods and attributes that need no step."""
+        """Check methods, sizes and device."""
         for name in ("reset", "get_observations", "step"):
-            if not callable(getattr(self.env, name, None)):
+            if not callable(self._read(name)):
                 self._note_one(name, f"the method {name}() is missing; derive the class from st_rl.env.VecEnv")
         num_envs, num_actions = self._read("num_envs"), self._read("num_actions")
-        self._note(size_breaches("num_envs", num_envs, "set the number of environments stepped together"))
-        self._note(size_breaches("num_actions", num_actions, "set the width of an action"))
-        if self.breaches:
+        self._note(check_size("num_envs", num_envs, "set the number of environments stepped together"))
+        self._note(check_size("num_actions", num_actions, "set the width of an action"))
+        if self.violations:
             raise _CannotContinueError
         self.num_envs, self.num_actions = num_envs, num_actions
         self._check_device()
         num_obs = self._read("num_obs")
-        if num_obs is not None and not self._note(size_breaches("num_obs", num_obs, "set the width of an observation")):
+        if num_obs is not None and not self._note(check_size("num_obs", num_obs, "set the width of an observation")):
             self.obs_width = num_obs
         num_critic = self._read("num_privileged_obs")
         remedy = "set the width of the critic observation, None or 0 without one"
-        if num_critic and not self._note(size_breaches("num_privileged_obs", num_critic, remedy)):
+        if num_critic and not self._note(check_size("num_privileged_obs", num_critic, remedy)):
             self.critic_width = num_critic
 
     def _check_device(self) -> None:
@@ -144,25 +143,26 @@ class _EnvChecker:
         self.where = name
         result: Observations = self._split(split_observations, ret)
         critic_obs = result.critic_obs
-        if critic_obs is None and callable(getattr(self.env, "get_privileged_observations", None)):
-            critic_obs = self._call("get_privileged_observations()", self.env.get_privileged_observations)
+        get_privileged = self._read("get_privileged_observations")
+        if critic_obs is None and callable(get_privileged):
+            critic_obs = self._call("get_privileged_observations()", get_privileged)
         self._check_groups(result.obs, critic_obs, result.extras)
         if name == "reset()":
             self.obs_width = _width(result.obs, self.obs_width)
             self.critic_width = _width(critic_obs, self.critic_width)
 
     def _split(self, split: Callable[[Any], Any], ret: Any) -> Any:
-        """Read what the environment returned; an unreadable form is a breach."""
+        """Split what the environment returned; an unknown form is a violation."""
         try:
             return split(ret)
         except (TypeError, ValueError) as error:
             self._note_one("form", str(error))
             raise _CannotContinueError from error
 
-    def _check_groups(self, obs: Any, critic_obs: Any, extras: Mapping[str, Any]) -> None:
-        """Check the observation, the critic observation and the other groups that the library reads."""
+    def _check_groups(self, obs: object, critic_obs: object, extras: Mapping[str, Any]) -> None:
+        """Check the observation, the critic observation and the other groups that algorithms read."""
         self.delivered = [(value, value.clone()) for value in (obs, critic_obs) if isinstance(value, torch.Tensor)]
-        self._note(tensor_breaches("observation", obs, (self.num_envs, self.obs_width), self.device))
+        self._note(check_tensor("observation", obs, (self.num_envs, self.obs_width), self.device))
         if critic_obs is not None:
             self._check_critic(critic_obs)
         elif self.critic_width is not None:
@@ -174,25 +174,26 @@ class _EnvChecker:
             return
         if groups.get("rnd_state") is not None:
             name = "observations['rnd_state']"
-            self._note(tensor_breaches(name, groups["rnd_state"], (self.num_envs, None), self.device))
+            self._note(check_tensor(name, groups["rnd_state"], (self.num_envs, None), self.device))
         if groups.get("ref_obs") is not None:
             self._check_reference(REF_OBS, groups["ref_obs"])
 
-    def _check_critic(self, critic_obs: Any) -> None:
-        """Check a delivered critic observation against `num_privileged_obs`."""
+    def _check_critic(self, critic_obs: object) -> None:
+        """Check a critic observation against `num_privileged_obs`."""
         name = "observations['critic']"
         announced = self._read("num_privileged_obs")
-        if self._note(tensor_breaches(name, critic_obs, (self.num_envs, self.critic_width), self.device)):
+        violations = list(check_tensor(name, critic_obs, (self.num_envs, self.critic_width), self.device))
+        if self._note(violations) or not isinstance(critic_obs, torch.Tensor):
             return
         if not announced and hasattr(self.env, "num_privileged_obs"):
             text = f"{name} has {critic_obs.shape[1]} numbers, but num_privileged_obs is {announced}; set it to that"
             self._note_one("critic.announced", text)
 
-    def _check_reference(self, name: str, value: Any) -> None:
-        """Check motion features `(N, Da)` or, frame by frame, `(N, frames, D)`: one width throughout."""
+    def _check_reference(self, name: str, value: object) -> None:
+        """Check motion features `(N, Da)` or `(N, frames, D)`: one width for all of them."""
         ndim = value.ndim if isinstance(value, torch.Tensor) and value.ndim > 1 else 2
         shape = (self.num_envs, *(None,) * (ndim - 1))
-        if self._note(tensor_breaches(name, value, shape, self.device)):
+        if self._note(check_tensor(name, value, shape, self.device)) or not isinstance(value, torch.Tensor):
             return
         width = value[0].numel()
         self.ref_widths.setdefault(name, width)
@@ -202,7 +203,7 @@ class _EnvChecker:
             self._note_one("reference.width", text)
 
     def _check_segments(self) -> None:
-        """Check `obs_segments` and the critic's, under both of its names."""
+        """Check `obs_segments` and both names of the critic's segments."""
         self.where = ""
         critic_width = self.critic_width or self.obs_width
         widths = {
@@ -213,14 +214,14 @@ class _EnvChecker:
         found = {name: self._read(name) for name in widths}
         for name, segments in found.items():
             if segments is not None:
-                self._note(segment_breaches(name, segments, widths[name]))
+                self._note(check_segments(name, segments, widths[name]))
         first, second = found["critic_obs_segments"], found["privileged_obs_segments"]
         if isinstance(first, Mapping) and isinstance(second, Mapping) and list(first.items()) != list(second.items()):
             text = "critic_obs_segments and privileged_obs_segments differ; they are two names of one mapping"
             self._note_one("critic_obs_segments.twin", text)
 
     def _check_episode_length(self) -> None:
-        """Check that episode lengths can be read and set, then bring half of the episodes close to their end."""
+        """Check that episode lengths can be read and set, then move half of the episodes close to their end."""
         self.where = ""
         length = self._read("max_episode_length")
         try:
@@ -236,7 +237,7 @@ class _EnvChecker:
             shown = f"has shape {tuple(buffer.shape)}" if isinstance(buffer, torch.Tensor) else f"is {buffer!r}"
             self._note_one(name, f"{name} {shown}; it holds the steps of each current episode, ({self.num_envs},)")
             return
-        self._note(device_breaches(name, buffer, self.device))
+        self._note(check_device(name, buffer, self.device))
         value = buffer.clone()
         value[::2] = max(max_length - 2, 0)
         try:
@@ -244,7 +245,7 @@ class _EnvChecker:
         except AttributeError as error:
             self._note_one(name, f"{name} cannot be set ({error}); give the property a setter")
             return
-        if not same_numbers(self.env.episode_length_buf.to(value.dtype), value):
+        if not equal_with_nan(self.env.episode_length_buf.to(value.dtype), value):
             self._note_one(name, f"{name} does not keep the value it is set to")
 
     def _check_step(self, name: str, actions: torch.Tensor) -> None:
@@ -252,21 +253,21 @@ class _EnvChecker:
         given = actions.clone()
         ret = self._call("step()", self.env.step, given)
         self.where = name
-        if not same_numbers(given, actions):
+        if not equal_with_nan(given, actions):
             self._note_one("actions", "step() changed the actions it was given; work on a copy of them")
-        if not all(same_numbers(value, before) for value, before in self.delivered):
+        if not all(equal_with_nan(value, before) for value, before in self.delivered):
             text = "step() overwrote the observation tensor it returned before; return a new tensor every time"
             self._note_one("observation.overwritten", text)
         result: StepResult = self._split(split_step, ret)
         self._check_groups(result.obs, result.critic_obs, result.infos)
-        self._note(tensor_breaches("rewards", result.rewards, (self.num_envs,), self.device))
-        bad_dones = self._note(flag_breaches("dones", result.dones, self.num_envs, self.device))
+        self._note(check_tensor("rewards", result.rewards, (self.num_envs,), self.device))
+        bad_dones = self._note(check_flags("dones", result.dones, self.num_envs, self.device))
         self._check_infos(result.infos, None if bad_dones else result.dones > 0)
 
     def _check_infos(self, infos: Mapping[str, Any], dones: torch.Tensor | None) -> None:
-        """Check what a step says beyond observations, rewards and dones."""
+        """Check the infos of a step beside the observations."""
         time_outs = infos.get("time_outs")
-        if time_outs is not None and not self._note(flag_breaches("time_outs", time_outs, self.num_envs, self.device)):
+        if time_outs is not None and not self._note(check_flags("time_outs", time_outs, self.num_envs, self.device)):
             alone = torch.zeros(0) if dones is None else ((time_outs > 0) & ~dones.to(time_outs.device)).nonzero()
             if alone.numel() > 0:
                 text = f"time_outs is set where dones is not, first in environment {int(alone[0])}"
@@ -279,10 +280,10 @@ class _EnvChecker:
             self._check_final(infos["final_observations"], dones)
         for name in ("log", "episode"):
             if infos.get(name) is not None:
-                self._note(log_breaches(name, infos[name]))
+                self._note(check_log(name, infos[name]))
 
-    def _check_final(self, groups: Any, dones: torch.Tensor | None) -> None:
-        """Check the last observations of finished episodes, whose rows count where done."""
+    def _check_final(self, groups: object, dones: torch.Tensor | None) -> None:
+        """Check the last observations of finished episodes; only rows where done matter."""
         name = "final_observations"
         if not isinstance(groups, Mapping):
             self._note_one(name, f"{name} is a {type(groups).__name__}, not a dict of groups like observations")
@@ -295,12 +296,12 @@ class _EnvChecker:
         for group, width in widths.items():
             if groups.get(group) is not None:
                 shape = (self.num_envs, width)
-                self._note(tensor_breaches(f"{name}['{group}']", groups[group], shape, self.device, dones))
+                self._note(check_tensor(f"{name}['{group}']", groups[group], shape, self.device, dones))
 
     def _check_state_dict(self) -> None:
-        """Check that an environment which offers its state continues exactly from it."""
+        """Check that a restored state reproduces the same steps."""
         self.where = ""
-        save, load = (getattr(self.env, name, None) for name in ("state_dict", "load_state_dict"))
+        save, load = self._read("state_dict"), self._read("load_state_dict")
         if not callable(save) and not callable(load):
             return
         if not callable(save) or not callable(load):
@@ -327,29 +328,29 @@ class _EnvChecker:
                 self._note_one("state_dict.replay", f"{text}; state_dict() must hold all that a step depends on")
                 return
 
-    def _plain_copy(self, state: Any) -> Any:
-        """Return a state as a checkpoint gives it back; one that a checkpoint refuses is a breach."""
+    def _plain_copy(self, state: object) -> Any:
+        """Return a state after a round trip through a checkpoint; one that a checkpoint refuses is a violation."""
         buffer = io.BytesIO()
         try:
             torch.save(state, buffer)
             buffer.seek(0)
             return torch.load(buffer, weights_only=True)
-        except Exception as error:  # torch raises many kinds here, all of which mean the same
+        except Exception as error:  # torch raises many types here, all with this meaning
             reason = str(error).strip().splitlines()
             text = "state_dict() holds more than tensors, numbers, strings and plain containers; checkpoints refuse it"
             self._note_one("state_dict.content", f"{text} ({reason[0] if reason else type(error).__name__})")
             return copy.deepcopy(state)
 
     def _snapshot(self, ret: Any, split: Callable[[Any], Any]) -> dict[str, torch.Tensor]:
-        """Copy the tensors that the environment returned: observations, rewards, dones."""
+        """Copy the returned tensors: observations, rewards, dones."""
         result = self._split(split, ret)._asdict()
         return {name: value.clone() for name, value in result.items() if isinstance(value, torch.Tensor)}
 
     def _same(self, left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-        """Tell whether two snapshots are equal."""
-        return left.keys() == right.keys() and all(same_numbers(left[name], right[name]) for name in left)
+        """Whether two snapshots are equal."""
+        return left.keys() == right.keys() and all(equal_with_nan(left[name], right[name]) for name in left)
 
 
-def _width(value: Any, default: int | None) -> int | None:
-    """Return the width of an observation `(N, width)`, or the default where it has none."""
+def _width(value: object, default: int | None) -> int | None:
+    """Return the width of an observation `(N, width)`, or the default for any other value."""
     return value.shape[1] if isinstance(value, torch.Tensor) and value.ndim == 2 else default

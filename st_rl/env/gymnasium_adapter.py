@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from st_rl.env.contract_checks import same_numbers
+from st_rl.env.contract_checks import equal_with_nan
 from st_rl.env.gymnasium_spaces import ActionMapper, ObservationFlattener
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.log import logger
@@ -233,7 +233,7 @@ class GymnasiumVecEnv(VecEnv):
             return _Ending(obs, obs, dones, time_outs)
         observation, _ = self.env.reset(options={"reset_mask": dones.cpu().numpy()})
         next_obs = self._flatten(observation)
-        if not same_numbers(obs[~dones], next_obs[~dones]):
+        if not equal_with_nan(obs[~dones], next_obs[~dones]):
             raise RuntimeError(
                 f"reset(options={{'reset_mask': ...}}) of {self.env} also changed environments outside the mask; pass "
                 "partial_reset=False, or make it with autoreset_mode=AutoresetMode.SAME_STEP"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from st_rl.env import check_env
-from st_rl.env.contract_checks import tensor_breaches
+from st_rl.env.contract_checks import check_tensor
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
 
 GOOD_ENVS = {
@@ -185,10 +185,10 @@ STEP_BREACHES = [
 
 @pytest.mark.parametrize(("plant", "message"), STEP_BREACHES)
 def test_each_breach_of_a_step_gives_exactly_its_message(plant, message):
-    breaches = check_env(PlantedEnv(plant))
-    assert len(breaches) == 1
+    violations = check_env(PlantedEnv(plant))
+    assert len(violations) == 1
     if message is not None:
-        assert breaches == [message]
+        assert violations == [message]
 
 
 START_BREACHES = [
@@ -324,21 +324,19 @@ def test_episode_lengths_that_cannot_be_set():
         def episode_length_buf(self, value):
             self.forgotten = value
 
-    (breach,) = check_env(ReadOnly())
-    assert breach.startswith("episode_length_buf cannot be set (")
-    assert breach.endswith("); give the property a setter")
+    (violation,) = check_env(ReadOnly())
+    assert violation.startswith("episode_length_buf cannot be set (")
+    assert violation.endswith("); give the property a setter")
     assert check_env(Forgetful()) == ["episode_length_buf does not keep the value it is set to"]
 
 
 def test_a_tensor_on_another_device():
     def texts(device):
-        return [
-            text for _, text in tensor_breaches("rewards", torch.zeros(4, device="meta"), (4,), torch.device(device))
-        ]
+        return [text for _, text in check_tensor("rewards", torch.zeros(4, device="meta"), (4,), torch.device(device))]
 
     assert texts("cpu") == ["rewards is on meta, but env.device is cpu"]
     assert texts("cuda") == ["rewards is on meta, but env.device is cuda"]
-    assert list(tensor_breaches("rewards", torch.zeros(4), (4,), torch.device("cpu", 0))) == []
+    assert list(check_tensor("rewards", torch.zeros(4), (4,), torch.device("cpu", 0))) == []
 
 
 def test_a_state_that_misses_the_generator():
@@ -367,8 +365,8 @@ def test_a_state_that_a_checkpoint_refuses():
         def state_dict(self):
             return {**super().state_dict(), "space": SimpleNamespace(a=1)}
 
-    (breach,) = check_env(Env())
-    assert breach.startswith("state_dict() holds more than tensors, numbers, strings and plain containers")
+    (violation,) = check_env(Env())
+    assert violation.startswith("state_dict() holds more than tensors, numbers, strings and plain containers")
 
 
 @pytest.mark.parametrize("name", ["reset", "get_observations", "step", "state_dict", "load_state_dict"])
@@ -385,8 +383,8 @@ def test_a_gymnasium_step_is_named():
             obs, rewards, dones, infos = super().step(actions)
             return obs, rewards, dones, dones, infos
 
-    (breach,) = check_env(Env())
-    assert breach.startswith("step 0: step() returned five values")
+    (violation,) = check_env(Env())
+    assert violation.startswith("step 0: step() returned five values")
 
 
 def test_several_breaches_come_in_one_list_and_one_error():
@@ -396,8 +394,8 @@ def test_several_breaches_come_in_one_list_and_one_error():
         parts.infos["time_outs"] = torch.ones(4)
 
     env = PlantedEnv(plant)
-    breaches = check_env(env)
-    assert [breach.split()[2] for breach in breaches] == ["observation", "rewards", "time_outs"]
+    violations = check_env(env)
+    assert [violation.split()[2] for violation in violations] == ["observation", "rewards", "time_outs"]
     with pytest.raises(
         ValueError, match=r"PlantedEnv breaks the contract.*\n- step 0: observation.*\n- step 0: rewards"
     ):
