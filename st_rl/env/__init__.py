@@ -1,4 +1,4 @@
-"""The contract of a vectorised environment, its checker and adapters."""
+"""The contract of a vectorized environment, its checker and adapters."""
 
 from st_rl.env.check_env import check_env
 from st_rl.env.gymnasium_adapter import GymnasiumVecEnv, make_gymnasium

@@ -1,7 +1,7 @@
-"""Lets the runners train on any environment of gymnasium."""
+"""Adapter for gymnasium environments."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,12 +11,17 @@ from st_rl.env.gymnasium_spaces import ActionMapper, ObservationFlattener
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.log import logger
 
+if TYPE_CHECKING:
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import VectorEnv
+
 DEFAULT_EPISODE_LENGTH = 1000
-"""`max_episode_length` of an environment that names none."""
+"""`max_episode_length` of an environment without a time limit."""
 
 
-class _Ending(NamedTuple):
-    """How a step ended: next observations and last observations `(N, O)`, dones and time-outs `(N,)`."""
+class _StepEnd(NamedTuple):
+    """Observations of the running episodes and last observations of finished ones `(N, O)`; dones, time-outs `(N,)`."""
 
     obs: torch.Tensor
     final_obs: torch.Tensor | None
@@ -25,33 +30,32 @@ class _Ending(NamedTuple):
 
 
 class GymnasiumVecEnv(VecEnv):
-    """A gymnasium vector environment seen as a `VecEnv`.
+    """A gymnasium vector environment as a `VecEnv`.
 
-    Every step delivers the observation of the running episode, `time_outs` (truncated and not terminated) and
-    `final_observations`, whose rows hold the last observation of the episodes that are done. How that is reached
-    depends on the autoreset mode of the wrapped environment:
+    Every step returns the observation of the running episode, `time_outs` (truncated and not terminated) and
+    `final_observations`, the last observations of finished episodes. The autoreset mode of the environment decides how:
 
-    - `SAME_STEP`: gymnasium does it.
-    - `NEXT_STEP` with partial resets (gymnasium's own vector environments): finished environments are reset at once, so
-      the step that would only reset them never happens.
-    - `NEXT_STEP` otherwise: an episode ends one step later, with a step from its last state that earns nothing, as if
-      that state were absorbing. Returns and bootstrap values stay right.
-    - `DISABLED` is refused.
+    - `SAME_STEP`: gymnasium delivers them.
+    - `NEXT_STEP` with partial resets (`SyncVectorEnv`, `AsyncVectorEnv`): finished environments are reset immediately,
+      which avoids the additional reset step.
+    - `NEXT_STEP` otherwise: an episode ends one step later, with a step without reward in its last state, as if that
+      state were absorbing. Returns and bootstrap values are not affected.
+    - `DISABLED` is rejected.
 
     Args:
-        env: a `gymnasium.vector.VectorEnv`, which this object then owns.
-        device: device of the tensors that are delivered.
-        seed: seed of the first reset, from which all later ones follow; `None` gives another run each time.
+        env: a `gymnasium.vector.VectorEnv`; `close()` closes it.
+        device: device of the returned tensors.
+        seed: seed of the first reset; `None`: not reproducible.
         clip_actions: clip actions to the bounds of the action space.
-        rescale_actions: stretch actions in [-1, 1] over the action space instead.
-        max_episode_length: steps of the longest episode, where the environment's spec does not say.
-        partial_reset: whether `reset(options={"reset_mask": ...})` resets some environments and leaves the others
-            alone; `None` trusts gymnasium's own vector environments only. Only asked in mode `NEXT_STEP`.
+        rescale_actions: map actions in [-1, 1] linearly to the bounds of the action space instead.
+        max_episode_length: steps of the longest episode, if the environment's spec does not define it.
+        partial_reset: whether `reset(options={"reset_mask": ...})` resets only the environments of the mask; `None`:
+            only for `SyncVectorEnv` and `AsyncVectorEnv`. Used in mode `NEXT_STEP` only.
     """
 
     def __init__(
         self,
-        env: Any,
+        env: "VectorEnv[Any, Any, Any]",
         device: torch.device | str = "cpu",
         seed: int | None = None,
         clip_actions: bool = True,
@@ -64,9 +68,9 @@ class GymnasiumVecEnv(VecEnv):
             raise TypeError(
                 f"{type(env).__name__} is no gymnasium vector environment; call make_gymnasium(env) instead"
             )
-        self.env = env
+        self.env: Any = env
         self.device = device
-        self._finish = self._choose_ending(partial_reset)
+        self._end_step = self._select_end_step(partial_reset)
         self._flattener = ObservationFlattener(env.single_observation_space)
         self._action_mapper = ActionMapper(env.single_action_space, clip_actions, rescale_actions)
         self.num_envs = int(env.num_envs)
@@ -75,9 +79,9 @@ class GymnasiumVecEnv(VecEnv):
         self.num_actions = self._action_mapper.width
         self.obs_segments = self._flattener.segments
         time_limit = _find_time_limit(env)
-        self._has_time_limit = time_limit is not None and _is_gymnasiums_own(env)
+        self._has_time_limit = time_limit is not None and _has_separate_envs(env)
         if max_episode_length is None and time_limit is None:
-            logger.info(f"{env} names no time limit; max_episode_length is {DEFAULT_EPISODE_LENGTH}")
+            logger.info(f"{env} has no time limit; max_episode_length is {DEFAULT_EPISODE_LENGTH}")
         self.max_episode_length = max_episode_length or time_limit or DEFAULT_EPISODE_LENGTH
         self.extras: dict[str, Any] = {}
         self._takes_tensors = False
@@ -87,7 +91,7 @@ class GymnasiumVecEnv(VecEnv):
 
     @property
     def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Steps of each running episode `(N,)`; setting it moves gymnasium's time limit too."""
+        """Steps of each running episode `(N,)`; setting it also sets the counter of gymnasium's `TimeLimit`."""
         return self._episode_length
 
     @episode_length_buf.setter
@@ -114,7 +118,7 @@ class GymnasiumVecEnv(VecEnv):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Reset all environments, from a seed where one is given."""
+        """Reset all environments, with a seed if one is given."""
         observation, _ = self.env.reset(seed=seed, options=options)
         leaf = observation
         while isinstance(leaf, dict | tuple):
@@ -137,100 +141,100 @@ class GymnasiumVecEnv(VecEnv):
         rewards = torch.as_tensor(rewards).to(device=self._source_device, dtype=torch.float32, copy=True)
         terminated = torch.as_tensor(terminated, device=self._source_device).bool()
         truncated = torch.as_tensor(truncated, device=self._source_device).bool()
-        ending = self._finish(self._flatten(observation), terminated, truncated, env_infos)
-        self._obs = ending.obs
+        end = self._end_step(self._flatten(observation), terminated, truncated, env_infos)
+        self._obs = end.obs
 
         obs, extras = self.get_observations()
-        dones = ending.dones.to(self.device)
+        dones = end.dones.to(self.device)
         self._episode_length = torch.where(dones, 0, self._episode_length + 1)
-        extras["time_outs"] = ending.time_outs.to(self.device)
-        if ending.final_obs is not None:
-            extras["final_observations"] = {"policy": ending.final_obs.to(self.device)}
-        extras["log"] = self._episode_statistics(rewards, ending)
+        extras["time_outs"] = end.time_outs.to(self.device)
+        if end.final_obs is not None:
+            extras["final_observations"] = {"policy": end.final_obs.to(self.device)}
+        extras["log"] = self._episode_statistics(rewards, end)
         extras["gymnasium"] = env_infos
         self.extras = extras
         return obs, rewards.to(self.device), dones, extras
 
     def render(self) -> Any:
-        """Return what the wrapped environment renders."""
+        """Return the rendered frames of the wrapped environment."""
         return self.env.render()
 
     def close(self) -> None:
         """Close the wrapped environment."""
         self.env.close()
 
-    def _flatten(self, observation: Any) -> torch.Tensor:
+    def _flatten(self, observation: object) -> torch.Tensor:
         """Return a batch of observations as a new tensor `(N, O)`."""
         return self._flattener.batch(observation, self.num_envs, self._source_device)
 
-    def _episode_statistics(self, rewards: torch.Tensor, ending: _Ending) -> dict[str, torch.Tensor]:
-        """Return return, length and time-out flag of the episodes that are done, each `(number done,)`."""
+    def _episode_statistics(self, rewards: torch.Tensor, end: _StepEnd) -> dict[str, torch.Tensor]:
+        """Return, length and time-out flag of the finished episodes, each `(number done,)`."""
         self._return_sum = self._return_sum + rewards
         self._num_steps = self._num_steps + 1.0
-        if not ending.dones.any():
+        if not end.dones.any():
             return {}
         statistics = {
-            "return": self._return_sum[ending.dones],
-            "length": self._num_steps[ending.dones],
-            "time_out": ending.time_outs[ending.dones].float(),
+            "return": self._return_sum[end.dones],
+            "length": self._num_steps[end.dones],
+            "time_out": end.time_outs[end.dones].float(),
         }
-        self._return_sum = torch.where(ending.dones, 0.0, self._return_sum)
-        self._num_steps = torch.where(ending.dones, 0.0, self._num_steps)
+        self._return_sum = torch.where(end.dones, 0.0, self._return_sum)
+        self._num_steps = torch.where(end.dones, 0.0, self._num_steps)
         return statistics
 
-    def _choose_ending(self, partial_reset: bool | None) -> Callable[..., _Ending]:
-        """Return the method that fits the autoreset mode of the wrapped environment."""
+    def _select_end_step(self, partial_reset: bool | None) -> Callable[..., _StepEnd]:
+        """Return the method for the autoreset mode of the wrapped environment."""
         from gymnasium.vector import AutoresetMode
 
         mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
         if mode == AutoresetMode.SAME_STEP:
-            return self._finish_same_step
+            return self._end_same_step
         if mode == AutoresetMode.DISABLED:
             raise ValueError(
-                f"{self.env} has autoreset_mode DISABLED, so finished episodes would never start again; make it with "
+                f"{self.env} has autoreset_mode DISABLED, so finished episodes would never be reset; make it with "
                 "autoreset_mode=AutoresetMode.SAME_STEP"
             )
         if _can_reset_partially(self.env) if partial_reset is None else partial_reset:
-            return self._finish_by_partial_reset
+            return self._end_with_partial_reset
         logger.warning(
-            f"{self.env} resets in the step after the last (NEXT_STEP) and offers no partial reset: every episode gets "
-            "one more step, without reward, in its last state; prefer autoreset_mode=AutoresetMode.SAME_STEP"
+            f"{self.env} resets in the step after the last (NEXT_STEP) without partial reset: every episode gets one "
+            "more step, without reward, in its last state; prefer autoreset_mode=AutoresetMode.SAME_STEP"
         )
-        return self._finish_one_step_later
+        return self._end_one_step_later
 
-    def _finish_same_step(
+    def _end_same_step(
         self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _Ending:
-        """Take the last observations from the infos; `obs` is already that of the next episodes."""
+    ) -> _StepEnd:
+        """Read the last observations from the infos; `obs` belongs to the next episodes."""
         dones = terminated | truncated
         time_outs = truncated & ~terminated
         if not dones.any():
-            return _Ending(obs, obs, dones, time_outs)
+            return _StepEnd(obs, obs, dones, time_outs)
         delivered = infos.get("final_obs")
         if delivered is None:
             if not self._warned_of_final_obs:
                 logger.warning(
-                    f"{self.env} delivers no infos['final_obs']; time-outs are bootstrapped from the step before"
+                    f"{self.env} returns no infos['final_obs']; time-outs are bootstrapped from the step before"
                 )
                 self._warned_of_final_obs = True
-            return _Ending(obs, None, dones, time_outs)
+            return _StepEnd(obs, None, dones, time_outs)
         if isinstance(delivered, np.ndarray) and delivered.dtype.kind == "O":
             final_obs = obs.clone()
             for index in dones.nonzero().flatten().tolist():
                 self._flattener.write(final_obs[index], delivered[index])
         else:
             final_obs = torch.where(dones[:, None], self._flatten(delivered), obs)
-        return _Ending(obs, final_obs, dones, time_outs)
+        return _StepEnd(obs, final_obs, dones, time_outs)
 
-    def _finish_by_partial_reset(
+    def _end_with_partial_reset(
         self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _Ending:
-        """Reset the finished environments at once; `obs` holds their last observations."""
+    ) -> _StepEnd:
+        """Reset the finished environments; `obs` holds their last observations."""
         dones = terminated | truncated
         time_outs = truncated & ~terminated
         if not dones.any():
-            return _Ending(obs, obs, dones, time_outs)
+            return _StepEnd(obs, obs, dones, time_outs)
         observation, _ = self.env.reset(options={"reset_mask": dones.cpu().numpy()})
         next_obs = self._flatten(observation)
         if not equal_with_nan(obs[~dones], next_obs[~dones]):
@@ -238,20 +242,20 @@ class GymnasiumVecEnv(VecEnv):
                 f"reset(options={{'reset_mask': ...}}) of {self.env} also changed environments outside the mask; pass "
                 "partial_reset=False, or make it with autoreset_mode=AutoresetMode.SAME_STEP"
             )
-        return _Ending(next_obs, obs, dones, time_outs)
+        return _StepEnd(next_obs, obs, dones, time_outs)
 
-    def _finish_one_step_later(
+    def _end_one_step_later(
         self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _Ending:
-        """End the episodes that gymnasium ended one step ago and has reset in this one."""
+    ) -> _StepEnd:
+        """End the episodes that gymnasium ended one step ago and reset in this one."""
         dones, time_outs = self._ended, self._ended_by_time_out
         self._ended = (terminated | truncated) & ~dones
         self._ended_by_time_out = self._ended & ~terminated
-        return _Ending(obs, torch.where(dones[:, None], self._obs, obs), dones, time_outs)
+        return _StepEnd(obs, torch.where(dones[:, None], self._obs, obs), dones, time_outs)
 
 
 def make_gymnasium(
-    env: Any,
+    env: "str | EnvSpec | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]",
     num_envs: int | None = None,
     device: torch.device | str = "cpu",
     seed: int | None = None,
@@ -261,32 +265,34 @@ def make_gymnasium(
     max_episode_length: int | None = None,
     **kwargs: Any,
 ) -> GymnasiumVecEnv:
-    """Make a `GymnasiumVecEnv` from the id of a task, a function that makes one environment, an environment or many.
+    """Make a `GymnasiumVecEnv` from a task id, a factory, an environment or a vector environment.
 
     Args:
         env: an id such as `"Pendulum-v1"` or an `EnvSpec`; a function without arguments that returns a
-            `gymnasium.Env`; a `gymnasium.Env`; or a `gymnasium.vector.VectorEnv`, which is taken as it is.
-        num_envs: number of environments, 1 where not given.
-        device: device of the tensors that are delivered.
+            `gymnasium.Env`; a `gymnasium.Env`; or a `gymnasium.vector.VectorEnv`, used unchanged.
+        num_envs: number of environments, 1 by default.
+        device: device of the returned tensors.
         seed: seed of the first reset; environment `i` gets `seed + i`.
-        vectorization: `"sync"` steps the environments one after the other, `"async"` each in a process of its own.
+        vectorization: `"sync"` steps the environments sequentially, `"async"` each in its own process.
         clip_actions: clip actions to the bounds of the action space.
-        rescale_actions: stretch actions in [-1, 1] over the action space instead.
-        max_episode_length: steps of the longest episode, where the environment's spec does not say.
+        rescale_actions: map actions in [-1, 1] linearly to the bounds of the action space instead.
+        max_episode_length: steps of the longest episode, if the environment's spec does not define it.
         kwargs: further arguments of `gymnasium.make`, with an id only.
     """
-    gymnasium = _import_gymnasium()
+    _import_gymnasium()
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
     if vectorization not in ("sync", "async"):
         raise ValueError(f"vectorization={vectorization!r} is unknown; choose 'sync' or 'async'")
-    if isinstance(env, gymnasium.vector.VectorEnv):
+    if isinstance(env, VectorEnv):
         if num_envs not in (None, env.num_envs):
             raise ValueError(f"num_envs={num_envs}, but the vector environment has {env.num_envs}; leave num_envs out")
         vector_env = env
     else:
         factories = _factories(env, num_envs or 1, vectorization, kwargs)
         kwargs = {}
-        kind = gymnasium.vector.SyncVectorEnv if vectorization == "sync" else gymnasium.vector.AsyncVectorEnv
-        vector_env = kind(factories, copy=False, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        make = SyncVectorEnv if vectorization == "sync" else AsyncVectorEnv
+        vector_env = make(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     if kwargs:
         raise TypeError(
             f"{sorted(kwargs)} cannot be applied to an environment that is already made; pass its id instead"
@@ -294,8 +300,8 @@ def make_gymnasium(
     return GymnasiumVecEnv(vector_env, device, seed, clip_actions, rescale_actions, max_episode_length)
 
 
-def _factories(env: Any, num_envs: int, vectorization: str, kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
-    """Return one function for each environment to be made."""
+def _factories(env: object, num_envs: int, vectorization: str, kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
+    """Return one factory for each environment."""
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
@@ -322,7 +328,7 @@ def _factories(env: Any, num_envs: int, vectorization: str, kwargs: dict[str, An
 
 
 def _import_gymnasium() -> Any:
-    """Return the package `gymnasium`, or say how to install one that is new enough."""
+    """Return the package `gymnasium`; ImportError with the install command if it is missing or too old."""
     try:
         import gymnasium
         from gymnasium.vector import AutoresetMode  # noqa: F401  (new in gymnasium 1.1)
@@ -331,34 +337,34 @@ def _import_gymnasium() -> Any:
     return gymnasium
 
 
-def _is_gymnasiums_own(env: Any) -> bool:
-    """Tell whether a vector environment steps separate `gymnasium.Env`s, whose attributes can be read and set."""
+def _has_separate_envs(env: "VectorEnv[Any, Any, Any]") -> bool:
+    """Whether a vector environment steps separate `gymnasium.Env`s, whose attributes can be read and set."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
     return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
 
-def _can_reset_partially(env: Any) -> bool:
-    """Tell whether `reset_mask` is known to work through all wrappers of a vector environment."""
+def _can_reset_partially(env: "VectorEnv[Any, Any, Any]") -> bool:
+    """Whether `reset_mask` is known to work through all wrappers of a vector environment."""
     from gymnasium.vector import AsyncVectorEnv
     from gymnasium.wrappers.vector import NormalizeObservation
 
-    wrapper = env
+    wrapper: Any = env
     while wrapper is not env.unwrapped:
         if isinstance(wrapper, NormalizeObservation):
             return False
         wrapper = wrapper.env
-    # Without shared memory a worker forgets that it was reset, and resets again in the next step.
-    forgets = isinstance(wrapper, AsyncVectorEnv) and not wrapper.shared_memory
-    return _is_gymnasiums_own(env) and not forgets
+    # Without shared memory a worker does not record the reset, and resets again in the next step.
+    resets_twice = isinstance(wrapper, AsyncVectorEnv) and not wrapper.shared_memory
+    return _has_separate_envs(env) and not resets_twice
 
 
 def _find_time_limit(env: Any) -> int | None:
-    """Return the steps after which a vector environment truncates an episode, `None` where it does not say."""
+    """Return the number of steps after which a vector environment truncates an episode, `None` if it has no limit."""
     from gymnasium.vector import SyncVectorEnv
 
     specs = [env.spec]
-    if _is_gymnasiums_own(env):
+    if _has_separate_envs(env):
         specs.insert(0, env.unwrapped.get_attr("spec")[0])
     for spec in specs:
         steps = None if spec is None else spec.kwargs.get("max_episode_steps", spec.max_episode_steps)

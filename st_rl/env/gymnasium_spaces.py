@@ -1,27 +1,30 @@
-"""Turns the spaces of gymnasium into flat tensors: observations into rows, rows into actions."""
+"""Conversion between gymnasium spaces and flat tensors."""
 
 import math
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
 
 class ObservationFlattener:
-    """Writes batches of a gymnasium observation (Box, or Dict and Tuple of Boxes) side by side into one tensor.
+    """Concatenates the parts of a gymnasium observation (Box, or Dict and Tuple of Boxes) into one tensor.
 
     `segments` maps the name of each Box to its shape, in the order of the space; parts of nested spaces are joined by
     `/`, and a lone Box is called `obs`.
     """
 
-    def __init__(self, space: Any) -> None:
+    def __init__(self, space: "Space[Any]") -> None:
         leaves = _leaves(space, ())
         self.segments = OrderedDict(("/".join(map(str, path)) or "obs", shape or (1,)) for path, shape in leaves)
         self.width = sum(math.prod(shape) for shape in self.segments.values())
         self._paths = [path for path, _ in leaves]
 
     def batch(self, observation: Any, num_envs: int, device: torch.device | str) -> torch.Tensor:
-        """Return a new tensor `(N, O)` that holds the batch of observations of all environments."""
+        """Return a batch of observations as a new tensor `(N, O)`."""
         flat = torch.empty(num_envs, self.width, device=device)
         self.write(flat, observation)
         return flat
@@ -39,9 +42,9 @@ class ObservationFlattener:
 
 
 class ActionMapper:
-    """Brings actions `(N, A)` of any size into a Box: by clipping, or by stretching [-1, 1] over it."""
+    """Maps actions `(N, A)` into a Box: by clipping, or linearly from [-1, 1] to its bounds."""
 
-    def __init__(self, space: Any, clip: bool, rescale: bool) -> None:
+    def __init__(self, space: "Space[Any]", clip: bool, rescale: bool) -> None:
         from gymnasium import spaces
 
         if not isinstance(space, spaces.Box):
@@ -69,13 +72,13 @@ class ActionMapper:
         if self._rescale:
             actions = low + (actions.clamp(-1.0, 1.0) + 1.0) * (0.5 * (high - low))
         if self._clip or self._rescale:
-            # A stretched action may pass its bound by a rounding error, so it is clipped too.
+            # Rounding may carry a rescaled action past its bound, so it is clipped too.
             actions = torch.clamp(actions, low, high)
         return actions.reshape(-1, *self.shape)
 
 
-def _leaves(space: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], tuple[int, ...]]]:
-    """List the Boxes of a space in its own order, as pairs of path and shape."""
+def _leaves(space: "Space[Any]", path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], tuple[int, ...]]]:
+    """Path and shape of every Box of a space, in its order."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):

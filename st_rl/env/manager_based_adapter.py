@@ -1,4 +1,4 @@
-"""Lets the runners train on environments of Isaac Lab and mjlab."""
+"""Adapter for environments of Isaac Lab and mjlab."""
 
 import math
 from collections.abc import Mapping
@@ -11,22 +11,23 @@ from st_rl.utils.config import unknown_name_message
 from st_rl.utils.log import logger
 
 ACTOR_GROUPS = ("policy", "actor")
-"""What Isaac Lab and mjlab call the observations of the actor."""
+"""Names of the actor's observation group in Isaac Lab and mjlab."""
 
 
 class ManagerBasedVecEnv(VecEnv):
-    """An environment of Isaac Lab or mjlab seen as a `VecEnv`.
+    """An environment of Isaac Lab or mjlab as a `VecEnv`.
 
-    It is whatever steps all robots at once with `reset() -> (observations, extras)` and `step(actions) ->
-    (observations, rewards, terminated, truncated, extras)`, where observations are groups by name. The terms of a group
-    become `obs_segments`, so that encoders, estimators and symmetry find them by name. Episodes that the clock ends
-    are time-outs, unless the task has a finite horizon.
+    Any batched environment with `reset() -> (observations, extras)` and `step(actions) -> (observations, rewards,
+    terminated, truncated, extras)`, where observations are groups by name. The terms of a group become `obs_segments`,
+    so that encoders, estimators and symmetry find them by name. Truncated episodes are time-outs, unless
+    `cfg.is_finite_horizon`.
 
     Args:
-        env: the environment, with or without gymnasium's wrappers around it; this object then owns it.
-        clip_actions: the largest size of an action; `None` leaves actions alone.
-        actor_group: the group that the actor sees; `policy` or `actor` by default.
-        critic_group: the group that the critic sees; without one of this name it sees what the actor sees.
+        env: the environment, with or without gymnasium wrappers; `close()` closes it.
+        clip_actions: clip actions to `[-clip_actions, clip_actions]`; `None`: no clipping.
+        actor_group: observation group of the actor; `policy` or `actor` by default.
+        critic_group: observation group of the critic; if the environment has none of this name, the critic reads the
+            actor observation.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ManagerBasedVecEnv(VecEnv):
 
     @property
     def unwrapped(self) -> Any:
-        """The environment inside of all wrappers."""
+        """The innermost environment."""
         return getattr(self.env, "unwrapped", self.env)
 
     @property
@@ -71,7 +72,7 @@ class ManagerBasedVecEnv(VecEnv):
 
     @property
     def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Steps of each running episode `(N,)`; the environment's own, which may be set."""
+        """Steps of each running episode `(N,)`; reads and sets the buffer of the environment."""
         return self.unwrapped.episode_length_buf
 
     @episode_length_buf.setter
@@ -79,11 +80,11 @@ class ManagerBasedVecEnv(VecEnv):
         self.unwrapped.episode_length_buf = value
 
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Return the observation `(N, O)` that the last step or reset delivered, and its groups."""
+        """Return the observation `(N, O)` of the last step or reset, and its groups."""
         return self._groups["policy"], {"observations": self._groups}
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Reset all robots."""
+        """Reset all environments."""
         observation, _ = self.env.reset(*args, **kwargs)
         self._groups = self._read(observation)
         return self.get_observations()
@@ -103,7 +104,7 @@ class ManagerBasedVecEnv(VecEnv):
         return obs, rewards, terminated | truncated, infos
 
     def render(self) -> Any:
-        """Return what the environment renders."""
+        """Return the rendered frames of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ class ManagerBasedVecEnv(VecEnv):
         self.env.close()
 
     def _read(self, observation: Mapping[str, Any]) -> dict[str, Any]:
-        """The groups of an observation: those of actor and critic as `policy` and `critic`, `(N, O)` each."""
+        """The observation groups, with those of actor and critic as `policy` and `critic`, `(N, O)` each."""
         groups = {**observation, "policy": _as_rows(observation[self._actor_group])}
         if self._critic_group:
             groups["critic"] = _as_rows(observation[self._critic_group])
@@ -125,13 +126,13 @@ def make_mjlab(
     seed: int | None = None,
     **kwargs: Any,
 ) -> ManagerBasedVecEnv:
-    """Make a task of mjlab by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with the clipping it asks for.
+    """Make an mjlab task by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with its action clipping.
 
     Args:
-        task_id: one of the tasks that mjlab, and what is imported before, has registered.
-        num_envs: number of robots; the task's own number by default.
-        device: where robots are simulated.
-        seed: of the task's random numbers.
+        task_id: a registered mjlab task.
+        num_envs: number of environments; that of the task by default.
+        device: device of the simulation.
+        seed: seed of the environment.
         kwargs: further arguments of mjlab's environment, such as `render_mode`.
     """
     task = find_mjlab_task(task_id)
@@ -146,16 +147,16 @@ def make_mjlab(
 
 
 class MjlabTaskCfg(NamedTuple):
-    """What mjlab knows of a task, in its own classes: copies, free to change."""
+    """Copies of the configurations of an mjlab task."""
 
     env_cfg: Any
-    """The environment."""
+    """The environment configuration."""
     rl_cfg: Any
-    """How mjlab would train it with rsl_rl."""
+    """The rsl_rl runner configuration."""
 
 
 def find_mjlab_task(task_id: str) -> MjlabTaskCfg:
-    """The configurations of a task of mjlab; ValueError with all ids for an unknown one."""
+    """Look up the configurations of an mjlab task; ValueError with all ids for an unknown one."""
     try:
         import mjlab.tasks  # noqa: F401  # pyright: ignore[reportMissingImports]  # registers its tasks
         from mjlab.tasks import registry  # pyright: ignore[reportMissingImports]
@@ -167,45 +168,45 @@ def find_mjlab_task(task_id: str) -> MjlabTaskCfg:
 
 
 def _num_actions(env: Any) -> int:
-    """The width of an action; environments without managers say it by their space."""
+    """Width of an action, from the action manager or else from the action space."""
     manager = getattr(env, "action_manager", None)
     return int(math.prod(env.single_action_space.shape) if manager is None else manager.total_action_dim)
 
 
-def _find_actor_group(observation: Any, asked: str | None) -> str:
-    """The name of the group that the actor sees; ValueError or TypeError that say what there is."""
+def _find_actor_group(observation: object, requested: str | None) -> str:
+    """Name of the actor's observation group; ValueError or TypeError that lists what there is."""
     if not isinstance(observation, Mapping):
         raise TypeError(
             f"reset() returned a {type(observation).__name__} instead of observation groups by name; wrap it in "
             "GymnasiumVecEnv, or derive it from VecEnv"
         )
-    # Of `keys()`: a TensorDict iterates over its rows, robot by robot.
-    known, wanted = list(observation.keys()), ACTOR_GROUPS if asked is None else (asked,)
+    # `keys()`, because iterating over a TensorDict yields its rows.
+    known, wanted = list(observation.keys()), ACTOR_GROUPS if requested is None else (requested,)
     for name in wanted:
         if name in known:
             return name
     known = ", ".join(map(str, known))
     wanted = " or ".join(f"'{name}'" for name in wanted)
-    raise ValueError(f"the environment has no observation group {wanted}; say actor_group=..., one of: {known}")
+    raise ValueError(f"the environment has no observation group {wanted}; set actor_group to one of: {known}")
 
 
 def _as_rows(group: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """A group `(N, ...)`, or its terms side by side, as `(N, O)`."""
+    """Flatten a group `(N, ...)`, or concatenate its terms, to `(N, O)`."""
     if isinstance(group, Mapping):
         return torch.cat([term.flatten(1) for term in group.values()], dim=1)
     return group.flatten(1)
 
 
 def _find_segments(env: Any, group: str, observation: Mapping[str, Any]) -> dict[str, int | tuple[int, ...]] | None:
-    """The terms of a group in their order, name -> shape; None where they are not known or not one after the other."""
+    """Terms of a group in order, name -> shape; None if they are unknown or not contiguous in the observation."""
     manager = getattr(env, "observation_manager", None)
     if manager is None:
         return None
     delivered, names = observation[group], manager.active_terms[group]
     shapes = [tuple(map(int, shape)) for shape in manager.group_obs_term_dim[group]]
-    # Terms of several axes that were joined along the last one take turns in a flat row.
-    takes_turns = not isinstance(delivered, Mapping) and delivered.dim() > 2 and len(names) > 1
-    if takes_turns or sum(math.prod(shape) for shape in shapes) != _as_rows(delivered).shape[1]:
-        logger.info(f"the terms of the observation group '{group}' are not one after the other: no segments")
+    # Terms of several axes, concatenated along the last one, are interleaved in a flat row.
+    is_interleaved = not isinstance(delivered, Mapping) and delivered.dim() > 2 and len(names) > 1
+    if is_interleaved or sum(math.prod(shape) for shape in shapes) != _as_rows(delivered).shape[1]:
+        logger.info(f"the terms of the observation group '{group}' are not contiguous: no obs_segments")
         return None
     return {name: shape if len(shape) > 1 else math.prod(shape) for name, shape in zip(names, shapes)}

@@ -1,13 +1,15 @@
-"""Reads what an environment returns, whichever form of the interface it speaks."""
+"""Splits the return values of an environment, in the current and in the older form of the interface."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from st_rl.env.vec_env import VecEnv
+
 
 class Observations(NamedTuple):
-    """What `get_observations()` or `reset()` delivered: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `extras`."""
+    """Result of `get_observations()` or `reset()`: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `extras`."""
 
     obs: torch.Tensor
     critic_obs: torch.Tensor | None
@@ -15,7 +17,7 @@ class Observations(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What `step()` delivered: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `rewards (N,)`, `dones (N,)`, `infos`."""
+    """Result of `step()`: `obs (N, O)`, `critic_obs (N, Oc)` or `None`, `rewards (N,)`, `dones (N,)`, `infos`."""
 
     obs: torch.Tensor
     critic_obs: torch.Tensor | None
@@ -27,10 +29,9 @@ class StepResult(NamedTuple):
 def split_observations(ret: Any) -> Observations:
     """Split the result of `get_observations()` or `reset()` into `(obs, critic_obs, extras)`.
 
-    Understood are `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy` is the actor
-    observation), and the older forms `obs` and `(obs, privileged_obs)`. The critic observation is `None` where none is
-    delivered. A mapping of groups is seen afterwards as `extras["observations"]` of a new dict; otherwise `extras` is
-    the environment's own object.
+    Accepts `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy` is the actor observation),
+    and the older forms `obs` and `(obs, privileged_obs)`. Without a critic observation that is `None`. A mapping of
+    groups becomes `extras["observations"]` of a new dict; otherwise `extras` is the object of the environment.
     """
     if isinstance(ret, torch.Tensor | Mapping):
         obs, extras = _merge_groups(ret, {})
@@ -47,11 +48,11 @@ def split_observations(ret: Any) -> Observations:
     )
 
 
-def observe(env: Any) -> Observations:
-    """The environment's present observation, critic observation and extras, in whichever form it delivers them."""
+def observe(env: VecEnv) -> Observations:
+    """Current observation, critic observation and extras of an environment, in either form of the interface."""
     delivered = env.get_observations()
     obs, critic_obs, extras = split_observations(delivered)
-    # The method is of the older form; the present one has groups.
+    # The older form has a method for the critic observation, the current one a group.
     if isinstance(delivered, torch.Tensor) and hasattr(env, "get_privileged_observations"):
         critic_obs = env.get_privileged_observations()
     return Observations(obs, critic_obs, extras)
@@ -60,7 +61,7 @@ def observe(env: Any) -> Observations:
 def split_step(ret: Any) -> StepResult:
     """Split the result of `step()` into `(obs, critic_obs, rewards, dones, infos)`.
 
-    Understood are `(obs, rewards, dones, infos)`, where `obs` may be a mapping of groups, and the older
+    Accepts `(obs, rewards, dones, infos)`, where `obs` may be a mapping of groups, and the older
     `(obs, privileged_obs, rewards, dones, infos)`.
     """
     if not isinstance(ret, tuple | list) or len(ret) not in (4, 5):
@@ -72,7 +73,7 @@ def split_step(ret: Any) -> StepResult:
         obs, infos = _merge_groups(ret[0], ret[3])
         return StepResult(obs, _critic_group(infos), ret[1], ret[2], infos)
     privileged = ret[1]
-    if privileged is not None and getattr(privileged, "ndim", 2) < 2:
+    if isinstance(privileged, torch.Tensor) and privileged.ndim < 2:
         raise ValueError(
             f"step() returned five values and the second has shape {tuple(privileged.shape)}: these look like "
             "gymnasium's (obs, rewards, terminated, truncated, infos); wrap the environment in "
@@ -84,7 +85,7 @@ def split_step(ret: Any) -> StepResult:
 
 
 def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
-    """Return the last observation of finished episodes for the critic, rows valid where done, or `None`.
+    """Return the last critic observation of finished episodes, rows valid where done, or `None`.
 
     It is group `critic` of `infos["final_observations"]`, else group `policy`.
     """
@@ -96,13 +97,13 @@ def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
 
 
 def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
-    """Return the actor observation and the extras, with the groups of a mapping seen as `extras["observations"]`."""
+    """Return the actor observation and the extras, with the groups of a mapping as `extras["observations"]`."""
     extras = {} if extras is None else extras
     if not isinstance(extras, Mapping):
         raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
     if not isinstance(obs, Mapping):
         return obs, extras
-    # Of `keys()`: a TensorDict iterates over its rows, robot by robot.
+    # `keys()`, because iterating over a TensorDict yields its rows.
     if "policy" not in obs.keys():  # noqa: SIM118
         raise ValueError(
             f"the environment returned observation groups {sorted(map(str, obs.keys()))} without `policy`, the group "
@@ -127,8 +128,8 @@ def _critic_group(extras: Mapping[str, Any]) -> torch.Tensor | None:
     return _observation_groups(extras).get("critic")
 
 
-def _describe(value: Any) -> str:
-    """Name the type of a value in an error message, with the types of its parts."""
+def _describe(value: object) -> str:
+    """Type of a value for an error message, with the types of its parts."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)} ({', '.join(type(part).__name__ for part in value)})"
     return f"a {type(value).__name__}"

@@ -1,19 +1,18 @@
-"""The contract of a vectorised environment."""
+"""The contract of a vectorized environment."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 
 class VecEnv(ABC):
-    """Minimal interface that `N` environments stepped together offer to the runners.
+    """Minimal interface of `N` environments that are stepped together.
 
-    The class holds annotations and three abstract methods, nothing else, so that a client's wrapper may define any of
-    the names as a property or as an instance attribute. Further attributes are read where an environment has them:
-    `cfg`, `unwrapped`, `obs_segments`, `critic_obs_segments` (older name `privileged_obs_segments`), `mirror`,
-    `tracking_error`, `CoT`, `lin_vel_rmsd`, and `state_dict()` / `load_state_dict(state)` for an exact resume.
+    The class has annotations and three abstract methods only, so that a client's wrapper may define any of the names
+    as a property or as an instance attribute. Optional attributes: `cfg`, `unwrapped`, `obs_segments`,
+    `critic_obs_segments` (older name `privileged_obs_segments`), `tracking_error`, `CoT`, `lin_vel_rmsd`, and the
+    capabilities in `st_rl.env.protocols`, such as `state_dict()` / `load_state_dict(state)` for an exact resume.
     """
 
     num_envs: int
@@ -41,6 +40,6 @@ class VecEnv(ABC):
     def step(self, actions: torch.Tensor) -> Any:
         """Apply actions `(N, A)` and return `(obs (N, O), rewards (N,), dones (N,), infos)`."""
 
-    def get_privileged_observations(self) -> torch.Tensor | Mapping[str, torch.Tensor] | None:
-        """Return the critic observation `(N, Oc)` in the older form of the interface, `None` without one."""
+    def get_privileged_observations(self) -> torch.Tensor | None:
+        """Older form of the interface: return the critic observation `(N, Oc)`, `None` if there is none."""
         return None
