@@ -92,7 +92,7 @@ def test_terms_that_take_turns_in_a_row_are_no_segments():
 
 def test_another_group_is_named_and_an_unknown_one_lists_what_there_is():
     assert ManagerBasedVecEnv(Managed("proprioception"), actor_group="proprioception").num_obs == 6
-    with pytest.raises(ValueError, match=r"no observation group 'policy' or 'actor'; set actor_group to one of: legs, critic"):
+    with pytest.raises(ValueError, match=r"'policy' or 'actor'; set actor_group to one of: legs, critic"):
         ManagerBasedVecEnv(Managed("legs"))
     managed = Managed()
     managed.reset = lambda: (torch.zeros(NUM_ENVS, 6), {})
