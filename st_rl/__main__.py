@@ -1,4 +1,4 @@
-"""`python -m st_rl` is `st-rl`."""
+"""`python -m st_rl` runs `st-rl`."""
 
 import sys
 

@@ -52,7 +52,7 @@ class TestCollect:
             "300",
             "--episodes",
             "3",
-            "--robots",
+            "--num-envs",
             "6",
             "--output",
             str(folder),
@@ -70,11 +70,11 @@ class TestCollect:
         assert not list(folder.rglob(".*"))
 
     def test_a_folder_that_holds_enough_is_said_to(self, teacher, tmp_path, capsys):
-        arguments = ["collect", str(teacher), "--steps", "64", "--robots", "2", "--output", str(tmp_path / "demos")]
+        arguments = ["collect", str(teacher), "--steps", "64", "--num-envs", "2", "--output", str(tmp_path / "demos")]
         assert main(arguments) == 0
         assert "Nothing to collect" not in capsys.readouterr().out
         assert main(arguments) == 0
-        assert "already holds 128 steps" in capsys.readouterr().out
+        assert "already has 128 steps" in capsys.readouterr().out
 
     def test_the_policy_sees_what_it_saw_in_training(self, teacher, tmp_path):
         import torch
@@ -83,7 +83,18 @@ class TestCollect:
         from st_rl.cli.support.run_folder import RunFolder
 
         folder = tmp_path / "demos"
-        options = ["--steps", "64", "--robots", "4", "--checkpoint", "last", "--format", "npz", "--output", str(folder)]
+        options = [
+            "--steps",
+            "64",
+            "--num-envs",
+            "4",
+            "--checkpoint",
+            "last",
+            "--format",
+            "npz",
+            "--output",
+            str(folder),
+        ]
         assert main(["collect", str(teacher), *options]) == 0
         content = load(next(folder.rglob("traj_*.npz")))
         saved = LoadedRun(RunFolder(teacher))
@@ -94,7 +105,7 @@ class TestCollect:
 
     def test_a_collection_goes_on_where_it_stopped(self, teacher, tmp_path):
         for steps in ("200", "400"):
-            assert main(["collect", str(teacher), "--steps", steps, "--robots", "4", "--output", str(tmp_path)]) == 0
+            assert main(["collect", str(teacher), "--steps", steps, "--num-envs", "4", "--output", str(tmp_path)]) == 0
         assert totals(tmp_path) == on_disk(tmp_path)
         assert 400 <= totals(tmp_path)[0] < 400 + 4 * 64
 
@@ -106,7 +117,7 @@ class TestCollect:
 
         thread = threading.Thread(target=interrupt)
         thread.start()
-        arguments = ["--steps", "1000000000", "--robots", "4", "--output", str(tmp_path)]
+        arguments = ["--steps", "1000000000", "--num-envs", "4", "--output", str(tmp_path)]
         assert main(["collect", str(teacher), *arguments]) == 130
         thread.join()
         assert totals(tmp_path) == on_disk(tmp_path)
@@ -118,7 +129,18 @@ class TestDagger:
         monkeypatch.setattr(RolloutDataset.__init__, "__defaults__", quick)
         monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.05)
         student, data = tmp_path / "student", tmp_path / "data"
-        arguments = [str(teacher), str(student), "--robots", "4", "--rollout-length", "8", "--id", "a", "--seed", "3"]
+        arguments = [
+            str(teacher),
+            str(student),
+            "--num-envs",
+            "4",
+            "--rollout-length",
+            "8",
+            "--collector-id",
+            "a",
+            "--seed",
+            "3",
+        ]
         codes = []
         collector = threading.Thread(target=lambda: codes.append(main(["dagger", *arguments])))
         collector.start()
@@ -142,7 +164,7 @@ class TestDagger:
         assert "no training started" in error_line(capsys)
 
     def test_a_student_that_learns_elsewhere_needs_an_output(self, teacher, capsys):
-        assert main(["dagger", str(teacher), str(teacher), "--robots", "2"]) == 1
+        assert main(["dagger", str(teacher), str(teacher), "--num-envs", "2"]) == 1
         assert "--output" in error_line(capsys)
 
 

@@ -70,7 +70,10 @@ def test_a_student_goes_on_is_judged_and_exported_wherever_its_folder_is(student
     try:
         assert main(["resume", str(moved), "--iterations", "1"]) == 0
         assert (moved / "model_3.pt").is_file()
-        assert main(["eval", str(moved), "--robots", "4", "--seconds", "1.2", "--push-speed", "0", "--no-fine"]) == 0
+        assert (
+            main(["eval", str(moved), "--num-envs", "4", "--seconds", "1.2", "--push-speed", "0", "--no-fine-physics"])
+            == 0
+        )
         assert "50 solver iterations" not in capsys.readouterr().out
         if pytest.importorskip("onnxruntime") and pytest.importorskip("onnxscript"):
             assert main(["export", str(moved)]) == 0
@@ -82,17 +85,17 @@ def test_a_teacher_that_sees_something_else_is_refused(teacher, tmp_path, capsys
     message = error_of(
         capsys, "distill", teacher, "quadruped-walk", "--env.observe-linear-velocity", "--log-dir", tmp_path
     )
-    assert "the teacher sees base_ang_vel, projected_gravity" in message
-    assert "train the teacher with --env.privileged-actor" in message
+    assert "the teacher observes base_ang_vel, projected_gravity" in message
+    assert "train it with --env.privileged-actor" in message
     assert not (tmp_path / "teacher.pt").exists()
     message = error_of(capsys, "distill", teacher, "balance", "--log-dir", tmp_path)
-    assert f"{teacher} was trained for quadruped-walk: the teacher sees" in message
+    assert f"{teacher} was trained for quadruped-walk: the teacher observes" in message
 
 
 def test_wrong_command_lines_are_explained(teacher, student, capsys):
-    assert "who teaches what? st-rl distill TEACHER TASK" in error_of(capsys, "distill", "latest")
+    assert "TEACHER or TASK is missing: st-rl distill TEACHER TASK" in error_of(capsys, "distill", "latest")
     assert "unknown task 'quadruped-wlak'; did you mean" in error_of(capsys, "distill", teacher, "quadruped-wlak")
-    assert "already holds a run" in error_of(capsys, "distill", teacher, "quadruped-walk", "--log-dir", student)
+    assert "already contains a run" in error_of(capsys, "distill", teacher, "quadruped-walk", "--log-dir", student)
     before = (student / "teacher.pt").stat().st_mtime_ns
     error_of(capsys, "distill", teacher, "quadruped-walk", "--log-dir", student)
     assert (student / "teacher.pt").stat().st_mtime_ns == before

@@ -99,8 +99,8 @@ def test_unknown_option_names_the_nearest(capsys, option, nearest):
 
 
 def test_an_option_that_another_command_calls_otherwise(capsys):
-    assert main(["collect", "latest", "--num-envs", "3"]) == 2
-    assert "unknown option --num-envs; it is called --robots here" in only_error_line(capsys)
+    assert main(["collect", "latest", "--log-dir", "3"]) == 2
+    assert "unknown option --log-dir; it is called --output here" in only_error_line(capsys)
     assert main(["train", "balance", "--robots", "3"]) == 2
     assert "unknown option --robots; it is called --num-envs here" in only_error_line(capsys)
 
@@ -111,9 +111,9 @@ def test_an_option_that_another_command_calls_otherwise(capsys):
         ("--num-robots", "it is called --num-envs here"),
         ("--run_name", "it is called --log-dir here"),
         ("--lr", "it is called --algorithm.learning-rate here"),
-        ("--headless", "leave it out: a training opens no window"),
-        ("--resume", "st-rl resume RUN goes on with a run"),
-        ("--load_run", "st-rl resume RUN goes on with a run"),
+        ("--headless", "leave it out: training opens no window"),
+        ("--resume", "st-rl resume RUN resumes a run"),
+        ("--load_run", "st-rl resume RUN resumes a run"),
     ],
 )
 def test_options_of_other_libraries_are_told_what_to_type_here(capsys, option, advice):

@@ -51,7 +51,7 @@ def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
 
 
 def test_an_ambiguous_or_unknown_name_lists_runs(runs):
-    with pytest.raises(UsageError, match=r"beginning of 2 runs.*2026-01-01.*2026-01-03"):
+    with pytest.raises(UsageError, match=r"2 runs begin with.*2026-01-01.*2026-01-03"):
         find_run("wa", runs)
     with pytest.raises(UsageError, match=r"no run 'nothing'.*balance"):
         find_run("nothing", runs)

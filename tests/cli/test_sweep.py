@@ -12,7 +12,7 @@ import torch
 from st_rl.cli import main
 from st_rl.cli.commands.sweep import trials
 from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
-from st_rl.cli.commands.sweep.search_parameter import read_search
+from st_rl.cli.commands.sweep.options import read_search
 from st_rl.cli.commands.train import TrainOptions, read_training
 from st_rl.cli.support.command_line import UsageError
 from st_rl.cli.support.run_folder import find_run
@@ -91,7 +91,7 @@ def test_the_value_of_a_trial_is_the_score_of_its_best_snapshot(finished):
 
 
 def test_a_trial_is_judged_as_any_run(finished, capsys):
-    assert main(["eval", str(finished / "trial_1"), "--robots", "4"]) == 0
+    assert main(["eval", str(finished / "trial_1"), "--num-envs", "4"]) == 0
     assert "training physics" in capsys.readouterr().out
 
 
@@ -113,13 +113,16 @@ def test_the_same_command_goes_on_where_the_sweep_stopped(tmp_path, judged_by, c
     assert sweep(tmp_path, 2, *SEARCH) == 0
     before = results(tmp_path)["trials"]
     assert sweep(tmp_path, 4, *SEARCH) == 0
-    assert "4 trials of 4 iterations each, 2 of them done" in capsys.readouterr().out
+    assert "4 trials of 4 iterations, 2 of them done" in capsys.readouterr().out
     after = results(tmp_path)["trials"]
     assert after[:2] == before
     assert [trial["number"] for trial in after] == [0, 1, 2, 3]
     assert len({str(trial["settings"]) for trial in after}) == 4
     message = error_of(capsys, "sweep", "balance", "--log-dir", tmp_path, "--search", "algorithm.gamma", "0.9", "0.99")
-    assert f"began otherwise: go on with st-rl sweep balance {shlex.join([*SMALL, *SEARCH])} --log-dir" in message
+    assert (
+        f"is a sweep of another command: continue it with st-rl sweep balance {shlex.join([*SMALL, *SEARCH])} --log-dir"
+        in message
+    )
 
 
 def test_a_useless_learning_rate_loses(tmp_path):
@@ -199,8 +202,8 @@ def test_ctrl_c_keeps_what_is_done_and_the_trial_starts_over(tmp_path, monkeypat
         ("--search algorithm.learning-rate nan 1", "LOW must be less than HIGH"),
         ("--search algorithm.learning-rate low high", "LOW and HIGH must be numbers"),
         ("--search algorithm.learning-rate", "--search takes NAME LOW HIGH, or NAME A,B,C"),
-        ("--search algorithm.num-mini-batches 1.5 3", "takes whole numbers, such as 4"),
-        ("--search policy.activation 1 2", "is no number but 'elu'; name choices"),
+        ("--search algorithm.num-mini-batches 1.5 3", "takes integers, such as 4"),
+        ("--search policy.activation 1 2", "is not a number but 'elu'; give choices"),
         ("--search policy.activation elu", "two or more different choices"),
         ("--search algorithm.use-clipped-value-loss yes,no", "true,false"),
         ("--search runner.max-iterations 10 20", "must be the same in all trials"),
@@ -226,7 +229,7 @@ def test_a_value_that_the_setting_does_not_take_is_refused(words, tmp_path, monk
 
 def test_a_run_is_no_sweep(finished, capsys):
     message = error_of(capsys, "sweep", "balance", *SEARCH, "--log-dir", finished / "trial_0")
-    assert "holds a run, not a sweep" in message
+    assert "is a run, not a sweep" in message
 
 
 def test_without_optuna_one_line_says_what_to_install(monkeypatch, capsys):
@@ -301,4 +304,6 @@ def test_the_same_settings_are_not_trained_twice(tmp_path, capsys):
     trials = results(tmp_path)["trials"]
     assert sorted({trial["folder"] for trial in trials}) == trained
     assert len({(trial["settings"]["policy.activation"], trial["state"]) for trial in trials}) == 2
-    assert re.search(r"trial 4: activation (elu|tanh): as trial \d$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(
+        r"trial 4: activation (elu|tanh): same settings as trial \d$", capsys.readouterr().out, re.MULTILINE
+    )

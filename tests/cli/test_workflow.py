@@ -88,14 +88,14 @@ def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
 
 
 def test_eval_writes_a_table_and_json(run, capsys):
-    assert main(["eval", str(run), "--robots", "8"]) == 0
+    assert main(["eval", str(run), "--num-envs", "8"]) == 0
     assert "training physics" in capsys.readouterr().out
     result = json.loads((run / "eval.json").read_text())
     assert list(result["columns"]) == ["training physics", "fine physics"]
     for column in result["columns"].values():
         assert column["robots"] == 8
         assert 0 < column["length_mean"] <= 250
-    assert main(["eval", str(run), "--robots", "8"]) == 0
+    assert main(["eval", str(run), "--num-envs", "8"]) == 0
     assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
 
 
@@ -105,17 +105,17 @@ def test_a_run_of_a_task_from_a_file_of_ones_own_says_what_to_call(run, tmp_path
     (copied / "run.json").write_text(json.dumps({**settings, "task": "my-walk"}))
     assert main(["eval", str(copied)]) == 1
     error = capsys.readouterr().err
-    assert "a run of the task 'my-walk', which st-rl does not know by itself: call the file that adds it" in error
+    assert "a run of the task 'my-walk', which st-rl does not know: use the script that registers it" in error
 
 
 def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():
-    from st_rl.cli.commands.eval import format_figure, without_nan
+    from st_rl.cli.commands.eval import format_metric, replace_nan
 
-    assert without_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
-    assert format_figure("lin_vel_x_error", float("nan"), 64) == "-"
-    assert format_figure("stance_fraction", [float("nan"), 0.5], 64) == "- 0.50"
-    assert format_figure("falls", 2, 64) == "2 of 64"
-    assert format_figure("push_survival", 0.984, 64) == "98%"
+    assert replace_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
+    assert format_metric("lin_vel_x_error", float("nan"), 64) == "-"
+    assert format_metric("stance_fraction", [float("nan"), 0.5], 64) == "- 0.50"
+    assert format_metric("falls", 2, 64) == "2 of 64"
+    assert format_metric("push_survival", 0.984, 64) == "98%"
 
 
 def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
@@ -133,8 +133,6 @@ def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
 
 
 def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
-    from types import SimpleNamespace
-
     import torch
 
     from st_rl.cli.commands.export import describe_policy
@@ -147,8 +145,7 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
         "commands.standing_share": 0.5,
     }
     env = make_task("quadruped-walk", num_envs=8, seed=2, **settings)
-    saved = SimpleNamespace(source=SimpleNamespace(name="quadruped-walk"))
-    facts = describe_policy(saved, env, SimpleNamespace(iteration=1))
+    facts = describe_policy("quadruped-walk", env, 1)
     scales, clock, default = (
         facts["obs_scales"],
         facts["clock"],
@@ -237,7 +234,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_says_how_to_go_on(tmp_path, cap
     assert main([*arguments, "--log-dir", str(folder)]) == 130
     captured = capsys.readouterr()
     assert f"st-rl resume {folder}" in captured.out
-    assert "Ctrl-C again stops at once" in captured.err
+    assert "Ctrl-C again stops immediately" in captured.err
     assert len(list(folder.glob("model_*.pt"))) == 1
     # The usual meaning of Ctrl-C is back.
     assert signal.getsignal(signal.SIGINT) is usual
@@ -300,7 +297,7 @@ class TestNewcomersErrors:
         )
 
     def test_numbers_without_sense(self, run):
-        assert "--lin-vel-x 1 0.3: give the smallest number first" in self.error(
+        assert "--lin-vel-x 1 0.3: give the smaller number first" in self.error(
             ["eval", str(run), "--lin-vel-x", "1.0", "0.3"], code=2
         )
         assert "--seconds must be above 0, got 0" in self.error(["play", str(run), "--seconds", "0"], code=2)
@@ -350,7 +347,7 @@ class TestNewcomersErrors:
     def test_a_device_that_is_not_here(self):
         if torch.cuda.is_available():
             pytest.skip("there is a GPU here")
-        assert "torch sees no GPU" in self.error(["train", "balance", "--device", "cuda:0"])
+        assert "torch finds no GPU" in self.error(["train", "balance", "--device", "cuda:0"])
         assert "unknown device" in self.error(["train", "balance", "--device", "toaster"])
 
     def test_no_iterations(self):
@@ -366,7 +363,7 @@ def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = ["train", "gym:Pendulum-v1", "--iterations", "2", "--num-envs", "2"]
     assert main([*arguments, "--runner.num-steps-per-env", "8", "--log-dir", str(folder)]) == 0
-    assert main(["eval", str(folder), "--robots", "2"]) == 0
+    assert main(["eval", str(folder), "--num-envs", "2"]) == 0
     result = json.loads((folder / "eval.json").read_text())
     assert result["columns"]["environment"]["length_mean"] == 200
     assert main(["report", str(folder)]) == 0
@@ -383,7 +380,7 @@ def test_the_quadruped_from_train_to_report(tmp_path, capsys):
     assert kept["commands"]["forward"] == [0.3, 0.8]
     assert kept["rewards"]["gait"] == 0.25
 
-    assert main(["eval", str(folder), "--robots", "8", "--seconds", "1.2", "--lin-vel-y", "0", "0"]) == 0
+    assert main(["eval", str(folder), "--num-envs", "8", "--seconds", "1.2", "--lin-vel-y", "0", "0"]) == 0
     result = json.loads((folder / "eval.json").read_text())
     grid = result["grid"]["fine physics"]["command"]
     assert min(c[0] for c in grid) == pytest.approx(0.3)

@@ -1,67 +1,63 @@
-"""Save what a policy does as demonstrations, trajectory by trajectory: st-rl collect RUN."""
+"""Record the trajectories of a policy as demonstrations: st-rl collect RUN."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from st_rl.cli.support.command_line import parse_options
-from st_rl.cli.support.run_folder import find_run
+from st_rl.cli.support.loaded_run import open_run
+from st_rl.cli.support.run_folder import TIMESTAMP, RunOptions
+
+if TYPE_CHECKING:
+    from st_rl.runners import DemonstrationSaver
 
 DATASETS = Path("datasets")
 
 
 @dataclass
-class CollectOptions:
+class CollectOptions(RunOptions):
     """Options of `st-rl collect`."""
 
-    run: str
-    """Folder of the run, the beginning of its name, a task (its newest run), or: latest."""
     output: Path | None = None
-    """Folder of the data set, also one to add to; datasets/TASK/TIME when None."""
+    """Folder of the dataset, new or to extend; None uses datasets/TASK/TIME."""
     steps: int = 100_000
-    """Steps that the data set shall hold at least, with those that are there already."""
+    """Minimum number of steps in the dataset, existing ones included."""
     episodes: int = 0
-    """Finished episodes that it shall hold at least."""
-    robots: int | None = None
-    """Robots that act together; as many as in the training when None."""
-    checkpoint: str = "best"
-    """Which policy: best, last, an iteration number, or a file."""
+    """Minimum number of finished episodes in the dataset."""
+    num_envs: int | None = None
+    """Number of robots simulated in parallel; None uses the number of the training."""
     sample: bool = False
-    """Whether actions are drawn with the exploration noise of the training; otherwise they are the mean."""
+    """Whether to sample actions with the exploration noise of the training; otherwise they are the mean."""
     success_only: bool = False
-    """Whether trajectories that failed are deleted."""
+    """Whether to delete failed trajectories."""
     success_rule: Literal["timeout", "termination"] = "timeout"
-    """What counts as success: to last until time runs out, or to end before."""
+    """Which episodes succeed: those that end by time-out, or those that terminate before."""
     format: Literal["pickle", "npz"] = "pickle"
-    """Format of the files; both are read without running code."""
+    """File format; both are read without running code."""
     rollout_length: int = 64
-    """Steps between two visits to the disk."""
+    """Steps between two writes to disk."""
     seed: int = 1
-    """Of all random numbers."""
+    """Random seed."""
     device: str = "cpu"
-    """Where to simulate: cpu, cuda:0, ..."""
+    """Device: cpu, cuda:0, ..."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = parse_options(CollectOptions, arguments, "collect", __doc__ or "")
-    run = find_run(options.run)
-    checkpoint = run.checkpoint(options.checkpoint)
-    from st_rl.cli.support.loaded_run import LoadedRun
+    options = parse_options(CollectOptions, arguments, "collect", __doc__)
+    run, checkpoint = open_run(options)
     from st_rl.cli.support.torch_setup import check_device, seed_everything
     from st_rl.runners import DemonstrationSaver
 
     check_device(options.device)
     seed_everything(options.seed)
-    saved = LoadedRun(run)
-    robots = options.robots or int(saved.settings["num_envs"])
-    env = saved.source.make(saved.env_config, robots, options.device, options.seed)
-    loaded = saved.load_policy(env, checkpoint, options.device)
-    folder = options.output or DATASETS / run.path.parent.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    env = run.make_env(options.num_envs, options.device, options.seed)
+    loaded = run.load_policy(env, checkpoint, options.device)
+    folder = options.output or DATASETS / run.run.path.parent.name / time.strftime(TIMESTAMP)
     saver = DemonstrationSaver(
         env,
         loaded.policy.actor_critic,
@@ -76,29 +72,25 @@ def main(arguments: Sequence[str]) -> int:
         file_format=options.format,
     )
     saver.policy_iteration = loaded.iteration
-    print(f"Collecting from {checkpoint} with {robots} robots into {folder}")
-    config = {"run": str(run.path), "checkpoint": checkpoint.name, "task": saved.source.name, "seed": options.seed}
+    print(f"Collecting with {checkpoint} and {env.num_envs} robots into {folder}")
+    config = {"run": str(run.run.path), "checkpoint": checkpoint.name, "task": run.source.name, "seed": options.seed}
     return collect(saver, config)
 
 
-def collect(saver: Any, config: Any) -> int:
-    """Let a saver do its work with a bar, stop gently when asked to; returns the exit code."""
+def collect(saver: DemonstrationSaver, config: Mapping[str, Any]) -> int:
+    """Run a saver with a progress bar until done or interrupted; returns the exit code."""
     from st_rl.cli.support.graceful_shutdown import GracefulShutdown
     from st_rl.cli.support.progress import ProgressBar
 
-    begin = time.perf_counter()
-    with ProgressBar("collecting", says_time_left=False) as bar, GracefulShutdown(saver.request_stop) as interruption:
+    start = time.perf_counter()
+    with ProgressBar("collecting", show_remaining=False) as bar, GracefulShutdown(saver.request_stop) as shutdown:
         saver.on_progress = bar.update
         saver.collect_and_save(config)
-    if saver.min_timesteps <= saver.total_timesteps == saver.timesteps_before:
-        print(
-            f"Nothing to collect: {saver.save_dir} already holds {saver.total_timesteps:,} steps and "
-            f"{saver.total_traj_completed:,} finished trajectories; ask for more with --steps or --episodes"
-        )
+    contents = f"{saver.total_timesteps:,} steps and {saver.total_traj_completed:,} finished trajectories"
+    new_steps = saver.total_timesteps - saver.timesteps_before
+    if new_steps == 0 and saver.total_timesteps >= saver.min_timesteps:
+        print(f"Nothing to collect: {saver.save_dir} already has {contents}; ask for more with --steps or --episodes")
         return 0
-    rate = (saver.total_timesteps - saver.timesteps_before) / max(time.perf_counter() - begin, 1e-9)
-    print(
-        f"{saver.total_timesteps:,} steps, {saver.total_traj_completed:,} finished trajectories in {saver.save_dir} "
-        f"({rate:,.0f} steps/s). Next:\n  st-rl dataset info {saver.save_dir}"
-    )
-    return 0 if interruption.exit_code is None else interruption.exit_code
+    rate = new_steps / max(time.perf_counter() - start, 1e-9)
+    print(f"{contents} in {saver.save_dir} ({rate:,.0f} steps/s). Next:\n  st-rl dataset info {saver.save_dir}")
+    return 0 if shutdown.exit_code is None else shutdown.exit_code

@@ -1,17 +1,24 @@
-"""Let a student in training act and its teacher say what it should have done: st-rl dagger TEACHER STUDENT."""
+"""Record a student in training, labeled with the actions of its teacher (DAgger): st-rl dagger TEACHER STUDENT."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from st_rl.cli.commands.collect import collect
 from st_rl.cli.support.command_line import CommandError, parse_options
+from st_rl.cli.support.loaded_run import LoadedRun
+from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_run
+
+if TYPE_CHECKING:
+    from st_rl.env import VecEnv
+    from st_rl.modules import ActorCritic, EmpiricalNormalization
 
 
 @dataclass
@@ -19,64 +26,61 @@ class DaggerOptions:
     """Options of `st-rl dagger`."""
 
     teacher: str
-    """Run of the teacher: its folder, the beginning of its name, a task (its newest run), or: latest."""
+    """Run of the teacher: its folder, the beginning of its name, a task (its newest run), or latest."""
     student: Path
-    """Run folder of the student, also one whose training starts later."""
+    """Run folder of the student; its training may start later."""
     output: Path | None = None
-    """Folder of the data set, where every collector has a folder of its own; the one that the student reads when
-    None."""
-    id: str | None = None
-    """Name of this collector; one that no other has when None."""
+    """Folder of the dataset, with a subfolder for each collector; None uses the dataset of the student."""
+    collector_id: str | None = None
+    """Name of this collector; None makes a unique one."""
     steps: int | None = None
-    """Steps to collect at least; until the student's training ends when None."""
-    robots: int | None = None
-    """Robots that act together; as many as in the student's training when None."""
+    """Minimum number of steps to collect; None collects until the student's training ends."""
+    num_envs: int | None = None
+    """Number of robots simulated in parallel; None uses the number of the student's training."""
     checkpoint: str = "best"
-    """Which policy of the teacher: best, last, an iteration number, or a file."""
+    """Checkpoint of the teacher: best, last, an iteration number, or a file."""
     teacher_act_prob: str | None = None
-    """Share of robots that the teacher drives: a number, or linear, exp or tanh; as in the student's run when None."""
+    """Fraction of robots that the teacher controls: a number, linear, exp or tanh; None uses the student's."""
     update_times_scale: float | None = None
-    """Iterations of the student in which that share fades; as in the student's run when None."""
+    """Time scale of that schedule, in iterations of the student; None uses the student's."""
     action_sample_std: float = 0.0
-    """Exploration noise of the student; its own when 0."""
+    """Standard deviation of the student's actions; 0 uses the student's."""
     rollout_length: int = 48
-    """Steps between two visits to the disk, and to the student's newest checkpoint."""
+    """Steps between two writes to disk, and between two looks for a newer checkpoint of the student."""
     wait_seconds: float = 600.0
     """How long to wait for the student's training to start."""
     seed: int | None = None
-    """Of all random numbers; another for every collector when None."""
+    """Random seed; None uses a different one for every collector."""
     device: str = "cpu"
-    """Where to simulate: cpu, cuda:0, ..."""
+    """Device: cpu, cuda:0, ..."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = parse_options(DaggerOptions, arguments, "dagger", __doc__ or "")
+    options = parse_options(DaggerOptions, arguments, "dagger", __doc__)
     teacher_run = find_run(options.teacher)
     checkpoint = teacher_run.checkpoint(options.checkpoint)
     wait_for_run(options.student, options.wait_seconds)
     import torch
 
-    from st_rl.cli.commands.collect import collect
-    from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.torch_setup import check_device, seed_everything
     from st_rl.runners import DaggerSaver
     from st_rl.utils.files.heartbeat import new_writer_id
 
     check_device(options.device)
-    identity = options.id or new_writer_id()
+    identity = options.collector_id or new_writer_id()
     seed = options.seed if options.seed is not None else sum(identity.encode()) + int(time.time() * 1000) % 100_000
     seed_everything(seed)
-    # The networks are small, and one thread leaves the cores to physics and to the other processes.
+    # The networks are small, and one thread leaves the cores to the physics and to other processes.
     torch.set_num_threads(1)
     student = LoadedRun(RunFolder(options.student))
-    robots = options.robots or int(student.settings["num_envs"])
-    env = student.source.make(student.env_config, robots, options.device, seed)
-    teacher = LoadedRun(teacher_run)
-    policy, normalizer, sees_critic_obs = load_teacher_for(env, teacher, checkpoint, student, options.device)
+    env = student.make_env(options.num_envs, options.device, seed)
+    policy, normalizer, uses_critic_obs = load_teacher_for(
+        env, LoadedRun(teacher_run), checkpoint, student, options.device
+    )
     config = student.training.to_dict()
     algorithm = config["algorithm"]
-    output = options.output or _folder_that_the_student_reads(config, options.student)
+    output = options.output or _dataset_folder(config, options.student)
     saver = DaggerSaver(
         env,
         policy,
@@ -84,8 +88,8 @@ def main(arguments: Sequence[str]) -> int:
         rollout_storage_length=options.rollout_length,
         min_timesteps=math.inf if options.steps is None else options.steps,
         min_episodes=0,
-        use_critic_obs=sees_critic_obs,
-        # Whichever stream the teacher sees; the student brings its own.
+        use_critic_obs=uses_critic_obs,
+        # For either observation of the teacher; the student has its own normalizer.
         obs_normalizer=normalizer,
         critic_obs_normalizer=normalizer,
         training_policy_logdir=options.student,
@@ -94,54 +98,57 @@ def main(arguments: Sequence[str]) -> int:
         action_sample_std=options.action_sample_std,
     )
     saver.stop_with_trainer = True
-    print(f"{checkpoint} teaches {options.student} with {robots} robots; trajectories go to {saver.save_dir}")
+    print(f"Teacher {checkpoint} labels {options.student} with {env.num_envs} robots into {saver.save_dir}")
     settings = {"teacher": str(checkpoint), "student": str(options.student), "task": student.source.name, "seed": seed}
     return collect(saver, settings)
 
 
 def wait_for_run(folder: Path, wait_seconds: float) -> None:
-    """Wait until a training has described itself in its folder; CommandError when it never does."""
-    begin, said = time.monotonic(), False
+    """Wait until a training has written its configuration; CommandError after `wait_seconds`."""
+    start, is_announced = time.monotonic(), False
     while not all((folder / name).is_file() for name in (RUN_FILE, CONFIG_FILE)):
-        if time.monotonic() - begin >= wait_seconds:
+        if time.monotonic() - start >= wait_seconds:
             raise CommandError(
-                f"no training started in {folder} within {wait_seconds:.0f} s (st-rl distill starts one)"
+                f"no training started in {folder} within {wait_seconds:.0f} s (start one with st-rl distill)"
             )
-        if not said:
+        if not is_announced:
             print(f"waiting for a training to start in {folder}", flush=True)
-            said = True
+            is_announced = True
         time.sleep(0.5)
 
 
-def load_teacher_for(env: Any, teacher: Any, checkpoint: Path, student: Any, device: str) -> tuple[Any, Any, bool]:
-    """The teacher's policy, what normalises its observations, and whether these are those of the student's critic."""
+def load_teacher_for(
+    env: VecEnv, teacher: LoadedRun, checkpoint: Path, student: LoadedRun, device: str
+) -> tuple[ActorCritic, EmpiricalNormalization | None, bool]:
+    """Return the teacher's policy, its observation normalizer, and whether it acts on the critic observation."""
     from st_rl.algorithms.teacher import load_teacher
-    from st_rl.cli.commands.distill import looks_through_the_critic, sights
     from st_rl.modules import EmpiricalNormalization
 
-    teacher_sights = sights(teacher.source, teacher.env_config)
-    student_sights = sights(student.source, student.env_config)
-    sees_critic_obs = looks_through_the_critic(teacher_sights, student_sights)
-    sizes = SimpleNamespace(num_actions=env.num_actions, **student_sights.sizes())
-    settings = {**teacher.training.to_dict()["policy"], **teacher_sights.sizes()}
-    loaded = load_teacher(sizes, settings, "ActorCritic", str(checkpoint), sees_critic_obs, device)
+    teacher_layout = ObservationLayout.of(teacher.source, teacher.env_config)
+    student_layout = ObservationLayout.of(student.source, student.env_config)
+    uses_critic_obs = teacher_uses_critic_obs(teacher_layout, student_layout)
+    sizes = SimpleNamespace(num_actions=env.num_actions, **student_layout.policy_arguments())
+    settings = {**teacher.training.to_dict()["policy"], **teacher_layout.policy_arguments()}
+    loaded = load_teacher(sizes, settings, "ActorCritic", str(checkpoint), uses_critic_obs, device)
     if loaded.obs_statistics is None:
-        return loaded.policy, None, sees_critic_obs
-    normalizer = EmpiricalNormalization(teacher_sights.num_obs).to(device).eval()
+        return loaded.policy, None, uses_critic_obs
+    normalizer = EmpiricalNormalization(teacher_layout.num_obs).to(device).eval()
     normalizer.load_state_dict(dict(loaded.obs_statistics))
-    return loaded.policy, normalizer, sees_critic_obs
+    return loaded.policy, normalizer, uses_critic_obs
 
 
-def _folder_that_the_student_reads(config: dict[str, Any], student: Path) -> Path:
+def _dataset_folder(config: Mapping[str, Any], student: Path) -> Path:
+    """Return the folder that a student reads its dataset from."""
     folder = (config.get("pretrain_dataset") or {}).get("data_dir")
     if not isinstance(folder, str):
         raise CommandError(
-            f"{student} does not learn from files: start it with st-rl distill --dataset, or say --output"
+            f"{student} does not learn from files: start it with st-rl distill --dataset, or name a folder with "
+            "--output"
         )
     return Path(folder)
 
 
-def _number_or_name(value: Any) -> Any:
+def _number_or_name(value: str | float) -> str | float:
     try:
         return float(value)
     except ValueError:

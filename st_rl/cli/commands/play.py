@@ -1,4 +1,4 @@
-"""Watch a policy: writes an mp4 and a gif, or opens MuJoCo's viewer: st-rl play RUN."""
+"""Watch a policy in a video (mp4 and gif) or in MuJoCo's viewer: st-rl play RUN."""
 
 from __future__ import annotations
 
@@ -11,102 +11,94 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
-from st_rl.cli.support.run_folder import RunFolder, find_run, make_writable
-from st_rl.sim.evaluation.rendering import has_display
+from st_rl.cli.support.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folder import GIF_FILE, TRACES_FILE, VIDEO_FILE, RunFolder, RunOptions, make_writable
+from st_rl.cli.support.task_source import is_external
 
 if TYPE_CHECKING:
-    from st_rl.cli.support.loaded_run import LoadedRun
+    import numpy as np
 
-VIDEO_FILE = "play.mp4"
-GIF_FILE = "play.gif"
-TRACES_FILE = "play.json"
+    from st_rl.env.protocols import RenderableEnv
+    from st_rl.sim.evaluation.recording import Recorder
+
+
+def _has_display() -> bool:
+    from st_rl.sim.evaluation.rendering import has_display
+
+    return has_display()
 
 
 @dataclass
-class PlayOptions:
+class PlayOptions(RunOptions):
     """Options of `st-rl play`."""
 
-    run: str
-    """Folder of the run, the beginning of its name, a task (its newest run), or: latest."""
     seconds: float = 12.0
     """Length of the video."""
     command: tuple[float, float, float] | None = None
-    """One command for the whole video, lin_vel_x, lin_vel_y, ang_vel_yaw (m/s, rad/s); a schedule of all when None."""
-    viewer: bool = field(default_factory=has_display)
-    """Whether to open MuJoCo's viewer instead of writing a video; the default is to do so where there is a screen."""
+    """Fixed command lin_vel_x lin_vel_y ang_vel_yaw (m/s, m/s, rad/s); None shows all directions in turn."""
+    viewer: bool = field(default_factory=_has_display)
+    """Whether to open MuJoCo's viewer instead of writing a video; the default where there is a display."""
     width: int = 640
     """Width of the video in pixels."""
     height: int = 360
     """Height of the video in pixels."""
     gif: bool = True
-    """Whether to write a gif too."""
+    """Whether to write a gif as well."""
     seed: int = 20_002
-    """Of the starting pose."""
-    checkpoint: str = "best"
-    """Which policy: best, last, an iteration number, or a file."""
+    """Random seed of the initial state."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = parse_options(PlayOptions, arguments, "play", __doc__ or "")
+    options = parse_options(PlayOptions, arguments, "play", __doc__)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, got {options.seconds:g}")
-    run = find_run(options.run)
-    checkpoint = run.checkpoint(options.checkpoint)
-    from st_rl.cli.support.loaded_run import LoadedRun
-    from st_rl.cli.support.task_source import BuiltInTask
-
-    saved = LoadedRun(run)
-    if not isinstance(saved.source, BuiltInTask):
-        make_writable(run.path, "copy the run to a folder of yours")
-        return _play_rendered(saved, checkpoint, options)
-    if options.viewer:
-        return _open_viewer(saved, checkpoint, options)
-    make_writable(run.path, "copy the run to a folder of yours")
-    return _write_video(saved, checkpoint, options, f"st-rl play {shlex.join(arguments)}")
-
-
-def make_recorder(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> Any:
-    """One robot under the policy, with the commands that it is shown with."""
-    from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
-    from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
-
-    task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds, options.seed, fine=True)
-    policy = saved.load_policy(task, checkpoint).policy
-    if not is_commanded(task):
-        return Recorder(task, policy)
-    given = options.command
-    schedule = (
-        make_command_schedule(task.cfg.commands, options.seconds)
-        if given is None
-        else [CommandSegment(options.seconds, given)]
-    )
-    return Recorder(task, policy, schedule)
-
-
-def _write_video(saved: LoadedRun, checkpoint: Path, options: PlayOptions, command: str) -> int:
-    """Record the robot into the run folder."""
-    from st_rl.sim.evaluation.rendering import prepare_rendering
+    run, checkpoint = open_run(options)
+    if options.viewer and not is_external(run.source.name):
+        return _open_viewer(run, checkpoint, options)
+    make_writable(run.run.path)
     from st_rl.sim.evaluation.video import require_ffmpeg
 
-    # What is missing should be said before the robot walks.
     require_ffmpeg()
+    if is_external(run.source.name):
+        return _record_rendered(run, checkpoint, options)
+    return _record_task(run, checkpoint, options, f"st-rl play {shlex.join(arguments)}")
+
+
+def make_recorder(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> Recorder:
+    """Build a recorder of one robot under the policy and a schedule of commands."""
+    from st_rl.env.protocols import CommandedEnv
+    from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
+
+    task: Any = run.make_eval_env(1, options.seconds, options.seed, fine=True)
+    policy = run.load_policy(task, checkpoint).policy
+    cfg = task.cfg
+    if not isinstance(task, CommandedEnv):
+        return Recorder(task, policy)
+    if options.command is not None:
+        return Recorder(task, policy, [CommandSegment(options.seconds, options.command)])
+    return Recorder(task, policy, make_command_schedule(cfg.commands, options.seconds))
+
+
+def _record_task(run: LoadedRun, checkpoint: Path, options: PlayOptions, command_line: str) -> int:
+    """Write a video of a built-in task into the run folder."""
+    from st_rl.sim.evaluation.rendering import prepare_rendering
+
+    # Before the simulation, so that a missing library is reported immediately.
     prepare_rendering()
     from st_rl.sim.evaluation.recording import record_video
     from st_rl.utils.files import write_json
 
-    recorder = make_recorder(saved, checkpoint, options)
-    run = saved.run
-    begin = time.perf_counter()
-    video = run.file(VIDEO_FILE)
+    recorder = make_recorder(run, checkpoint, options)
+    start = time.perf_counter()
+    video = run.run.file(VIDEO_FILE)
     traces = record_video(recorder, video, options.seconds, options.width & ~1, options.height & ~1)
-    write_json(
-        run.file(TRACES_FILE), {**dataclasses.asdict(traces), "checkpoint": checkpoint.name, "command_line": command}
-    )
-    print(f"{video} ({options.seconds:g} s of {checkpoint.name}, drawn in {time.perf_counter() - begin:.0f} s)")
-    _write_gif(run, options)
+    content = {**dataclasses.asdict(traces), "checkpoint": checkpoint.name, "command_line": command_line}
+    write_json(run.run.file(TRACES_FILE), content)
+    print(f"{video} ({options.seconds:g} s of {checkpoint.name}, rendered in {time.perf_counter() - start:.0f} s)")
+    _write_gif(run.run, options)
     if traces.resets:
-        print(f"the robot ended its episode and was put back at second {', '.join(f'{t:.1f}' for t in traces.resets)}")
+        print(f"The robot was reset at {', '.join(f'{t:.1f}' for t in traces.resets)} s")
     return 0
 
 
@@ -119,36 +111,35 @@ def _write_gif(run: RunFolder, options: PlayOptions) -> None:
     print(run.file(GIF_FILE))
 
 
-def _open_viewer(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
-    """Show the robot in MuJoCo's viewer, in real time, until its window is closed."""
+class _ViewerClosed(Exception):
+    """The user has closed the window."""
+
+
+def _open_viewer(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
+    """Show the robot in MuJoCo's viewer, in real time, until the window is closed."""
     from st_rl.sim.require import require_mujoco
 
     mujoco: Any = require_mujoco()
     import mujoco.viewer as viewers
 
-    recorder = make_recorder(saved, checkpoint, options)
+    recorder = make_recorder(run, checkpoint, options)
     task = recorder.task
     data, _ = recorder.snapshot()
     try:
         viewer = viewers.launch_passive(task.backend.model, data, show_left_ui=False, show_right_ui=False)
-    except Exception as error:  # each window library has error classes of its own
+    except Exception as error:  # each window library has its own error classes
         raise CommandError(f"cannot open the viewer ({error}); st-rl play RUN --no-viewer writes a video") from error
     with viewer:
-        follow = task.robot.free_joint
-        if follow is not None:
+        if task.robot.free_joint is not None:
             viewer.cam.type = mujoco.mjtCamera.mjCAMERA_TRACKING
-            viewer.cam.trackbodyid = follow.body
-
-        class _Closed(Exception):
-            """The window is gone."""
-
+            viewer.cam.trackbodyid = task.robot.free_joint.body
         start, steps = time.perf_counter(), 0
 
         def show(step: int) -> None:
             nonlocal steps
             steps += 1
             if not viewer.is_running():
-                raise _Closed
+                raise _ViewerClosed
             with viewer.lock():
                 recorder.snapshot()
             viewer.sync()
@@ -158,38 +149,36 @@ def _open_viewer(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> in
             while True:
                 recorder.run(options.seconds, show)
                 recorder.clear()
-        except _Closed:
+        except _ViewerClosed:
             return 0
 
 
-def _play_rendered(saved: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
-    """Write a video of what an environment of gymnasium or mjlab renders."""
+def _record_rendered(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
+    """Write a video of the frames that an environment of gymnasium or mjlab renders."""
     import torch
 
     from st_rl.env.utils import split_observations, split_step
-    from st_rl.sim.evaluation.video import open_video, require_ffmpeg
+    from st_rl.sim.evaluation.video import open_video
 
-    require_ffmpeg()
-    source: Any = saved.source
-    env = source.make(saved.env_config, 1, "cpu", options.seed, render_mode="rgb_array")
-    policy = saved.load_policy(env, checkpoint).policy
+    env: Any = run.source.make(run.env_config, 1, "cpu", options.seed, render_mode="rgb_array")
+    policy = run.load_policy(env, checkpoint).policy
     fps = float(env.unwrapped.metadata.get("render_fps") or 30)
-    video = saved.run.file(VIDEO_FILE)
-    frame = _rendered_frame(env)
+    video = run.run.file(VIDEO_FILE)
+    frame = _render_frame(env)
     with torch.inference_mode(), open_video(video, frame.shape[1], frame.shape[0], fps) as writer:
         obs = split_observations(env.get_observations())[0]
         for _ in range(round(options.seconds * fps)):
-            writer.add(_rendered_frame(env))
+            writer.add(_render_frame(env))
             obs, _, _, dones, _ = split_step(env.step(policy(obs)))
             policy.reset(dones)
     env.close()
     print(video)
-    _write_gif(saved.run, options)
+    _write_gif(run.run, options)
     return 0
 
 
-def _rendered_frame(env: Any) -> Any:
-    """The picture of the first environment, with even sides as videos need them."""
+def _render_frame(env: RenderableEnv) -> np.ndarray:
+    """Return the frame `(height, width, 3)` of the first environment, cropped to even sides for the video codec."""
     try:
         frames = env.render()
     except Exception as error:
@@ -198,5 +187,5 @@ def _rendered_frame(env: Any) -> Any:
         raise
     frame = frames[0] if isinstance(frames, (tuple, list)) else frames
     if frame is None:
-        raise CommandError("this environment renders no pictures (render_mode rgb_array)")
+        raise CommandError("this environment renders no frames (render_mode rgb_array)")
     return frame[: frame.shape[0] & ~1, : frame.shape[1] & ~1]

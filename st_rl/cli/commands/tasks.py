@@ -1,4 +1,4 @@
-"""List the tasks that can be trained."""
+"""List the tasks and their default sizes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class TasksOptions:
     """Options of `st-rl tasks`."""
 
     names: bool = False
-    """Only the names, one on each line, for scripts."""
+    """Print the names only, one per line, for scripts."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = parse_options(TasksOptions, arguments, "tasks", __doc__ or "")
+    options = parse_options(TasksOptions, arguments, "tasks", __doc__)
     from st_rl.sim.tasks import TASKS
 
     if options.names:
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     from rich.table import Table
 
     table = Table()
-    for column in ("task", "what the robot learns", "robot", "robots", "iterations"):
-        table.add_column(column, justify="right" if column in ("robots", "iterations") else "left")
+    for column in ("task", "goal", "robot", "num_envs", "iterations"):
+        table.add_column(column, justify="right" if column in ("num_envs", "iterations") else "left")
     for name, entry in TASKS.items():
         cfg = entry.cfg()
         table.add_row(name, entry.summary, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
-    table.add_row("gym:ENV_ID", "any environment of gymnasium, e.g. gym:Pendulum-v1", "", "16", "100")
-    table.add_row("mjlab:TASK_ID", "any task of mjlab, where it is installed", "", "4096", "")
+    table.add_row("gym:ENV_ID", "any gymnasium environment, e.g. gym:Pendulum-v1", "", "16", "100")
+    table.add_row("mjlab:TASK_ID", "any task of mjlab, if it is installed", "", "4096", "")
     console = Console()
     console.print(table)
-    console.print("st-rl train TASK trains one; st-rl train TASK --help lists all that can be set.", highlight=False)
+    console.print("st-rl train TASK trains a task; st-rl train TASK --help lists its options.", highlight=False)
     return 0

@@ -1,4 +1,4 @@
-"""What all commands share: errors for the user, and typed options read from the command line."""
+"""Typed options read from the command line, and errors for the user."""
 
 import dataclasses
 import difflib
@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
-# What a user may call an option because another command or library does.
-_OTHER_WORDS = {
-    "--num-envs": "--robots",
+# Names that other libraries, or other commands, use for an option.
+_ALIASES = {
     "--robots": "--num-envs",
     "--num-robots": "--num-envs",
     "--log-dir": "--output",
@@ -23,20 +22,21 @@ _OTHER_WORDS = {
     "--learning-rate": "--algorithm.learning-rate",
     "--algorithm.lr": "--algorithm.learning-rate",
 }
-# Options of other libraries' training scripts for which there is a command here, or no need.
-_OTHER_WAYS = {
-    "--headless": "leave it out: a training opens no window",
-    "--video": "st-rl play RUN films a policy",
-    "--resume": "st-rl resume RUN goes on with a run",
-    "--load-run": "st-rl resume RUN goes on with a run",
-    "--checkpoint": "st-rl resume RUN --checkpoint NUMBER goes on with a run",
+# Options of other training scripts that have no equivalent option here.
+_HINTS = {
+    "--headless": "leave it out: training opens no window",
+    "--video": "st-rl play RUN records a video",
+    "--resume": "st-rl resume RUN resumes a run",
+    "--load-run": "st-rl resume RUN resumes a run",
+    "--checkpoint": "st-rl resume RUN --checkpoint NUMBER resumes a run",
 }
-# Wider text is hard to read; this is also its width where there is no terminal.
+# Maximum width of wrapped text; also the width where there is no terminal.
 _MAX_COLUMNS = 120
+_HELP_FLAGS = ("-h", "--help")
 
 
 class CommandError(Exception):
-    """Something the user can put right; the message is all they see."""
+    """An error that the user can fix; only its message is printed."""
 
     exit_code = 1
 
@@ -48,57 +48,68 @@ class UsageError(CommandError):
 
 
 def one_line(message: object) -> str:
-    """A message without line breaks."""
+    """Return a message without line breaks."""
     return " ".join(str(message).split()) or type(message).__name__
 
 
-def wrapped(text: str, indent: int = 0) -> str:
-    """A text broken between words at the width of the terminal, its further lines indented."""
+def wrap(text: str, indent: int = 0) -> str:
+    """Wrap a text at the width of the terminal and indent its continuation lines."""
     columns = min(_MAX_COLUMNS, shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns)
-    return textwrap.fill(
-        text,
-        max(columns, indent + 30),
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    width, indentation = max(columns, indent + 30), " " * indent
+    return textwrap.fill(text, width, subsequent_indent=indentation, break_long_words=False, break_on_hyphens=False)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """An error text for an unknown name: the nearest known one first, then all of them."""
+    """Return the error text for an unknown name: the closest match, then all known names."""
     known = list(known)
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"unknown {kind} '{name}'; {hint}known: {', '.join(known)}"
 
 
-def run_action(package: str, help_text: str, actions: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run the action of a command that the first argument names: `main` of the module of that name in the package.
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether a command line is empty or contains `--help`."""
+    return not arguments or any(flag in arguments for flag in _HELP_FLAGS)
 
-    `help_text` shows what the modules say of themselves in the place of `{rows}`.
+
+def print_help(text: str, arguments: Sequence[str]) -> int:
+    """Print a help text; returns the exit code, 2 when the user typed no arguments."""
+    print(text)
+    return 0 if arguments else 2
+
+
+def format_rows(rows: Mapping[str, str]) -> str:
+    """Return the lines of a help text that list names and what they are for."""
+    width = max(8, *map(len, rows))
+    return "\n".join(wrap(f"  {name:<{width}} {purpose}", width + 3) for name, purpose in rows.items())
+
+
+def run_action(package: str, help_text: str, actions: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run `main` of the module in `package` that the first argument names.
+
+    `{rows}` in `help_text` is replaced by the first docstring line of each module.
     """
-    command = package.rpartition(".")[2]
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in _HELP_FLAGS:
         documents = {name: importlib.import_module(f"{package}.{name}").__doc__ or "" for name in actions}
         purposes = {name: text.splitlines()[0].partition(": st-rl ")[0] for name, text in documents.items()}
-        print(
-            help_text.format(
-                rows="\n".join(wrapped(f"  {name:<8} {purpose}", 11) for name, purpose in purposes.items())
-            )
-        )
-        return 0 if arguments else 2
+        return print_help(help_text.format(rows=format_rows(purposes)), arguments)
     name, *rest = arguments
     if name not in actions:
-        raise UsageError(f"{unknown_name('action', name, actions)} (st-rl {command} --help explains them)")
+        command = package.rpartition(".")[2]
+        raise UsageError(f"{unknown_name('action', name, actions)} (see st-rl {command} --help)")
     return importlib.import_module(f"{package}.{name}").main(rest)
 
 
 def parse_options(
-    options: Any, arguments: Sequence[str], command: str, description: str, default: OptionsT | None = None
+    options: type[OptionsT],
+    arguments: Sequence[str],
+    command: str,
+    description: str | None,
+    default: OptionsT | None = None,
 ) -> OptionsT:
-    """Read a command's options, a dataclass whose field docstrings are the help, from the command line.
+    """Parse the options of a command into a dataclass; the docstrings of its fields are the help.
 
-    Nested fields are set by their dotted names. An unknown option is a `UsageError` with the nearest name.
+    Nested fields have dotted names. An unknown option is a `UsageError` that names the closest option.
     """
     import tyro
 
@@ -112,48 +123,42 @@ def parse_options(
         config=(tyro.conf.PositionalRequiredArgs, tyro.conf.HelptextFromCommentsOff),
         **keywords,
     )
-    if unknown:
-        raise UsageError(_unknown_option(unknown, parsed, command))
-    return parsed
-
-
-def _unknown_option(unknown: Sequence[str], parsed: Any, command: str) -> str:
-    """An error text for arguments that no option takes."""
+    if not unknown:
+        return parsed
     option = next((argument for argument in unknown if argument.startswith("-")), None)
     if option is None:
-        return f"unexpected argument '{unknown[0]}'; st-rl {command} --help lists the options"
-    return unknown_option(option.split("=")[0], parsed, command)
+        raise UsageError(f"unexpected argument '{unknown[0]}'; see st-rl {command} --help")
+    raise UsageError(unknown_option(option.split("=")[0], parsed, command))
 
 
-def unknown_option(name: str, parsed: Any, command: str) -> str:
-    """An error text for an option that a command does not have: what it is called here, or the nearest name."""
-    helps = f"st-rl {command} --help lists the options"
+def unknown_option(name: str, parsed: object, command: str) -> str:
+    """Return the error text for an unknown option: its name here, or the closest option of the dataclass `parsed`."""
+    see = f"see st-rl {command} --help"
+    names = list(option_names(parsed))
     dashed = name.replace("_", "-")
-    other = _OTHER_WORDS.get(dashed, "")
-    if other in option_names(parsed):
-        return f"unknown option {name}; it is called {other} here; {helps}"
-    if command.startswith(("train", "sweep")) and dashed in _OTHER_WAYS:
-        return f"unknown option {name}; {_OTHER_WAYS[dashed]}; {helps}"
-    close = difflib.get_close_matches(dashed, list(option_names(parsed)), n=1, cutoff=0.5)
-    return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + helps
+    alias = _ALIASES.get(dashed, "")
+    if alias in names:
+        return f"unknown option {name}; it is called {alias} here; {see}"
+    if command.startswith(("train", "sweep")) and dashed in _HINTS:
+        return f"unknown option {name}; {_HINTS[dashed]}; {see}"
+    close = difflib.get_close_matches(dashed, names, n=1, cutoff=0.5)
+    return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + see
 
 
-def without(arguments: Sequence[str], options: Collection[str]) -> list[str]:
-    """The arguments without some options and their values."""
-    kept, is_left_out = [], False
+def drop_options(arguments: Sequence[str], options: Collection[str]) -> list[str]:
+    """Return the arguments without the given options and their values."""
+    kept, is_dropped = [], False
     for argument in arguments:
         if argument.startswith("--"):
-            is_left_out = argument.split("=")[0].replace("_", "-") in options
-        if not is_left_out:
+            is_dropped = argument.split("=")[0].replace("_", "-") in options
+        if not is_dropped:
             kept.append(argument)
     return kept
 
 
-def option_names(options: Any, prefix: str = "--") -> Iterator[str]:
-    """The command line's names of all fields of a dataclass and of the dataclasses and dictionaries inside it."""
-    is_dictionary = isinstance(options, Mapping)
-    values = options if is_dictionary else {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    for key, value in values.items():
+def option_names(options: object, prefix: str = "--") -> Iterator[str]:
+    """Yield the option names of all fields of a dataclass, nested dataclasses and dictionaries included."""
+    for key, value in (options if isinstance(options, Mapping) else vars(options)).items():
         name = str(key).replace("_", "-")
         if dataclasses.is_dataclass(value) or (isinstance(value, Mapping) and value):
             yield from option_names(value, f"{prefix}{name}.")

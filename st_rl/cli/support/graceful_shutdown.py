@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: finish the iteration and save first, stop at once when asked twice."""
+"""Ctrl-C and SIGTERM during training: the first finishes the iteration and saves, the second exits immediately."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 class GracefulShutdown:
-    """Within a `with` block, the first signal asks the training to stop, a second one ends the process.
+    """Within a `with` block, the first signal calls `stop` and the second exits the process.
 
-    `exit_code` is that of the signal that came, or None.
+    `exit_code` is the exit code of the signal received, or None.
     """
 
     def __init__(self, stop: Callable[[], None]):
@@ -22,7 +22,7 @@ class GracefulShutdown:
         self.exit_code: int | None = None
 
     def __enter__(self) -> "GracefulShutdown":
-        # Only the main thread may set handlers; elsewhere signals keep their meaning.
+        # Only the main thread may set handlers; in other threads signals keep their default handling.
         if threading.current_thread() is threading.main_thread():
             for name in EXIT_CODES:
                 self._previous[name] = signal.signal(name, self._handle)
@@ -37,15 +37,11 @@ class GracefulShutdown:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number)
         if self.exit_code is not None:
-            _write("\nst-rl: stopped at once; the last checkpoint is complete\n")
-            # Not sys.exit: an exception would travel through the training and could be held up there.
+            print("\nst-rl: stopped immediately; the last checkpoint is complete", file=sys.stderr, flush=True)
+            # Not sys.exit: the training loop could catch or delay an exception.
             os._exit(EXIT_CODES[name])
         self.exit_code = EXIT_CODES[name]
-        again = "Ctrl-C again stops at once" if name == signal.SIGINT else "a second signal stops at once"
-        _write(f"\nst-rl: finishing this iteration, then saving ({again})\n")
+        again = "Ctrl-C again" if name == signal.SIGINT else "a second signal"
+        message = f"finishing this iteration, then saving ({again} stops immediately)"
+        print(f"\nst-rl: {message}", file=sys.stderr, flush=True)
         self._stop()
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

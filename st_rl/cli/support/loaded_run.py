@@ -1,38 +1,47 @@
-"""Brings a run back: its task, its runner, and the policy of one of its checkpoints."""
+"""A run read back from its folder: its task, its training configuration, its runner and its policies."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder
-from st_rl.cli.support.task_source import TaskSource, find_source, is_foreign
+from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
+from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import TrainingConfig
 from st_rl.utils.registry import reject_class_paths
 
+if TYPE_CHECKING:
+    from st_rl.env import VecEnv
+    from st_rl.runners import OnPolicyRunner
+
 
 class LoadedPolicy(NamedTuple):
-    """A policy of a run."""
+    """The policy of a checkpoint."""
 
     policy: Any
     """A function of raw observations, with `reset`."""
     iteration: int
-    """Completed iterations of its training."""
-    checkpoint: Path
-    """The file it comes from."""
+    """Completed training iterations."""
 
 
-def _find_source_of(run: RunFolder, task: str) -> TaskSource:
-    """The task of a run; CommandError for one that only a file of the user's own adds."""
+def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
+    """Return the run and the checkpoint that the options name."""
+    run = find_run(options.run)
+    checkpoint = run.checkpoint(options.checkpoint)
+    return LoadedRun(run), checkpoint
+
+
+def _find_source(run: RunFolder, task: str) -> TaskSource[Any]:
+    """Return the task of a run; CommandError for a task that st-rl alone does not know."""
     try:
         return find_source(task)
     except UsageError as error:
-        if is_foreign(task):
+        if is_external(task):
             raise
         raise CommandError(
-            f"{run.path} is a run of the task '{task}', which st-rl does not know by itself: call the file that adds "
-            "it, python FILE.py, in the place of st-rl"
+            f"{run.path} is a run of the task '{task}', which st-rl does not know: use the script that registers it, "
+            "python FILE.py, instead of st-rl"
         ) from error
 
 
@@ -42,33 +51,40 @@ class LoadedRun:
     def __init__(self, run: RunFolder):
         self.run = run
         self.settings = run.settings
-        self.source: TaskSource = _find_source_of(run, str(self.settings["task"]))
+        self.source = _find_source(run, str(self.settings["task"]))
         self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)
         reject_class_paths(config, run.file(CONFIG_FILE))
         self.training = TrainingConfig.from_dict(config)
 
-    def make_runner(self, env: Any, device: str, log_dir: Path | None = None) -> Any:
-        """The run's runner on an environment of the same kind."""
+    def make_env(self, num_envs: int | None, device: str, seed: int) -> VecEnv:
+        """Build the training environment; as many environments as in the run if `num_envs` is None."""
+        return self.source.make(self.env_config, num_envs or int(self.settings["num_envs"]), device, seed)
+
+    def make_eval_env(self, num_envs: int, seconds: float, seed: int, fine: bool = False) -> VecEnv:
+        """Build an environment for evaluation."""
+        return self.source.make_eval(self.env_config, num_envs, seconds, seed, fine)
+
+    def make_runner(self, env: VecEnv, device: str, log_dir: Path | None = None) -> OnPolicyRunner:
+        """Build the runner of the run."""
         from st_rl.runners import build_runner
 
         config = self.training.to_dict()
         teacher = self.run.file(TEACHER_FILE)
         if teacher.is_file() and "teacher_policy" in config["algorithm"]:
-            # The folder may have been moved since.
+            # The folder may have been moved.
             config["algorithm"]["teacher_policy"]["teacher_ac_path"] = str(teacher)
         name = config.get("runner_class_name") or "OnPolicyRunner"
         return build_runner(name, env, config, log_dir=log_dir, device=device)
 
-    def load_policy(self, env: Any, checkpoint: Path, device: str = "cpu") -> LoadedPolicy:
-        """The policy of a checkpoint, for environments like `env`."""
+    def load_policy(self, env: VecEnv, checkpoint: Path, device: str = "cpu") -> LoadedPolicy:
+        """Load the policy of a checkpoint, for environments like `env`."""
         import logging
 
         import torch
 
-        # The networks are small, and one thread leaves the cores to physics.
+        # The networks are small, and one thread leaves the cores to the physics.
         torch.set_num_threads(1)
-        # What the runner says about itself interests whoever trains.
         logger = logging.getLogger("st_rl")
         level = logger.level
         logger.setLevel(logging.WARNING)
@@ -77,4 +93,4 @@ class LoadedRun:
             runner.load(checkpoint, load_optimizer=False)
         finally:
             logger.setLevel(level)
-        return LoadedPolicy(runner.get_inference_policy(device), runner.current_learning_iteration, checkpoint)
+        return LoadedPolicy(runner.get_inference_policy(device), runner.current_learning_iteration)

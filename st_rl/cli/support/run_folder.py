@@ -1,8 +1,10 @@
-"""Run folders: where they are, what they hold, and how a user names one."""
+"""Run folders: the files in them, and how a user names one."""
 
 import json
 import os
 import re
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,81 +13,89 @@ from st_rl.cli.support.command_line import CommandError, UsageError
 RUNS = Path("runs")
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.json"
+PROGRESS_FILE = "progress.csv"
 BEST_FILE = "best.pt"
 TEACHER_FILE = "teacher.pt"
+EVAL_FILE = "eval.json"
+VIDEO_FILE = "play.mp4"
+GIF_FILE = "play.gif"
+TRACES_FILE = "play.json"
+POLICY_FILE = "policy.onnx"
+EXPORT_FILE = "policy.json"
+REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
+TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
 _SHOWN_RUNS = 8
 
 
 class RunFolder:
-    """A folder that a training filled; every file of it has its name here."""
+    """The folder of a training run."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def file(self, name: str) -> Path:
-        """A file of the run."""
+        """Return the path of a file of the run."""
         return self.path / name
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run; CommandError when it is missing or damaged."""
+        """Read a JSON file of the run; CommandError if it is missing or corrupt."""
         path = self.file(name)
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise CommandError(f"{self.path} has no {name}: it is not a run that st-rl train started") from None
+            raise CommandError(f"{self.path} has no {name}: it is not a run of st-rl train") from None
         except (OSError, ValueError) as error:
             raise CommandError(f"cannot read {path}: {error}") from error
 
-    def read_json_if_there(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the run, or None."""
+    def read_optional_json(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file of the run, or return None if it does not exist."""
         return self.read_json(name) if self.file(name).is_file() else None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `st-rl train` was asked to do."""
+        """`run.json`: the task and the options of `st-rl train`."""
         return self.read_json(RUN_FILE)
 
     def checkpoint(self, choice: str = "best") -> Path:
-        """A checkpoint: `best` (else the newest), `last`, an iteration number, or a file.
+        """Return a checkpoint: `best` (if there is none, the newest), `last`, an iteration number, or a file.
 
-        CommandError when the run holds none, or not that one.
+        CommandError if the run has no checkpoints, or not that one.
         """
         from st_rl.utils.files import newest_checkpoint
 
-        newest = newest_checkpoint(self.path)
         best = self.file(BEST_FILE)
-        if newest is None and not best.is_file():
+        newest = newest_checkpoint(self.path) or best
+        if not newest.is_file():
             raise CommandError(
-                f"{self.path} has no checkpoints (model_*.pt): let the training reach its first save, or name another"
+                f"{self.path} has no checkpoints (model_*.pt): wait until the first one is saved, or name another run"
             )
-        if choice == "best":
-            return best if best.is_file() else _not_none(newest)
-        if choice == "last":
-            return newest if newest is not None else best
+        if choice in ("best", "last"):
+            return best if choice == "best" and best.is_file() else newest
         named = self.file(f"model_{choice}.pt") if choice.isdecimal() else Path(choice)
         for path in (named, self.path / named):
             if path.is_file():
                 return path
-        raise CommandError(f"no checkpoint '{choice}' in {self.path}; it holds {self._checkpoint_list()}")
-
-    def _checkpoint_list(self) -> str:
-        names = [path.stem.removeprefix("model_") for path in self.path.glob("model_*.pt")]
-        numbers = sorted(int(name) for name in names if name.isdecimal())
-        best = ["best"] if self.file(BEST_FILE).is_file() else []
-        return ", ".join([*best, *map(str, numbers)])
+        numbers = [path.stem.removeprefix("model_") for path in self.path.glob("model_*.pt")]
+        known = ["best"] if best.is_file() else []
+        known += sorted((number for number in numbers if number.isdecimal()), key=int)
+        raise CommandError(f"no checkpoint '{choice}' in {self.path}; it has: {', '.join(known)}")
 
 
-def _not_none(path: Path | None) -> Path:
-    if path is None:
-        raise CommandError("the run has no checkpoints")
-    return path
+@dataclass
+class RunOptions:
+    """Options of commands that read the policy of a run."""
+
+    run: str
+    """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
+    checkpoint: str = "best"
+    """Checkpoint: best, last, an iteration number, or a file."""
 
 
 def find_run(name: str, root: Path = RUNS) -> RunFolder:
-    """The run that a user means: a folder, `latest`, a task (its newest run), or the beginning of a run's name.
+    """Find the run that a user names: a folder, `latest`, a task (its newest run), or the beginning of a run's name.
 
-    The folder of a sweep means its best trial.
+    The folder of a sweep stands for its best trial.
     """
     folder = Path(name).expanduser()
     if folder.is_file() and folder.suffix == ".pt":
@@ -93,29 +103,30 @@ def find_run(name: str, root: Path = RUNS) -> RunFolder:
     best_trial = _best_trial(folder)
     if best_trial is not None:
         return RunFolder(best_trial)
-    if folder.is_dir() and (folder.resolve() == root.resolve() or not _is_run(folder)) and list_runs(folder):
-        return list_runs(folder)[-1]
     if folder.is_dir():
-        return RunFolder(folder)
+        holds_runs = folder.resolve() == root.resolve() or not _is_run(folder)
+        return ((list_runs(folder) if holds_runs else []) or [RunFolder(folder)])[-1]
     runs = list_runs(root)
     if not runs:
-        raise UsageError(f"no run '{name}': the folder {root}/ holds no runs; start one with st-rl train TASK")
+        raise UsageError(f"no run '{name}': there are no runs in {root}/; start one with st-rl train TASK")
     if name == "latest":
         return runs[-1]
-    of_task = [run for run in runs if run.path.parent.relative_to(root).as_posix() == _safe_name(name)]
+    of_task = [run for run in runs if run.path.parent.relative_to(root).as_posix() == _file_name(name)]
     if of_task:
         return of_task[-1]
-    matches = [run for run in runs if _starts(run, root, name)]
+    matches = [
+        run for run in runs if run.path.name.startswith(name) or run.path.relative_to(root).as_posix().startswith(name)
+    ]
     if len(matches) == 1:
         return matches[0]
     shown = ", ".join(str(run.path) for run in (matches or runs)[-_SHOWN_RUNS:])
     if not matches:
         raise UsageError(f"no run '{name}'; the newest runs: {shown}")
-    raise UsageError(f"'{name}' is the beginning of {len(matches)} runs, name one of them: {shown}")
+    raise UsageError(f"{len(matches)} runs begin with '{name}', name one of them: {shown}")
 
 
 def _best_trial(folder: Path) -> Path | None:
-    """The folder of a sweep's best trial; None for any other folder."""
+    """Return the folder of a sweep's best trial; None for any other folder."""
     try:
         number = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["best_trial"]
     except (OSError, ValueError, KeyError):
@@ -123,16 +134,12 @@ def _best_trial(folder: Path) -> Path | None:
     return None if number is None else folder / f"trial_{number}"
 
 
-def _starts(run: RunFolder, root: Path, name: str) -> bool:
-    return run.path.name.startswith(name) or run.path.relative_to(root).as_posix().startswith(name)
-
-
 def _is_run(folder: Path) -> bool:
     return (folder / RUN_FILE).is_file() or any(folder.glob("model_*.pt"))
 
 
 def list_runs(root: Path = RUNS) -> list[RunFolder]:
-    """All runs under a folder, the newest last."""
+    """Return all runs under a folder, the newest last."""
     found = []
     for path in root.rglob(RUN_FILE) if root.is_dir() else ():
         try:
@@ -143,30 +150,42 @@ def list_runs(root: Path = RUNS) -> list[RunFolder]:
     return [RunFolder(Path(folder)) for _, folder in sorted(found)]
 
 
-def new_run_folder(task: str, timestamp: str, root: Path = RUNS) -> Path:
-    """A name for a new run that no other run has."""
-    folder = root / _safe_name(task) / timestamp
+def new_run_folder(task: str, name_format: str = TIMESTAMP, root: Path = RUNS) -> Path:
+    """Return a path for a new run that does not exist yet: `root/TASK/TIME`."""
+    timestamp = time.strftime(name_format)
+    folder = root / _file_name(task) / timestamp
     number = 2
     while folder.exists():
         folder, number = folder.with_name(f"{timestamp}-{number}"), number + 1
     return folder
 
 
-def _safe_name(task: str) -> str:
-    """A task's name without characters that file systems dislike."""
+def make_run_folder(path: Path | None, task: str) -> RunFolder:
+    """Create the folder of a new run, `runs/TASK/TIME` if `path` is None; UsageError if it already contains a run."""
+    run = RunFolder(path or new_run_folder(task))
+    make_writable(run.path, "choose another with --log-dir")
+    if run.file(RUN_FILE).is_file():
+        raise UsageError(
+            f"{run.path} already contains a run: resume it with st-rl resume {run.path}, or choose another --log-dir"
+        )
+    return run
+
+
+def _file_name(task: str) -> str:
+    """Return the name of a task without characters that are special in paths."""
     return re.sub(r"[^\w.-]+", "-", task).strip("-")
 
 
 def writable_file(path: Path) -> Path:
-    """A file that a command may write, or one line on why it may not."""
+    """Return `path` after creating its folder; CommandError if it cannot be written."""
     if path.is_dir():
         raise CommandError(f"{path} is a folder: name a file in it with --output")
     make_writable(path.parent, "choose another place with --output")
     return path
 
 
-def make_writable(folder: Path, remedy: str) -> None:
-    """Create a folder, or say in one line why that cannot be and what to do."""
+def make_writable(folder: Path, remedy: str = "copy the run to a folder of yours") -> None:
+    """Create a folder; CommandError with the remedy if it cannot be created or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

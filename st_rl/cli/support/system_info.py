@@ -1,4 +1,4 @@
-"""Facts about the machine and the software that a run folder and the doctor report."""
+"""Information on the machine and the installed software, for `run.json` and `st-rl doctor`."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "tyro", "tensorboard", "onn
 
 
 def package_version(package: str) -> str | None:
-    """The installed version of a package, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -20,7 +20,7 @@ def package_version(package: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this library and of the packages that it runs on, where installed."""
+    """Return the versions of Python, st_rl and the installed packages it uses."""
     from st_rl import __version__
 
     found = {package: package_version(package) for package in PACKAGES}
@@ -29,12 +29,12 @@ def versions() -> dict[str, str]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells."""
+    """Return the name of the processor, or its architecture if the system does not name it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -45,20 +45,20 @@ def cpu_name() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The machine, without anything that names it or its owner."""
-    facts: dict[str, Any] = {
+    """Return hardware information without host or user names."""
+    info: dict[str, Any] = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": num_cores(),
     }
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
-        facts["gpu"] = torch.cuda.get_device_name(0)
-    return facts
+        info["gpu"] = torch.cuda.get_device_name(0)
+    return info
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of the library's repository and whether files differ from it; empty outside a repository."""
+    """Return the commit of the st_rl repository and whether files differ from it; empty outside a repository."""
     folder = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str | None:
@@ -71,7 +71,12 @@ def git_state() -> dict[str, Any]:
         return result.stdout.strip() if result.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
-    # A library installed into some other project's tree is not of that project's history.
+    # st_rl may be installed inside the repository of another project.
     if commit is None or git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return {}
     return {"commit": commit, "changed": bool(git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def describe_system() -> dict[str, Any]:
+    """Return what `run.json` stores to reproduce a run: versions, machine and commit."""
+    return {"versions": versions(), "machine": machine(), "git": git_state()}

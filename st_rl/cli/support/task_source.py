@@ -1,59 +1,85 @@
-"""Where environments come from: the built-in tasks, gymnasium by `gym:ENV_ID`, or mjlab by `mjlab:TASK_ID`."""
+"""Sources of environments: the built-in tasks, gymnasium (`gym:ENV_ID`) and mjlab (`mjlab:TASK_ID`)."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from st_rl.cli.support.command_line import UsageError, unknown_name
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from st_rl.env import VecEnv
+    from st_rl.env.manager_based_adapter import MjlabTaskCfg
+    from st_rl.sim.envs.cfg import TaskCfg
+
+EnvConfig = TypeVar("EnvConfig", bound="DataclassInstance")
 GYM_PREFIX, MJLAB_PREFIX = "gym:", "mjlab:"
-FOREIGN_TASKS = (f"{GYM_PREFIX}ENV_ID", f"{MJLAB_PREFIX}TASK_ID")
-"""How tasks of others are written."""
+EXTERNAL_TASKS = (f"{GYM_PREFIX}ENV_ID", f"{MJLAB_PREFIX}TASK_ID")
+"""How a user names a task of another library."""
 
 
-class TaskSource(ABC):
-    """One task by name: its default configuration, how to train it, and how to build it."""
+class TaskSource(ABC, Generic[EnvConfig]):
+    """A task by name: its default configuration, its training configuration, and how to build it."""
 
     name: str
-    default_config: Any
-    """A dataclass; every field of it is an option of the command line."""
+    default_config: EnvConfig
+    """A dataclass; every field is an option of the command line."""
     training: dict[str, Any]
     """The default training configuration."""
     has_evaluator: bool = True
-    """Whether snapshots are judged by episodes without noise; otherwise by the returns of the training."""
+    """Whether checkpoints are scored by evaluation episodes; otherwise by the training returns."""
 
     @abstractmethod
-    def make(self, config: Any, num_envs: int | None, device: str, seed: int) -> Any:
-        """An environment to train in."""
+    def make(self, config: EnvConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
+        """Build an environment for training; `keywords` are those of the library that builds it."""
 
-    def read_config(self, values: Mapping[str, Any]) -> Any:
-        """The task's configuration from what `run.json` keeps of it."""
+    def make_eval(
+        self, config: EnvConfig, num_envs: int, seconds: float, seed: int, fine: bool = False, device: str = "cpu"
+    ) -> VecEnv:
+        """Build an environment for evaluation.
+
+        Built-in tasks are not randomized, do not time out within `seconds`, and use fine physics with `fine`.
+        """
+        return self.make(config, num_envs, device, seed)
+
+    def read_config(self, values: Mapping[str, Any]) -> EnvConfig:
+        """Return the task configuration stored in `run.json`."""
         from st_rl.sim.envs.cfg import with_overrides
         from st_rl.utils.old_names import OPTIONS, with_new_names
 
-        return with_overrides(self.default_config, with_new_names(leaves(values), OPTIONS))
+        return with_overrides(self.default_config, with_new_names(flatten(values), OPTIONS))
 
 
-class BuiltInTask(TaskSource):
+class BuiltInTask(TaskSource["TaskCfg"]):
     """A task of `st_rl.sim`."""
 
     def __init__(self, name: str):
         from st_rl.sim.tasks import TASKS
 
         if name not in TASKS:
-            raise UsageError(f"{unknown_name('task', name, [*TASKS, *FOREIGN_TASKS])} (st-rl tasks describes them)")
+            raise UsageError(f"{unknown_name('task', name, [*TASKS, *EXTERNAL_TASKS])} (st-rl tasks describes them)")
         self.name = name
         self.default_config = TASKS[name].cfg()
         self.training = TASKS[name].training_config()
 
-    def make(self, config: Any, num_envs: int | None, device: str, seed: int) -> Any:
-        """An environment to train in."""
+    def make(self, config: TaskCfg, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
+        """Build the task; `keywords` override fields of the configuration."""
         from st_rl.sim.tasks import make_task
 
-        return make_task(self.name, num_envs, device, seed, cfg=config)
+        return make_task(self.name, num_envs, device, seed, cfg=config, **keywords)
+
+    def make_eval(
+        self, config: TaskCfg, num_envs: int, seconds: float, seed: int, fine: bool = False, device: str = "cpu"
+    ) -> VecEnv:
+        """Build the task without randomization and without a time-out within `seconds`."""
+        from st_rl.sim.evaluation.evaluator import make_eval_task
+
+        return make_eval_task(self.name, config, num_envs, seconds, seed, fine, device)
 
 
 @dataclass
@@ -61,16 +87,16 @@ class GymConfig:
     """How a gymnasium environment is built."""
 
     num_envs: int = 16
-    """Number of environments stepped together unless --num-envs says otherwise."""
+    """Number of environments stepped together, unless --num-envs is given."""
     vectorization: Literal["sync", "async"] = "sync"
-    """Whether environments are stepped one after the other or each in a process of its own."""
+    """Whether environments are stepped in turn in this process (sync) or each in its own process (async)."""
     rescale_actions: bool = False
-    """Whether actions in [-1, 1] are stretched over the action space; otherwise they are clipped to it."""
+    """Whether actions in [-1, 1] are rescaled to the action space; otherwise actions are clipped to it."""
     max_episode_length: int | None = None
-    """Steps of the longest episode, where the environment does not say."""
+    """Steps of the longest episode, if the environment does not define it."""
 
 
-# Settings that learn the classic environments; a robot's task brings better ones of its own.
+# Settings that solve the classic control environments.
 _GYM_TRAINING = {
     "num_steps_per_env": 128,
     "max_iterations": 100,
@@ -92,12 +118,10 @@ _GYM_TRAINING = {
 }
 
 
-class GymTask(TaskSource):
+class GymTask(TaskSource[GymConfig]):
     """An environment of gymnasium."""
 
     def __init__(self, name: str):
-        import copy
-
         self.name = name
         self.env_id = name.removeprefix(GYM_PREFIX)
         if not self.env_id:
@@ -105,8 +129,8 @@ class GymTask(TaskSource):
         self.default_config = GymConfig()
         self.training = copy.deepcopy(_GYM_TRAINING)
 
-    def make(self, config: GymConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> Any:
-        """An environment to train in; `keywords` go to `gymnasium.make`."""
+    def make(self, config: GymConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
+        """Build the environment; `keywords` go to `gymnasium.make`."""
         from st_rl.env.gymnasium_adapter import make_gymnasium
 
         try:
@@ -121,7 +145,7 @@ class GymTask(TaskSource):
                 **keywords,
             )
         except Exception as error:
-            # gymnasium's own classes for an unknown id, namespace or version, and for a package that is missing.
+            # gymnasium has its own error classes for unknown ids, namespaces and versions and for missing packages.
             if type(error).__module__.startswith("gymnasium"):
                 raise UsageError(f"gymnasium cannot make '{self.env_id}': {error}") from error
             raise
@@ -129,16 +153,16 @@ class GymTask(TaskSource):
 
 @dataclass
 class MjlabConfig:
-    """How a task of mjlab is built; everything else is mjlab's own."""
+    """How a task of mjlab is built; all other settings are those of mjlab."""
 
     num_envs: int = 4096
-    """Number of robots unless --num-envs says otherwise."""
+    """Number of robots, unless --num-envs is given."""
 
 
-class MjlabTask(TaskSource):
+class MjlabTask(TaskSource[MjlabConfig]):
     """A task of mjlab, trained with the settings that mjlab has for it."""
 
-    # Its episodes are long, and each of their steps is many calls from Python.
+    # Its episodes are long and its steps are slow from Python.
     has_evaluator = False
 
     def __init__(self, name: str):
@@ -147,25 +171,26 @@ class MjlabTask(TaskSource):
         self.name = name
         self.task_id = name.removeprefix(MJLAB_PREFIX)
         try:
-            settings = find_mjlab_task(self.task_id).rl_cfg
+            task = find_mjlab_task(self.task_id)
         except (ImportError, ValueError) as error:
             raise UsageError(str(error)) from error
         self.default_config = MjlabConfig()
-        self.training = _mjlab_training(settings)
+        self.training = _mjlab_training(task)
 
-    def make(self, config: MjlabConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> Any:
-        """An environment to train in; `keywords` go to mjlab's environment."""
+    def make(self, config: MjlabConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
+        """Build the task; `keywords` go to the environment class of mjlab."""
         from st_rl.env.manager_based_adapter import make_mjlab
 
         return make_mjlab(self.task_id, num_envs or config.num_envs, device, seed, **keywords)
 
 
-def _mjlab_training(settings: Any) -> dict[str, Any]:
-    """Our training configuration from mjlab's: the same networks and the same PPO."""
-    taken = (
+def _mjlab_training(task: MjlabTaskCfg) -> dict[str, Any]:
+    """Return the training configuration with the networks and the PPO settings of mjlab."""
+    keys = (
         *("num_learning_epochs", "num_mini_batches", "learning_rate", "schedule", "gamma", "lam", "entropy_coef"),
         *("desired_kl", "max_grad_norm", "value_loss_coef", "use_clipped_value_loss", "clip_param"),
     )
+    settings = task.rl_cfg
     actor, critic = settings.actor, settings.critic
     return {
         "num_steps_per_env": settings.num_steps_per_env,
@@ -178,36 +203,36 @@ def _mjlab_training(settings: Any) -> dict[str, Any]:
             "activation": actor.activation,
             "init_noise_std": (actor.distribution_cfg or {}).get("init_std", 1.0),
         },
-        "algorithm": {name: getattr(settings.algorithm, name) for name in taken},
+        "algorithm": {key: getattr(settings.algorithm, key) for key in keys},
     }
 
 
-_FOREIGN = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
+_EXTERNAL_SOURCES = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
 
 
-def is_foreign(name: str) -> bool:
+def is_external(name: str) -> bool:
     """Whether a name is that of a task of another library."""
-    return name.startswith(tuple(_FOREIGN))
+    return name.startswith(tuple(_EXTERNAL_SOURCES))
 
 
-def find_source(name: str) -> TaskSource:
-    """The task of a name; UsageError for an unknown one."""
-    for prefix, source in _FOREIGN.items():
+def find_source(name: str) -> TaskSource[Any]:
+    """Return the task of a name; UsageError for an unknown one."""
+    for prefix, source in _EXTERNAL_SOURCES.items():
         if name.startswith(prefix):
             return source(name)
     return BuiltInTask(name)
 
 
-def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted name, lists as tuples."""
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted name, lists as tuples."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= leaves(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _tuples(value)
+            flat[f"{prefix}{key}"] = _as_tuple(value)
     return flat
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _as_tuple(value: object) -> object:
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value

@@ -1,18 +1,22 @@
 """Seed, device and threads of torch."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-# Layers up to this width run faster on one thread than on several of few cores.
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from st_rl.env import VecEnv
+
+# Layers up to this width run faster on one thread than on several threads of a small CPU.
 SMALL_LAYER = 256
-# Mini-batches with fewer numbers in their widest layer are not worth a second thread.
+# Mini-batches with fewer activations in their widest layer do not profit from a second thread.
 SMALL_MINI_BATCH = 2**16
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
-    import random
-
+    """Seed the random number generators of Python, numpy and torch."""
     import numpy as np
     import torch
 
@@ -21,27 +25,29 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env_config: Any) -> int:
-    """Give torch the threads that suit the networks, unless the user said how many, and say so in one line."""
+def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env_config: object) -> int:
+    """Set the threads of torch, by default from the size of the networks, and log them; returns the number."""
     import torch
 
     from st_rl.cli.support.system_info import num_cores
+    from st_rl.sim.envs.cfg import TaskCfg
     from st_rl.utils.log import logger
 
     widths = [*policy.get("actor_hidden_dims", ()), *policy.get("critic_hidden_dims", ())]
-    small = max(widths, default=0) <= SMALL_LAYER
+    is_small = max(widths, default=0) <= SMALL_LAYER
     if threads is None:
-        threads = 1 if small or not device.startswith("cpu") else num_cores()
+        threads = 1 if is_small or not device.startswith("cpu") else num_cores()
     torch.set_num_threads(threads)
-    why = " (small networks run fastest so)" if threads == 1 and small else ""
-    physics = getattr(env_config, "physics", None)
-    rest = f", physics {physics.num_threads or num_cores()}" if physics is not None and device == "cpu" else ""
-    logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''}{why}{rest}")
+    reason = " (fastest for small networks)" if threads == 1 and is_small else ""
+    physics = ""
+    if isinstance(env_config, TaskCfg) and device == "cpu":
+        physics = f", physics {env_config.physics.num_threads or num_cores()}"
+    logger.info(f"torch uses {threads} thread{'s' if threads > 1 else ''}{reason}{physics}")
     return threads
 
 
-def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: Any, device: str) -> int | None:
-    """Threads of torch during updates on a CPU: as asked for, or those on which a mini-batch goes through fastest."""
+def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: VecEnv, device: str) -> int | None:
+    """Return the threads of torch for updates on a CPU: the configured number, or the fastest in a measurement."""
     import torch
     from torch import nn
 
@@ -50,29 +56,29 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: A
     from st_rl.modules import MlpModel
     from st_rl.utils.log import logger
 
-    asked = config.get("update_threads") or threads
-    if asked is not None or not device.startswith("cpu"):
-        return asked
+    configured = config.get("update_threads") or threads
+    if configured is not None or not device.startswith("cpu"):
+        return configured
     policy, rows = config["policy"], config["num_steps_per_env"] * env.num_envs
     rows //= config["algorithm"].get("num_mini_batches") or 1
     hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]
     if rows * max([0, *hidden[0], *hidden[1]]) < SMALL_MINI_BATCH or num_cores() == 1:
         return 1
-    # Two heads like those of the policy; the random numbers of the training stay where they are.
+    # Two networks like those of the policy. The fork leaves the random numbers of the training unchanged.
     with torch.random.fork_rng():
         heads = nn.ModuleList([MlpModel(env.num_obs, sizes, 1, nonlinearity=nn.ELU) for sizes in hidden])
         observations = torch.randn(rows, env.num_obs)
 
-    def learn_once() -> None:
+    def mini_batch_step() -> None:
         torch.cat([head(observations) for head in heads]).square().mean().backward()
 
-    chosen = fastest_thread_count(learn_once, (1, num_cores()))
-    logger.info(f"updates use {chosen} of {num_cores()} threads, which a short measurement found fastest")
-    return chosen
+    fastest = fastest_thread_count(mini_batch_step, (1, num_cores()))
+    logger.info(f"updates use {fastest} of {num_cores()} threads (fastest in a short measurement)")
+    return fastest
 
 
 def check_device(device: str) -> None:
-    """ValueError for a device that is not here."""
+    """Raise ValueError for a device that is not available."""
     import torch
 
     try:
@@ -80,11 +86,11 @@ def check_device(device: str) -> None:
     except RuntimeError as error:
         raise ValueError(f"unknown device '{device}': use cpu or cuda:0") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device '{device}': torch sees no GPU here; st-rl doctor says why")
+        raise ValueError(f"device '{device}': torch finds no GPU; st-rl doctor says why")
 
 
 def use_tensor_cores(device: str) -> None:
-    """Let a GPU compute products of float32 matrices in TF32, eight times faster and good to three digits."""
+    """Let a GPU compute float32 matrix products in TF32: up to eight times faster, three significant digits."""
     import torch
 
     if torch.device(device).type == "cuda":

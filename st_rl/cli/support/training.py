@@ -1,50 +1,55 @@
-"""What `train` and `resume` share: threads, seeds, the judge of the best checkpoint, and stopping."""
+"""The training session of `train`, `distill`, `resume` and `sweep`: checkpoint evaluator, time limit, learn."""
+
+from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import RUN_FILE, RunFolder
-from st_rl.cli.support.task_source import BuiltInTask, TaskSource
+from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external
 
-# The judge of best.pt, robots and seconds of their walk: enough to rank checkpoints, short enough not to be felt. On
-# a GPU many robots take no longer than a few.
-JUDGED_WALK = {"cpu": (32, 4.0), "cuda": (256, 2.0)}
-JUDGE_EPISODES = 8
+if TYPE_CHECKING:
+    from st_rl.runners import OnPolicyRunner
+    from st_rl.sim.evaluation.evaluator import CheckpointEvaluator
+
+# Evaluation of checkpoints, robots and seconds: enough to rank them in a fraction of the training time. On a GPU many
+# robots take no longer than a few.
+EVALUATION_SIZE = {"cpu": (32, 4.0), "cuda": (256, 2.0)}
+EVALUATION_EPISODES = 8
 
 
-def make_evaluator(source: TaskSource, config: Any, device: str) -> Any:
-    """What decides which checkpoint is the best: a short walk or a few episodes, without noise, on held-out starts.
+def make_evaluator(source: TaskSource[EnvConfig], config: EnvConfig, device: str) -> CheckpointEvaluator | None:
+    """Return what scores the checkpoints of a training: a short walk or a few episodes without noise.
 
-    None leaves it to the returns of the training.
+    None if the task has none; then the training returns decide which checkpoint is the best.
     """
     if not source.has_evaluator:
         return None
-    from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, make_eval_task, preserve_rng_state
+    from st_rl.env.protocols import GraphSafeEnv
+    from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, preserve_rng_state
 
-    robots, seconds = JUDGED_WALK["cuda" if device.startswith("cuda") else "cpu"]
-    plan = EvaluationCfg(robots=robots, seconds=seconds, push_speed=0.0)
-    # A task on a GPU seeds the generator that the training draws from.
+    num_envs, seconds = EVALUATION_SIZE["cuda" if device.startswith("cuda") else "cpu"]
+    plan = EvaluationCfg(robots=num_envs, seconds=seconds, push_speed=0.0)
+    # A task on a GPU seeds the random number generator of the training.
     with preserve_rng_state(device):
-        if isinstance(source, BuiltInTask):
-            env = make_eval_task(source.name, config, plan.robots, plan.seconds, plan.seed, False, device)
-        else:
-            env = source.make(config, JUDGE_EPISODES, device, plan.seed)
-    if not getattr(env, "is_graph_safe", False):
+        count = EVALUATION_EPISODES if is_external(source.name) else num_envs
+        env = source.make_eval(config, count, seconds, plan.seed, device=device)
+    if not (isinstance(env, GraphSafeEnv) and env.is_graph_safe):
         return CheckpointEvaluator(env, plan)
     from st_rl.engine import Engine
 
-    engine = Engine("graph", device)
-    return CheckpointEvaluator(env, plan, lambda step: engine.loop(step, during_capture=env.during_capture))
+    engine, context = Engine("graph", device), env.during_capture
+    return CheckpointEvaluator(env, plan, lambda step: engine.loop(step, during_capture=context))
 
 
 @contextmanager
-def time_limit(minutes: float | None, stop: Any) -> Iterator[None]:
-    """Call `stop` when the minutes are over."""
+def time_limit(minutes: float | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` after the given minutes; never if None."""
     timer = threading.Timer(60.0 * minutes, stop) if minutes is not None else None
     if timer is not None:
         timer.daemon = True
@@ -56,36 +61,36 @@ def time_limit(minutes: float | None, stop: Any) -> Iterator[None]:
             timer.cancel()
 
 
-def learn(runner: Any, iterations: int, minutes: float | None, run: RunFolder, spread_episodes: bool) -> int:
-    """Train, stop gently when asked to, say what comes next; returns the exit code."""
-    # Before signals are caught: what fails here should fail as usual.
+def learn(
+    runner: OnPolicyRunner, iterations: int, minutes: float | None, run: RunFolder, random_episode_start: bool
+) -> int:
+    """Train until done, interrupted or out of time, and print the next commands; returns the exit code."""
+    # Before signals are handled, so that errors here exit as usual.
     runner.init_writter(False)
-    begin = time.perf_counter()
-    with GracefulShutdown(runner.request_stop) as interruption, time_limit(minutes, runner.request_stop):
-        runner.learn(iterations, init_at_random_ep_len=spread_episodes)
+    start = time.perf_counter()
+    with GracefulShutdown(runner.request_stop) as shutdown, time_limit(minutes, runner.request_stop):
+        runner.learn(iterations, init_at_random_ep_len=random_episode_start)
     runner.close()
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     done = runner.current_learning_iteration
-    print(
-        f"\n{done} iterations, {runner.tot_timesteps:,} steps; this session {seconds:.0f} s. The run is in {run.path}"
-    )
-    if interruption.exit_code is not None:
-        print(f"Interrupted and saved. Go on with:\n  st-rl resume {run.path}")
-        return interruption.exit_code
+    print(f"\n{done} iterations, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
+    if shutdown.exit_code is not None:
+        print(f"Interrupted and saved. Resume with:\n  st-rl resume {run.path}")
+        return shutdown.exit_code
     _print_next(run.path)
     return 0
 
 
 def _print_next(folder: Path) -> None:
-    lines = (
-        ("eval", "judge it without noise"),
-        ("play", "see it"),
-        ("report", "one page with everything"),
-        ("export", "a policy file for a controller"),
-    )
+    commands = {
+        "eval": "evaluate the policy without exploration noise",
+        "play": "watch it",
+        "report": "write a report of the run",
+        "export": "write policy.onnx for a controller",
+    }
     print("Next:")
-    for command, words in lines:
-        print(f"  st-rl {command:<6} {folder}   # {words}")
+    for command, purpose in commands.items():
+        print(f"  st-rl {command:<6} {folder}   # {purpose}")
 
 
 def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:

@@ -1,57 +1,60 @@
-"""A trial of a sweep, as a runner takes it."""
+"""The trial object that a runner reports to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError
 
+if TYPE_CHECKING:
+    import optuna
+
 
 class EvaluatedTrial:
-    """Reports to Optuna what the judge of the best snapshot finds, in the place of figures with exploration noise.
+    """Reports checkpoint scores to Optuna instead of the noisy training metrics of the runner.
 
-    The judge speaks at every snapshot and is heard in the next iteration. `on_iteration` is called with the number of
-    iterations begun.
+    The evaluator scores every checkpoint; the score is reported in the next iteration. `on_iteration` is called with
+    the number of started iterations.
     """
 
-    def __init__(self, trial: Any, judge: Callable[[Any], float], on_iteration: Callable[[int], None]):
+    def __init__(self, trial: optuna.Trial, evaluator: Callable[[Any], float], on_iteration: Callable[[int], None]):
         self._trial = trial
-        self._judge = judge
+        self._evaluator = evaluator
         self._on_iteration = on_iteration
-        self._unheard: float | None = None
-        self._figures: dict[str, float] = {}
+        self._unreported: float | None = None
+        self._metrics: dict[str, float] = {}
         self.scores: list[float] = []
 
-    def judge(self, policy: Any) -> float:
-        """The score of a policy without noise, higher is better; CommandError for one that is no number."""
-        score = self._judge(policy)
+    def evaluate(self, policy: Callable[..., Any]) -> float:
+        """Return the score of a policy, higher is better; CommandError if it is not finite."""
+        score = self._evaluator(policy)
         if not math.isfinite(score):
             raise CommandError(f"the score is {score}")
         self.scores.append(score)
-        self._unheard = score
+        self._unreported = score
         return score
 
     def set_user_attr(self, name: str, value: float) -> None:
-        """Take a figure of the training, the cost of transport."""
-        self._figures[name] = value
+        """Store a metric of the training."""
+        self._metrics[name] = value
 
     def report(self, tracking_error: float, iteration: int) -> None:
-        """Take the training's own figure, and pass on what the judge said after so many iterations."""
-        self._figures["tracking_error"] = tracking_error
+        """Store the tracking error of the training and report the last score to Optuna."""
+        self._metrics["tracking_error"] = tracking_error
         self._on_iteration(iteration + 1)
-        if self._unheard is not None:
-            self._trial.report(self._unheard, iteration)
+        if self._unreported is not None:
+            self._trial.report(self._unreported, iteration)
 
     def should_prune(self) -> bool:
-        """Whether a trial that was just judged is not worth going on with."""
-        was_judged, self._unheard = self._unheard is not None, None
-        return was_judged and self._trial.should_prune()
+        """Whether Optuna prunes the trial; only asked after a new score."""
+        has_new_score, self._unreported = self._unreported is not None, None
+        return has_new_score and self._trial.should_prune()
 
-    def keep_figures(self, iterations: int) -> None:
-        """Leave with Optuna how long the training was, and its last figures, where the task has them."""
+    def store_metrics(self, iterations: int) -> None:
+        """Store the number of iterations and the last finite metrics with Optuna."""
         self._trial.set_user_attr("iterations", iterations)
-        for name, value in self._figures.items():
+        for name, value in self._metrics.items():
             if math.isfinite(value):
                 self._trial.set_user_attr(name, value)

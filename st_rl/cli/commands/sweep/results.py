@@ -1,4 +1,4 @@
-"""A sweep and what it found: a line for each trial, a table of the best, `sweep.json`, and what to type next."""
+"""The results of a sweep: a line per trial, a table of the best, `sweep.json`, and the next commands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from st_rl.cli.commands.sweep.search_parameter import SearchParameter, as_text
-from st_rl.cli.support.command_line import CommandError, without
+from st_rl.cli.commands.sweep.options import SearchParameter, format_value
+from st_rl.cli.support.command_line import CommandError, drop_options
 from st_rl.cli.support.run_folder import SWEEP_FILE
+from st_rl.cli.support.task_source import TaskSource
 from st_rl.cli.support.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
 
 _SHOWN_TRIALS = 10
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
@@ -22,61 +27,64 @@ _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNIN
 class Sweep:
     """Trainings of one task that differ in a few settings."""
 
-    study: Any
-    """Optuna's."""
+    study: optuna.Study
     folder: Path
-    source: Any
-    searched: Sequence[SearchParameter]
+    source: TaskSource[Any]
+    parameters: Sequence[SearchParameter]
     fixed: Sequence[str]
-    """Arguments of `st-rl train` that all trials have in common."""
+    """Arguments of `st-rl train` that are the same for all trials."""
     num_trials: int
     iterations: int
-    """Of each trial."""
+    """Iterations of each trial."""
     seed: int
 
-    def finished(self) -> list[Any]:
-        """All trials but those that run, wait or were interrupted."""
-        trials = self.study.get_trials(deepcopy=False)
-        return [trial for trial in trials if trial.state.is_finished() and "interrupted" not in trial.user_attrs]
+    def all_trials(self) -> list[FrozenTrial]:
+        """Return all trials, in the order of their numbers."""
+        return self.study.get_trials(deepcopy=False)
 
-    def trained(self) -> list[Any]:
-        """The trials that are worth something; settings that came up again count once."""
-        return [
-            trial
-            for trial in self.finished()
-            if trial.state.name in ("COMPLETE", "PRUNED") and "same_as" not in trial.user_attrs
-        ]
+    def finished(self) -> list[FrozenTrial]:
+        """Return the trials that are not running, waiting or interrupted."""
+        return [t for t in self.all_trials() if t.state.is_finished() and "interrupted" not in t.user_attrs]
 
-    def best_first(self) -> list[Any]:
-        """The trials that came to their end."""
+    def trained(self) -> list[FrozenTrial]:
+        """Return the complete and pruned trials, without repeated settings."""
+        return [t for t in self.finished() if t.state.name in ("COMPLETE", "PRUNED") and "same_as" not in t.user_attrs]
+
+    def best_first(self) -> list[FrozenTrial]:
+        """Return the complete trials, best score first."""
         complete = [trial for trial in self.trained() if trial.state.name == "COMPLETE"]
-        return sorted(complete, key=lambda trial: -trial.value)
+        return sorted(complete, key=score_of, reverse=True)
 
-    def train_arguments(self, trial: Any) -> list[str]:
-        """The arguments of `st-rl train` that only this trial has."""
-        return [word for setting in self.searched for word in setting.arguments(trial.params[setting.name])]
+    def train_arguments(self, trial: FrozenTrial | optuna.Trial) -> list[str]:
+        """Return the arguments of `st-rl train` that are specific to a trial."""
+        return [word for parameter in self.parameters for word in parameter.arguments(trial.params[parameter.name])]
 
-    def command_to_train_longer(self, trial: Any) -> str:
-        """What trains with the settings of a trial as long as the task's own training, and twice as long as it did."""
+    def command_to_train_longer(self, trial: FrozenTrial) -> str:
+        """Return the command for a full training with the settings of a trial, at least twice as long as the trial."""
         iterations = max(2 * self.iterations, TrainingConfig.from_dict(self.source.training).runner.max_iterations)
-        kept = without(self.fixed, {"--iterations", "--runner.max-iterations", "--minutes"})
+        kept = drop_options(self.fixed, {"--iterations", "--runner.max-iterations", "--minutes"})
         words = ["st-rl", "train", self.source.name, *kept, *self.train_arguments(trial)]
         return shlex.join([*words, "--iterations", str(iterations)])
 
 
-def trial_line(sweep: Sweep, number: int) -> str:
-    """A line about a trial that has just ended."""
-    trial = sweep.study.get_trials(deepcopy=False)[number]
+def score_of(trial: FrozenTrial) -> float:
+    """Return the score of a complete trial."""
+    return -float("inf") if trial.value is None else trial.value
+
+
+def format_trial(sweep: Sweep, number: int) -> str:
+    """Return the line about a trial that has just ended."""
+    trial = sweep.all_trials()[number]
     short = [name.rpartition(".")[2] for name in trial.params]
     names = short if len(set(short)) == len(short) else list(trial.params)
-    settings = ", ".join(f"{name} {as_text(value)}" for name, value in zip(names, trial.params.values()))
+    settings = ", ".join(f"{name} {format_value(value)}" for name, value in zip(names, trial.params.values()))
     if trial.state.name == "FAIL":
         return f"trial {number}: {settings}: failed: {trial.user_attrs['error']}"
     if "same_as" in trial.user_attrs:
-        return f"trial {number}: {settings}: as trial {trial.user_attrs['same_as']}"
+        return f"trial {number}: {settings}: same settings as trial {trial.user_attrs['same_as']}"
     is_best = len(sweep.best_first()) > 1 and sweep.best_first()[0].number == number
     pruned = f"pruned after {trial.user_attrs['iterations']} iterations, " if trial.state.name == "PRUNED" else ""
-    return f"trial {number}: {settings}: {pruned}score {trial.value:.4g}{', the best so far' if is_best else ''}"
+    return f"trial {number}: {settings}: {pruned}score {score_of(trial):.4g}{', best so far' if is_best else ''}"
 
 
 def write_results(sweep: Sweep) -> None:
@@ -90,12 +98,13 @@ def write_results(sweep: Sweep) -> None:
             "folder": f"trial_{trial.user_attrs.get('same_as', trial.number)}",
             "state": "interrupted" if "interrupted" in trial.user_attrs else _STATES[trial.state.name],
             "score": trial.value,
-            "settings": {name: _as_trained(value) for name, value in trial.params.items()},
+            # Floats with the digits of the command line.
+            "settings": {k: float(format_value(v)) if isinstance(v, float) else v for k, v in trial.params.items()},
             "scores": trial.intermediate_values,
             "seconds": trial.duration and trial.duration.total_seconds(),
             **trial.user_attrs,
         }
-        for trial in sweep.study.get_trials(deepcopy=False)
+        for trial in sweep.all_trials()
     ]
     content = {
         "task": sweep.source.name,
@@ -107,13 +116,8 @@ def write_results(sweep: Sweep) -> None:
     write_json(sweep.folder / SWEEP_FILE, content)
 
 
-def _as_trained(value: Any) -> Any:
-    """A value as the command line of the trial gave it."""
-    return float(as_text(value)) if isinstance(value, float) else value
-
-
-def show_results(sweep: Sweep) -> None:
-    """The best trials in a table, and what to type next; CommandError when there is none."""
+def print_results(sweep: Sweep) -> None:
+    """Print a table of the best trials and the next commands; CommandError if no trial is complete."""
     from rich.console import Console
     from rich.table import Table
 
@@ -121,15 +125,15 @@ def show_results(sweep: Sweep) -> None:
     counts = Counter(_STATES[trial.state.name] for trial in sweep.finished())
     found = f"{sum(counts.values())} trials ({', '.join(f'{count} {state}' for state, count in counts.items())})"
     if not shown:
-        raise CommandError(f"{found}, and none to choose from; {sweep.folder / SWEEP_FILE} says why each ended")
+        raise CommandError(f"{found}, none of them complete; see {sweep.folder / SWEEP_FILE}")
     table = Table()
-    for column in ("trial", "score", *(setting.name for setting in sweep.searched)):
+    for column in ("trial", "score", *(parameter.name for parameter in sweep.parameters)):
         table.add_column(column.replace(".", ".\n"), justify="right", vertical="bottom")
     for trial in shown:
-        values = (as_text(trial.params[setting.name]) for setting in sweep.searched)
-        table.add_row(str(trial.number), f"{trial.value:.4g}", *values)
-    print("The best trials, by their scores without exploration noise; higher is better:", flush=True)
+        values = (format_value(trial.params[parameter.name]) for parameter in sweep.parameters)
+        table.add_row(str(trial.number), f"{score_of(trial):.4g}", *values)
+    print("Best trials by score without exploration noise (higher is better):", flush=True)
     Console().print(table)
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
-    print(f"  st-rl eval {sweep.folder / f'trial_{shown[0].number}'}   # judge the best one")
+    print(f"  st-rl eval {sweep.folder / f'trial_{shown[0].number}'}   # evaluate the best trial")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")

@@ -1,4 +1,4 @@
-"""The trials of a sweep: each is a training of its own, in a run folder of its own."""
+"""The trials of a sweep: trainings, each with its own run folder."""
 
 from __future__ import annotations
 
@@ -9,62 +9,65 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
-from st_rl.cli.commands.sweep.results import Sweep, show_results, trial_line, write_results
+from st_rl.cli.commands.sweep.results import Sweep, format_trial, print_results, write_results
 from st_rl.cli.commands.train import prepare_training, read_training
 from st_rl.cli.support.command_line import CommandError, one_line
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.training import time_limit
 
-# How often a trial is judged, unless its snapshots are rarer or more frequent by themselves.
-_NUM_JUDGEMENTS = 8
-# When the first trials all fail, so will the others.
-_HOPELESS_AFTER = 3
+if TYPE_CHECKING:
+    import optuna
+
+# Evaluated checkpoints of a trial, unless the user sets --runner.save-interval.
+_NUM_CHECKPOINTS = 8
+# Give up if all of the first trials fail.
+_MAX_INITIAL_FAILURES = 3
 
 
 def run_trials(sweep: Sweep) -> int:
-    """Run the trials that a sweep lacks, and say what came of all; returns the exit code."""
+    """Run the remaining trials of a sweep and print the results; returns the exit code."""
     done = len(sweep.finished())
     print(
-        f"{sweep.num_trials} trials of {sweep.iterations} iterations each{f', {done} of them done' if done else ''}; "
-        f"the sweep is in {sweep.folder}",
+        f"{sweep.num_trials} trials of {sweep.iterations} iterations{f', {done} of them done' if done else ''}. "
+        f"Sweep: {sweep.folder}",
         flush=True,
     )
-    if not sweep.study.get_trials(deepcopy=False):
-        # First the settings as they are, so that one sees what the search is worth.
-        sweep.study.enqueue_trial({s.name: s.default_choice for s in sweep.searched if s.default_choice is not None})
+    if not sweep.all_trials():
+        # The default settings first, as the baseline of the search.
+        sweep.study.enqueue_trial({p.name: p.default_choice for p in sweep.parameters if p.default_choice is not None})
     while len(sweep.finished()) < sweep.num_trials:
         try:
-            print(trial_line(sweep, _run_trial(sweep)), flush=True)
+            print(format_trial(sweep, _run_trial(sweep)), flush=True)
         except KeyboardInterrupt as interruption:
             command = f"{sweep.study.user_attrs['command']} --trials {sweep.num_trials}"
-            print(f"Interrupted. Go on with:\n  {command} --log-dir {shlex.quote(str(sweep.folder))}")
+            print(f"Interrupted. Continue with:\n  {command} --log-dir {shlex.quote(str(sweep.folder))}")
             return interruption.args[0] if interruption.args else 130
         finally:
             write_results(sweep)
         finished = sweep.finished()
-        if len(finished) == _HOPELESS_AFTER and all(trial.state.name == "FAIL" for trial in finished):
-            raise CommandError(f"the first {_HOPELESS_AFTER} trials failed, and so would the others")
+        if len(finished) == _MAX_INITIAL_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
+            raise CommandError(f"the first {_MAX_INITIAL_FAILURES} trials failed; giving up")
     write_results(sweep)
-    show_results(sweep)
+    print_results(sweep)
     return 0
 
 
 def _run_trial(sweep: Sweep) -> int:
-    """Train with settings that Optuna proposes, and tell it what they are worth; returns the trial's number."""
+    """Train with settings that Optuna proposes and report the score; returns the number of the trial."""
     import optuna
     from optuna.trial import TrialState
 
     study = sweep.study
-    started = sum(trial.state != TrialState.WAITING for trial in study.get_trials(deepcopy=False))
-    # Seeded for this very trial: a sweep that goes on does not propose again what it began with.
+    started = sum(trial.state != TrialState.WAITING for trial in sweep.all_trials())
+    # A seed for each trial: a continued sweep does not repeat its first proposals.
     study.sampler = optuna.samplers.TPESampler(seed=sweep.seed + started)
-    trial = study.ask({setting.name: setting.distribution for setting in sweep.searched})
+    trial = study.ask({parameter.name: parameter.distribution for parameter in sweep.parameters})
     same = next((known for known in sweep.trained() if known.params == trial.params), None)
     if same is not None:
-        # All trials have one seed: it would train the same policy.
+        # All trials have the same seed, so it would train the same policy.
         trial.set_user_attr("same_as", same.number)
         study.tell(trial, same.value if same.state == TrialState.COMPLETE else None, same.state)
         return trial.number
@@ -73,7 +76,7 @@ def _run_trial(sweep: Sweep) -> int:
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
     except KeyboardInterrupt:
-        # It does not count, and its settings come first when the sweep goes on.
+        # It does not count; its settings are the first to run when the sweep continues.
         trial.set_user_attr("interrupted", True)
         study.tell(trial, state=TrialState.FAIL)
         study.enqueue_trial(trial.params)
@@ -85,36 +88,38 @@ def _run_trial(sweep: Sweep) -> int:
     return trial.number
 
 
-def _train(sweep: Sweep, trial: Any) -> float:
-    """The score of the best snapshot of a training, without noise."""
+def _train(sweep: Sweep, trial: optuna.Trial) -> float:
+    """Train with the settings of a trial; returns the score of the best checkpoint."""
     name, folder = sweep.source.name, sweep.folder / f"trial_{trial.number}"
-    # The last word on an option counts: what the user says about snapshots comes after this.
-    snapshots = ["--runner.save-interval", str(max(1, sweep.iterations // _NUM_JUDGEMENTS))]
-    arguments = [*snapshots, *sweep.fixed, *sweep.train_arguments(trial), "--log-dir", str(folder)]
+    # The last occurrence of an option counts, so that the user's save interval overrides this one.
+    checkpoints = ["--runner.save-interval", str(max(1, sweep.iterations // _NUM_CHECKPOINTS))]
+    arguments = [*checkpoints, *sweep.fixed, *sweep.train_arguments(trial), "--log-dir", str(folder)]
     options, training = read_training(sweep.source, arguments)
-    # What the last training left makes room.
+    # Free the memory of the last training.
     gc.collect()
-    with _only_a_bar(f"trial {trial.number}", sweep.iterations) as show_iteration:
+    with _quiet_progress(f"trial {trial.number}", sweep.iterations) as show_iteration:
         runner, _ = prepare_training(sweep.source, options, training, shlex.join(["st-rl", "train", name, *arguments]))
-        judged = EvaluatedTrial(trial, runner.evaluator, show_iteration)
-        runner.evaluator = judged.judge
+        if runner.evaluator is None:
+            raise CommandError(f"{name} has no evaluator")
+        evaluated = EvaluatedTrial(trial, runner.evaluator, show_iteration)
+        runner.evaluator = evaluated.evaluate
         runner.init_writter(False)
-        interruption = GracefulShutdown(runner.request_stop)
+        shutdown = GracefulShutdown(runner.request_stop)
         try:
-            with interruption, time_limit(options.minutes, runner.request_stop):
-                runner.learn(sweep.iterations, init_at_random_ep_len=True, trial=judged)
+            with shutdown, time_limit(options.minutes, runner.request_stop):
+                runner.learn(sweep.iterations, init_at_random_ep_len=True, trial=evaluated)
         finally:
             runner.close()
-            judged.keep_figures(runner.current_learning_iteration)
-            if interruption.exit_code is not None:
-                raise KeyboardInterrupt(interruption.exit_code)
-    trial.report(judged.scores[-1], runner.current_learning_iteration)
-    return max(judged.scores)
+            evaluated.store_metrics(runner.current_learning_iteration)
+            if shutdown.exit_code is not None:
+                raise KeyboardInterrupt(shutdown.exit_code)
+    trial.report(evaluated.scores[-1], runner.current_learning_iteration)
+    return max(evaluated.scores)
 
 
 @contextlib.contextmanager
-def _only_a_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Silence, but for warnings and, on a terminal, a bar; gives a function of how many iterations are done."""
+def _quiet_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Suppress all output but warnings and, on a terminal, a bar; yields a function that sets the iterations done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -123,7 +128,7 @@ def _only_a_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
 
     bar = Progress(
         *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
-        # The screen itself, whatever takes its place below.
+        # The real stdout, which is redirected below.
         console=Console(file=sys.stdout),
         transient=True,
         redirect_stdout=False,
@@ -133,8 +138,8 @@ def _only_a_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
     level = logger.level
     logger.setLevel("WARNING")
     try:
-        with bar, open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-            task = bar.add_task(words, total=total)
+        with bar, open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stdout(devnull):
+            task = bar.add_task(label, total=total)
             yield lambda done: bar.update(task, completed=done)
     finally:
         logger.setLevel(level)
