@@ -123,7 +123,7 @@ def load(task: str, run: Path, device: str, checkpoint: str = "best") -> tuple[A
     """A policy of a run, and the configuration of its task."""
     saved = LoadedRun(RunFolder(run))
     env = make_task(task, 1, device, cfg=saved.env_config)
-    return saved.load_policy(env, saved.run.checkpoint(checkpoint), device).policy, saved.env_config
+    return saved.load_policy(env, saved.run.checkpoint(checkpoint), device), saved.env_config
 
 
 def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:

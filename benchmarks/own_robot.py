@@ -79,7 +79,7 @@ def judge(run: Path, setup: Setup) -> dict[str, Any]:
     saved = LoadedRun(RunFolder(run))
     plan = setup.plan
     task = make_eval_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
-    policy = saved.load_policy(task, saved.run.checkpoint(), "cpu").policy
+    policy = saved.load_policy(task, saved.run.checkpoint(), "cpu")
     walk, _ = evaluate_walk(task, policy, plan)
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     names = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "foot_clearance", "push_survival")

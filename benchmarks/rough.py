@@ -140,7 +140,7 @@ def load(run: Path, device: str) -> tuple[Any, Any]:
         shutil.copyfile(teacher, run / TEACHER_FILE)
     saved = LoadedRun(RunFolder(run))
     env = make_task(saved.source.name, 1, device, cfg=saved.env_config)
-    policy = saved.load_policy(env, saved.run.checkpoint(), device).policy
+    policy = saved.load_policy(env, saved.run.checkpoint(), device)
     if saved.source.name == TASK:
         return policy, saved.env_config
     from st_rl.sim.tasks.quadruped_rough import QuadrupedRoughCfg

@@ -99,7 +99,7 @@ class TestCollect:
         content = load(next(folder.rglob("traj_*.npz")))
         saved = LoadedRun(RunFolder(teacher))
         env = saved.source.make(saved.env_config, 1, "cpu", 0)
-        policy = saved.load_policy(env, teacher / "model_2.pt").policy
+        policy = saved.load_policy(env, teacher / "model_2.pt")
         expected = policy(torch.from_numpy(content["observations"])).detach().numpy()
         np.testing.assert_allclose(content["actions"], expected, rtol=1e-4, atol=1e-5)
 

@@ -56,22 +56,22 @@ def main(arguments: Sequence[str]) -> int:
     check_device(options.device)
     seed_everything(options.seed)
     env = run.make_env(options.num_envs, options.device, options.seed)
-    loaded = run.load_policy(env, checkpoint, options.device)
+    policy = run.load_policy(env, checkpoint, options.device)
     folder = options.output or DATASETS / run.run.path.parent.name / time.strftime(TIMESTAMP)
     saver = DemonstrationSaver(
         env,
-        loaded.policy.actor_critic,
+        policy.actor_critic,
         folder,
         rollout_storage_length=options.rollout_length,
         min_timesteps=options.steps,
         min_episodes=options.episodes,
         success_traj_only=options.success_only,
         demo_by_sample=options.sample,
-        obs_normalizer=loaded.policy.obs_normalizer,
+        obs_normalizer=policy.obs_normalizer,
         success_rule=options.success_rule,
         file_format=options.format,
     )
-    saver.policy_iteration = loaded.iteration
+    saver.policy_iteration = policy.iteration
     print(f"Collecting with {checkpoint} and {env.num_envs} robots into {folder}")
     config = {"run": str(run.run.path), "checkpoint": checkpoint.name, "task": run.source.name, "seed": options.seed}
     return collect(saver, config)

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict[str, Any]:
     """Return all metrics of a checkpoint as `eval.json` stores them."""
-    from st_rl.env.protocols import CommandedEnv
+    from st_rl.sim.envs.legged_walk import LeggedWalk
     from st_rl.sim.evaluation.evaluator import (
         EPISODE_METRICS,
         WALK_METRICS,
@@ -91,13 +91,13 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
         if fine and not options.fine_physics:
             continue
         env = run.make_eval_env(plan.robots, plan.seconds, plan.seed, fine)
-        loaded = run.load_policy(env, checkpoint)
-        iteration = loaded.iteration
-        if isinstance(env, CommandedEnv):
+        policy = run.load_policy(env, checkpoint)
+        iteration = policy.iteration
+        if isinstance(env, LeggedWalk):
             rows = WALK_METRICS
-            columns[name], grid[name] = evaluate_walk(env, loaded.policy, plan)
+            columns[name], grid[name] = evaluate_walk(env, policy, plan)
         else:
-            columns[name] = evaluate_episodes(env, loaded.policy)
+            columns[name] = evaluate_episodes(env, policy)
     return {
         "task": run.source.name,
         "checkpoint": checkpoint.name,

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import parse_options
-from st_rl.cli.support.loaded_run import LoadedPolicy, open_run
+from st_rl.cli.support.loaded_run import open_run
 from st_rl.cli.support.run_folder import POLICY_FILE, RunOptions, writable_file
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from st_rl.env import VecEnv
+    from st_rl.modules.load_policy import LoadedPolicy
     from st_rl.sim.envs.task import Task
 
 RECORDED_STEPS = 200
@@ -39,10 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.utils.files import write_json
 
     env = run.make_eval_env(num_envs=4, seconds=10.0, seed=20_003)
-    loaded = run.load_policy(env, checkpoint)
-    policy = loaded.policy
-    metadata = describe_policy(run.source.name, env, loaded.iteration)
-    report = export_onnx(policy.actor_critic, policy.obs_normalizer, target, metadata, _record(env, loaded))
+    policy = run.load_policy(env, checkpoint)
+    metadata = describe_policy(run.source.name, env, policy.iteration)
+    report = export_onnx(policy.actor_critic, policy.obs_normalizer, target, metadata, _record(env, policy))
     content = {
         **dataclasses.asdict(report),
         "metadata": metadata,
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _record(env: VecEnv, loaded: LoadedPolicy) -> Tensor:
+def _record(env: VecEnv, policy: LoadedPolicy) -> Tensor:
     """Return observations `(M, O)` from rollouts of the policy."""
     import torch
 
@@ -69,8 +69,8 @@ def _record(env: VecEnv, loaded: LoadedPolicy) -> Tensor:
         obs = split_observations(env.get_observations())[0]
         for _ in range(RECORDED_STEPS):
             recorded.append(obs.cpu().clone())
-            obs, _, _, dones, _ = split_step(env.step(loaded.policy(obs)))
-            loaded.policy.reset(dones)
+            obs, _, _, dones, _ = split_step(env.step(policy(obs)))
+            policy.reset(dones)
     return torch.cat(recorded)
 
 

@@ -67,17 +67,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_recorder(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> Recorder:
     """Build a recorder of one robot under the policy and a schedule of commands."""
-    from st_rl.env.protocols import CommandedEnv
+    from st_rl.sim.envs.legged_walk import LeggedWalk
     from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
 
     task: Any = run.make_eval_env(1, options.seconds, options.seed, fine=True)
-    policy = run.load_policy(task, checkpoint).policy
-    cfg = task.cfg
-    if not isinstance(task, CommandedEnv):
+    policy = run.load_policy(task, checkpoint)
+    if not isinstance(task, LeggedWalk):
         return Recorder(task, policy)
     if options.command is not None:
         return Recorder(task, policy, [CommandSegment(options.seconds, options.command)])
-    return Recorder(task, policy, make_command_schedule(cfg.commands, options.seconds))
+    return Recorder(task, policy, make_command_schedule(task.cfg.commands, options.seconds))
 
 
 def _record_task(run: LoadedRun, checkpoint: Path, options: PlayOptions, command_line: str) -> int:
@@ -161,7 +160,7 @@ def _record_rendered(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> 
     from st_rl.sim.evaluation.video import open_video
 
     env: Any = run.source.make(run.env_config, 1, "cpu", options.seed, render_mode="rgb_array")
-    policy = run.load_policy(env, checkpoint).policy
+    policy = run.load_policy(env, checkpoint)
     fps = float(env.unwrapped.metadata.get("render_fps") or 30)
     video = run.run.file(VIDEO_FILE)
     frame = _render_frame(env)

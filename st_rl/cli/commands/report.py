@@ -18,7 +18,6 @@ from st_rl.cli.support.run_folder import (
     find_run,
     writable_file,
 )
-from st_rl.utils.old_names import EVALUATION_METRICS, rename_keys
 
 
 @dataclass
@@ -40,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.support.report_page import ReportData, build_page
     from st_rl.cli.support.report_page.curves import read_curves
     from st_rl.utils.files import atomic_write
+    from st_rl.utils.old_names import EVALUATION_METRICS, rename_keys
 
     video = run.file(VIDEO_FILE)
     data = ReportData(

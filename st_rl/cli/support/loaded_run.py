@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import TrainingConfig
-from st_rl.utils.registry import reject_class_paths
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv
+    from st_rl.modules.load_policy import LoadedPolicy
     from st_rl.runners import OnPolicyRunner
-
-
-class LoadedPolicy(NamedTuple):
-    """The policy of a checkpoint."""
-
-    policy: Any
-    """A function of raw observations, with `reset`."""
-    iteration: int
-    """Completed training iterations."""
 
 
 def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
@@ -49,6 +40,8 @@ class LoadedRun:
     """A run as its folder describes it."""
 
     def __init__(self, run: RunFolder):
+        from st_rl.utils.registry import reject_class_paths
+
         self.run = run
         self.settings = run.settings
         self.source = _find_source(run, str(self.settings["task"]))
@@ -79,18 +72,10 @@ class LoadedRun:
 
     def load_policy(self, env: VecEnv, checkpoint: Path, device: str = "cpu") -> LoadedPolicy:
         """Load the policy of a checkpoint, for environments like `env`."""
-        import logging
-
         import torch
+
+        from st_rl.modules.load_policy import load_policy
 
         # The networks are small, and one thread leaves the cores to the physics.
         torch.set_num_threads(1)
-        logger = logging.getLogger("st_rl")
-        level = logger.level
-        logger.setLevel(logging.WARNING)
-        try:
-            runner = self.make_runner(env, device)
-            runner.load(checkpoint, load_optimizer=False)
-        finally:
-            logger.setLevel(level)
-        return LoadedPolicy(runner.get_inference_policy(device), runner.current_learning_iteration)
+        return load_policy(self.run.path, checkpoint.resolve(), device, env=env)

@@ -106,7 +106,7 @@ def _recordings(options: MakeOptions) -> list[Any]:
     if not isinstance(saved.source, BuiltInTask):
         raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
-    policy = saved.load_policy(task, run.checkpoint(options.checkpoint)).policy
+    policy = saved.load_policy(task, run.checkpoint(options.checkpoint))
     name = saved.source.name.replace("-", "_")
     if not is_commanded(task):
         return [record_policy(task, policy, name, options.seconds)]

@@ -36,16 +36,17 @@ class EvaluatedTrial:
         self._unreported = score
         return score
 
-    def set_user_attr(self, name: str, value: float) -> None:
+    def set_user_attr(self, key: str, value: object) -> None:
         """Store a metric of the training."""
-        self._metrics[name] = value
+        if isinstance(value, float):
+            self._metrics[key] = value
 
-    def report(self, tracking_error: float, iteration: int) -> None:
-        """Store the tracking error of the training and report the last score to Optuna."""
-        self._metrics["tracking_error"] = tracking_error
-        self._on_iteration(iteration + 1)
+    def report(self, value: float, step: int) -> None:
+        """Store the tracking error `value` of iteration `step` and report the last score to Optuna."""
+        self._metrics["tracking_error"] = value
+        self._on_iteration(step + 1)
         if self._unreported is not None:
-            self._trial.report(self._unreported, iteration)
+            self._trial.report(self._unreported, step)
 
     def should_prune(self) -> bool:
         """Whether Optuna prunes the trial; only asked after a new score."""
