@@ -50,6 +50,7 @@ class APPOAlgoMixin(_Algorithm):
     holds the options of `DiscriminatorOptions`.
     """
 
+    graph_safe = True
     storage_class = AmpRolloutStorage
 
     @own_settings_from("ppo")

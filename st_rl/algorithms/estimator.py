@@ -26,6 +26,7 @@ class EstimatorAlgoMixin(_Algorithm):
     Both are distances in the units of the stored observations: normalised ones where normalisation is on.
     """
 
+    graph_safe = True
     trains_estimates = True
 
     @own_settings_from("ppo")

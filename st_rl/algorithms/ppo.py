@@ -25,32 +25,35 @@ from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import Shape
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.averages import RunningAverages
-from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
+from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
+# The methods that the engine compiles or captures.
+GRAPHED_METHODS = {"act", "process_env_step", "compute_returns", "minibatch_step", "compute_losses"}
 Losses = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 Settings = tuple[tuple[str, Any], ...]
 
 
-class PPO:
+class PPO(Configurable):
     """Clipped-surrogate PPO; owns the policy, its optimizer, the rollout storage and the observation normalizers.
 
     A variant adds named losses in `compute_losses`, a reward term in `process_env_step` or a label in `act`. The weight
     of the loss `x` is the attribute `x_coef`, default 1.
     """
 
+    config_keys = frozenset({"rnd_cfg", "symmetry_cfg"})
+    graph_safe = True
+    """Whether the methods of this class read no Python value that changes between iterations, so that they may be
+    compiled and captured: `iteration`, not `current_learning_iteration`. Not inherited: a subclass that overrides one
+    of `GRAPHED_METHODS` runs eagerly unless it declares this itself."""
     # The class of the rollout storage; a variant that stores more per step replaces it.
     storage_class: type[RolloutStorage] = RolloutStorage
     # Whether a loss trains the policy's state estimator or adaptor.
     trains_estimates: bool = False
-
-    def __init_subclass__(cls, **kwargs: Any):
-        super().__init_subclass__(**kwargs)
-        register_known_keys(accepted_keys(cls))
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class PPO:
     ) -> None:
         """Create the optimizers, normalizers and everything else that the hyper-parameters describe."""
         device = self.device
-        report_unused_keys(unused, type(self).__name__, accepted_keys(type(self)) | {"rnd_cfg", "symmetry_cfg"}, strict)
+        report_unused_keys(unused, type(self).__name__, accepted_keys(type(self)), strict)
         # Values that change with the iteration, on the device, where compiled and captured code reads them.
         self.iteration = torch.zeros((), device=device)
         self._schedules: list[Schedule] = []
@@ -138,6 +141,11 @@ class PPO:
                 f"{type(self).__name__} does not train the state estimator of {type(policy).__name__}; "
                 "EstimatorPPO and EstimatorTPPO do"
             )
+
+    def can_be_captured(self) -> bool:
+        """Whether all classes that define one of `GRAPHED_METHODS` declare `graph_safe` in their own body."""
+        classes = [vars(cls) for cls in type(self).__mro__ if not GRAPHED_METHODS.isdisjoint(vars(cls))]
+        return all(cls.get("graph_safe", False) for cls in classes)
 
     # ---- components ----------------------------------------------------------------------------------------------
 
@@ -595,6 +603,3 @@ def _check_arguments(actor_critic: object, schedule: str, mixed_precision: str |
         raise ValueError(f"unknown mixed_precision '{mixed_precision}'; use None (float32) or one of: {known}")
     if max_grad_norm <= 0:
         raise ValueError(f"max_grad_norm must be above 0, got {max_grad_norm}; use float('inf') for no limit")
-
-
-register_known_keys(accepted_keys(PPO) | {"rnd_cfg", "symmetry_cfg"})

@@ -41,6 +41,7 @@ class TPPO(PPO):
     The teacher sees the critic's observations, or the actor's, scaled as in its own training.
     """
 
+    graph_safe = True
     storage_class = ActionLabelRollout
 
     def __init__(

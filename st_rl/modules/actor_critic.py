@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from st_rl.modules.networks.gaussian import DiagonalGaussian, SquashedGaussian
 from st_rl.modules.networks.memory import Memory, preserve_hidden_states
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
-from st_rl.utils.config import accepted_keys, register_known_keys, report_unused_keys
+from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
 from st_rl.utils.trajectories import unpad_trajectories
 
@@ -75,7 +75,7 @@ def run_head(head: nn.Sequential, inputs: Tensor) -> Tensor:
         return head[last:](hidden.to(next(head[last].parameters()).dtype))
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(nn.Module, Configurable):
     """A Gaussian actor and a critic, each a multi-layer perceptron.
 
     Every policy stands on two hooks: `actor_input` and `critic_input` say what goes into the two heads. A mixin
@@ -88,10 +88,6 @@ class ActorCritic(nn.Module):
     infers_through_act = False
     """Whether `act_inference` calls `act(inference=True)`, or `act(inference=True)` calls `act_inference`."""
     action_bound: Tensor | None
-
-    def __init_subclass__(cls, **kwargs: Any):
-        super().__init_subclass__(**kwargs)
-        register_known_keys(accepted_keys(cls))
 
     def __init__(
         self,
@@ -413,6 +409,3 @@ class Critic(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return state values `(..., 1)` of observations `(..., obs_dim)`."""
         return self.fc(obs)
-
-
-register_known_keys(accepted_keys(ActorCritic))

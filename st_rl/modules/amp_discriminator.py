@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
-from st_rl.utils.config import accepted_keys, drop_none, register_known_keys, report_unused_keys
+from st_rl.utils.config import Configurable, accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.registry import resolve_class
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ else:
 NEEDED_KEYS = ("input_dim", "style_reward_coef", "hidden_dims")
 
 
-class AMPDiscriminator(nn.Module):
+class AMPDiscriminator(nn.Module, Configurable):
     """Scores motion transitions: +1 for what looks like the reference, -1 for what looks like the policy."""
 
     def __init__(
@@ -163,6 +163,3 @@ class AmpActorCritic(AmpMixin, ActorCritic):
 
 class AmpActorCriticRecurrent(AmpMixin, ActorCriticRecurrent):
     """The actor-critic with memory and a discriminator."""
-
-
-register_known_keys(accepted_keys(AMPDiscriminator))

@@ -1,7 +1,6 @@
 """An algorithm with its policy, from a configuration and an environment."""
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -40,18 +39,6 @@ def build_algorithm(
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
     return algorithm_class(policy, device=device, **settings)
-
-
-def follows_iteration(algorithm: Any) -> bool:
-    """Whether a class from elsewhere reads the iteration in a step: captured or compiled it would stay the first."""
-    return any(
-        isinstance(method, FunctionType) and "current_learning_iteration" in method.__code__.co_names
-        for cls in type(algorithm).__mro__
-        if cls.__module__.split(".")[0] != "st_rl"
-        for name, method in vars(cls).items()
-        # These two the host calls.
-        if name not in ("__init__", "update")
-    )
 
 
 def _completed_rnd(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:

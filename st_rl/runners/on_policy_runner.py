@@ -28,17 +28,17 @@ from st_rl.loggers.iteration_report import (
 )
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import InferencePolicy
-from st_rl.runners.build_algorithm import build_algorithm, follows_iteration
+from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.env_sizes import check_critic_obs, check_tensor, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
-from st_rl.runners.train_config import read_train_config
+from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
 from st_rl.utils.background import BackgroundCalls
 from st_rl.utils.buffer import buffer_func
-from st_rl.utils.config import unknown_name_message
+from st_rl.utils.config import Configurable, unknown_name_message
 from st_rl.utils.devices import move_to
 from st_rl.utils.distributed import is_main
 from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint
@@ -64,9 +64,10 @@ class IterationResult(NamedTuple):
     learn_time: float
 
 
-class OnPolicyRunner:
+class OnPolicyRunner(Configurable):
     """Collects rollouts, updates the algorithm on them, evaluates, logs and saves."""
 
+    config_keys = RUNNER_KEYS | CLIENT_KEYS
     default_log_interval = 1
 
     def __init__(
@@ -240,12 +241,12 @@ class OnPolicyRunner:
     def _init_engine(self, num_iterations: int) -> None:
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
-        if setting != "eager" and follows_iteration(self.alg):
+        if setting != "eager" and not self.alg.can_be_captured():
             if self._run_rollout is None:
                 logger.warning(
-                    f"{type(self.alg).__name__} reads current_learning_iteration, which neither compiled nor captured "
-                    "code can follow: its losses run eagerly. Keep what depends on it in a tensor, such as a "
-                    "st_rl.algorithms.schedules.Schedule, to train faster"
+                    f"{type(self.alg).__name__} overrides methods that the engine compiles and does not declare "
+                    "graph_safe = True: it runs eagerly. To train faster, declare it if these methods read "
+                    "self.iteration (a 0-d tensor) and not current_learning_iteration"
                 )
             setting = "eager"
         env = self.env

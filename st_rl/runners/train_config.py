@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
 from st_rl.loggers.writers import LOGGERS
-from st_rl.utils.config import register_known_keys, report_unused_keys, unknown_name_message
+from st_rl.utils.config import report_unused_keys, unknown_name_message
 from st_rl.utils.log import logger
 
 # Keys of the runner's own part; those in the second group steer the client and are only carried along.
@@ -20,7 +20,6 @@ CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
     "class_name clip_actions obs_groups checkpoint resume_path init_member_classes".split()
 )
-register_known_keys(RUNNER_KEYS | CLIENT_KEYS)
 
 
 class TrainConfig(NamedTuple):

@@ -1,36 +1,46 @@
-"""Configuration dictionaries: nulls, keys that belong to another part, and misspelt keys."""
+"""Configuration dictionaries: nulls, keys of other classes, and misspelled keys."""
 
 import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from st_rl.utils.log import logger
 
-# Keys that configurations carry although no constructor takes them; they have no effect and need no word.
+# Keys without effect that configurations may hold although no constructor takes them; not reported.
 TOLERATED_KEYS = frozenset({"class_name", "teacher_ac_path", "strict"})
-# Keys that a client's configuration classes send to every policy or algorithm, whichever it names.
+# Keys that a client's configuration classes send to every policy or algorithm.
 _CLIENT_KEYS = frozenset(
     "bc_loss_coef amp_data amp_obs_dim amp_discriminator mimic_loss_coef discriminator_loss_coef rnn_type "
     "rnn_hidden_size rnn_num_layers ppo teacher_policy teacher_policy_class_name encoder_component_names "
     "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size "
     "critic_encoder_class_name critic_encoder_kwargs rnd_cfg symmetry_cfg".split()
 )
-# Settings of rsl_rl that have no counterpart here: the value that asks for what is done anyway, and what is done.
+# Settings of rsl_rl without a counterpart: the value that equals the behavior here, and this behavior.
 _RSL_RL_KEYS: dict[str, tuple[Any, str]] = {
     "noise_std_type": ("scalar", "here one standard deviation for each action is learned, as with 'scalar'"),
     "state_dependent_std": (False, "here one standard deviation for each action is learned, as with False"),
     "normalize_advantage_per_mini_batch": (False, "here advantages are normalised over a rollout, as with False"),
 }
 
-_known_keys: set[str] = set(TOLERATED_KEYS | _CLIENT_KEYS)
+
+class Configurable:
+    """Base of the classes that are built from a configuration: runners, algorithms, policies, discriminators.
+
+    The constructor keywords of all its subclasses are known keys: one that reaches another class is ignored, not
+    reported as misspelled.
+    """
+
+    config_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys that the class takes beside the keywords of its constructor."""
 
 
 def accepted_keys(cls: type) -> set[str]:
-    """The keyword names that the constructors of a class and of its bases take."""
+    """The keyword names that the constructors of a class and of its bases take, and their `config_keys`."""
     names: set[str] = set()
     for base in cls.__mro__:
+        names |= base.__dict__.get("config_keys", frozenset())
         init = base.__dict__.get("__init__")
         if init is not None and base is not object:
             parameters = list(inspect.signature(init).parameters.values())[1:]
@@ -38,21 +48,26 @@ def accepted_keys(cls: type) -> set[str]:
     return names
 
 
-def register_known_keys(keys: Iterable[str]) -> None:
-    """Make keys known: one that reaches the wrong part is then ignored, not taken for a misspelling."""
-    _known_keys.update(keys)
+def known_keys() -> set[str]:
+    """The keys that some `Configurable` class accepts, and those that clients send to every class."""
+    keys = set(TOLERATED_KEYS | _CLIENT_KEYS)
+    classes = [Configurable]
+    while classes:
+        cls = classes.pop()
+        keys |= accepted_keys(cls)
+        classes += cls.__subclasses__()
+    return keys
 
 
 def drop_none(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration without the keys whose value is None, which mean "not given"."""
+    """A copy of a configuration without the keys with value None, which means "not given"."""
     return {key: value for key, value in config.items() if value is not None}
 
 
 def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a constructor find its own keywords in the dictionary that comes as keyword `part`, too.
+    """Let a constructor take its keyword-only arguments from the dictionary that it receives as keyword `part`, too.
 
-    Those given directly win; None counts as not given. Its own keywords are taken out of the dictionary that it passes
-    on.
+    Arguments given directly win; None counts as not given. The dictionary that is passed on does not contain them.
     """
 
     def decorate(init: Callable[..., None]) -> Callable[..., None]:
@@ -74,13 +89,13 @@ def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The known name that looks most like a given one, or None."""
+    """The most similar of `names`, or None."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def unknown_name_message(kind: str, name: object, names: Iterable[str]) -> str:
-    """An error text for a name that nothing knows: the nearest known name first, then all of them."""
+    """An error message for an unknown name: the nearest known name first, then all of them."""
     names = sorted(names)
     close = nearest_name(str(name), names)
     hint = f"did you mean '{close}'? " if close else ""
@@ -88,17 +103,19 @@ def unknown_name_message(kind: str, name: object, names: Iterable[str]) -> str:
 
 
 def report_unused_keys(unused: Mapping[str, Any], owner: str, accepted: Iterable[str], strict: bool = False) -> None:
-    """Say what happens to the keys that `owner` does not take.
+    """Report the keys that `owner` does not take.
 
-    Keys that belong to another part are named in one warning and ignored. Keys that nothing knows are a warning each,
-    or a ValueError when `strict`, with the nearest name that `owner` takes.
+    One warning names the keys of other classes, which are ignored. An unknown key is a warning each, or a ValueError if
+    `strict`, with the nearest name that `owner` takes.
     """
-    accepted = set(accepted)
-    foreign = sorted(key for key in unused if key in _known_keys and key not in TOLERATED_KEYS)
-    for key in sorted(set(drop_none(unused)) - _known_keys):
+    if not unused:
+        return
+    accepted, known = set(accepted), known_keys()
+    foreign = sorted(key for key in unused if key in known and key not in TOLERATED_KEYS)
+    for key in sorted(set(drop_none(unused)) - known):
         if key in _RSL_RL_KEYS and unused[key] == _RSL_RL_KEYS[key][0]:
             continue
-        close = nearest_name(key, accepted) or nearest_name(key, _known_keys)
+        close = nearest_name(key, accepted) or nearest_name(key, known)
         hint = f"; did you mean '{close}'?" if close else ""
         if key in _RSL_RL_KEYS:
             hint = f": {_RSL_RL_KEYS[key][1]}; leave it out"

@@ -10,7 +10,9 @@ import torch._dynamo.utils
 import torch._inductor.config
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from st_rl.algorithms import PPO
 from st_rl.engine import Engine
+from tests.algorithms.rollouts import collect, make_ppo, random_steps
 from tests.engine.learners import (
     NUM_ENVS,
     combinations,
@@ -239,3 +241,20 @@ def test_compiled_losses_accept_mini_batches_of_other_sizes_in_later_epochs():
         learner.storage.mini_batch_generator = lambda number, epochs, parts=parts: iter(parts)
         losses.append({name: float(value) for name, value in learner.update(0)[0].items()})
     assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-6)
+
+
+def test_compiled_losses_read_the_current_iteration():
+    class Fading(PPO):
+        graph_safe = True
+
+        def compute_losses(self, minibatch):
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+            losses["fading"] = 0.5**self.iteration * torch.ones(())
+            return losses, inter_vars, stats
+
+    learner = make_ppo(algorithm=Fading)
+    learner.engine = Engine("compile", compile_backend="aot_eager")
+    for iteration in (0, 1, 3):
+        collect(learner, random_steps(6, 5))
+        losses, _ = learner.update(iteration)
+        assert float(losses["fading"]) == 0.5**iteration

@@ -11,7 +11,6 @@ import st_rl.algorithms
 from st_rl.algorithms import PPO
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner, on_policy_runner
-from st_rl.runners.build_algorithm import follows_iteration
 from tests.fakes import ClientEnv, EchoEnv
 from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
 
@@ -299,11 +298,26 @@ def test_how_things_run_is_said_once(caplog):
     ]
 
 
-def test_losses_that_follow_the_iteration_run_as_written(monkeypatch, caplog):
+def test_overridden_losses_run_eagerly_unless_declared_graph_safe(monkeypatch, caplog):
     class Fading(PPO):
         def compute_losses(self, minibatch):
             losses, inter_vars, stats = super().compute_losses(minibatch)
             losses["fading"] = 0.5**self.current_learning_iteration * minibatch.obs.square().mean()
+            return losses, inter_vars, stats
+
+    class Mixin:
+        def compute_losses(self, minibatch):
+            return super().compute_losses(minibatch)
+
+    class Mixed(Mixin, PPO):
+        graph_safe = True
+
+    class Declared(PPO):
+        graph_safe = True
+
+        def compute_losses(self, minibatch):
+            losses, inter_vars, stats = super().compute_losses(minibatch)
+            losses["fading"] = 0.5**self.iteration * minibatch.obs.square().mean()
             return losses, inter_vars, stats
 
     class Counting(PPO):
@@ -311,10 +325,9 @@ def test_losses_that_follow_the_iteration_run_as_written(monkeypatch, caplog):
             return super().update(self.current_learning_iteration + 1)
 
     monkeypatch.setattr(st_rl.algorithms, "Fading", Fading, raising=False)
-    monkeypatch.setattr(st_rl.algorithms, "Counting", Counting, raising=False)
     runner = make_runner(config=small_config(algorithm={"class_name": "Fading"}, engine="compile"))
     runner.learn(1)
     assert not runner.alg.engine.plan.compiles
-    assert "Fading reads current_learning_iteration" in caplog.text
-    assert not follows_iteration(Counting(runner.alg.actor_critic))
-    assert not follows_iteration(PPO(runner.alg.actor_critic))
+    assert "Fading overrides methods that the engine compiles and does not declare graph_safe" in caplog.text
+    policy = runner.alg.actor_critic
+    assert [cls(policy).can_be_captured() for cls in (PPO, Counting, Declared, Fading, Mixed)] == [1, 1, 1, 0, 0]

@@ -5,11 +5,11 @@ import copy
 import pytest
 
 from st_rl.utils.config import (
+    Configurable,
     accepted_keys,
     drop_none,
     nearest_name,
     own_settings_from,
-    register_known_keys,
     report_unused_keys,
     unknown_name_message,
 )
@@ -57,7 +57,10 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all():
 
 
 def test_keys_of_other_parts_are_named_in_one_warning(caplog):
-    register_known_keys(["another_parts_key"])
+    class Other(Configurable):
+        def __init__(self, another_parts_key=None):
+            self.value = another_parts_key
+
     report_unused_keys({"another_parts_key": 1, "rnn_type": "gru", "amp_data": None}, "PPO", {"gamma"})
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -86,7 +89,9 @@ def test_strict_makes_it_an_error_that_lists_the_keys():
 
 
 def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(caplog):
-    register_known_keys(["depth_scales"])
+    class Other(Configurable):
+        config_keys = frozenset({"depth_scales"})
+
     report_unused_keys({"depth_scalez": 1}, "PPO", {"depth_scale"})
     assert "did you mean 'depth_scale'?" in caplog.text
 
