@@ -11,6 +11,7 @@ from torch.distributions import Normal
 
 from st_rl.modules.networks.gaussian import DiagonalGaussian, SquashedGaussian
 from st_rl.modules.networks.memory import Memory, preserve_hidden_states
+from st_rl.modules.policy import HiddenState
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
@@ -18,29 +19,27 @@ from st_rl.utils.trajectories import unpad_trajectories
 
 __all__ = ["Actor", "ActorCritic", "Critic", "get_activation"]
 
+NO_DISTRIBUTION = "the policy has no action distribution yet: call act(observations) first"
+
 
 def get_activation(act_name: str) -> nn.Module | None:
-    """An activation by its short name; None with a warning when the name is unknown."""
+    """Return an activation by its short name; None with a warning for an unknown name."""
     if act_name not in ACTIVATIONS:
         logger.warning(f"unknown activation '{act_name}'; known: {', '.join(ACTIVATIONS)}")
         return None
     return ACTIVATIONS[act_name]()
 
 
-def make_activation(name: str) -> nn.Module:
-    """An activation by its short name or torch class name; ValueError when the name is unknown."""
+def make_activation(name: str, inplace: bool = False) -> nn.Module:
+    """Return an activation by its short name or torch class name; ValueError for an unknown name."""
     make = resolve_module(str(name), "activation")
     try:
-        return make()
+        activation = make()
     except TypeError as error:
         known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"activation '{name}' is not one that needs no arguments; use {known}") from error
-
-
-def _in_place(activation: nn.Module) -> nn.Module:
-    """The activation, overwriting the output of the layer before it where it can: nobody else reads that."""
-    if isinstance(getattr(activation, "inplace", None), bool):
-        setattr(activation, "inplace", True)  # noqa: B010  (torch types modules' attributes as tensors)
+        raise ValueError(f"activation '{name}' needs arguments; use one that does not: {known}") from error
+    if inplace and "inplace" in vars(activation):
+        vars(activation)["inplace"] = True
     return activation
 
 
@@ -51,10 +50,11 @@ def build_head(
     activation: str,
     output_activation: str | None = None,
 ) -> nn.Sequential:
-    """Alternating Linear and activation, Linear layers at the even indices."""
+    """Build alternating Linear and activation layers, Linear layers at the even indices."""
     layers: list[nn.Module] = []
     for hidden_size in hidden_sizes:
-        layers += [nn.Linear(int(input_size), int(hidden_size)), _in_place(make_activation(activation))]
+        # In place: only the activation reads the output of the layer before it.
+        layers += [nn.Linear(int(input_size), int(hidden_size)), make_activation(activation, inplace=True)]
         input_size = hidden_size
     layers.append(nn.Linear(int(input_size), int(output_size)))
     if output_activation is not None:
@@ -63,25 +63,24 @@ def build_head(
 
 
 def run_head(head: nn.Sequential, inputs: Tensor) -> Tensor:
-    """The output of a head, `(..., I) -> (..., O)`; its last layer is exact where autocast computes the others in less.
+    """Run a head, `(..., I) -> (..., O)`; under autocast its last layer stays in full precision.
 
     A mean rounded to bfloat16 would change the probability of an action by more than a gradient step does.
     """
     if not torch.is_autocast_enabled(inputs.device.type):
         return head(inputs)
-    last = max(place for place, layer in enumerate(head) if isinstance(layer, nn.Linear))
-    hidden = head[:last](inputs)
+    last = max(index for index, layer in enumerate(head) if isinstance(layer, nn.Linear))
+    features = head[:last](inputs)
     with torch.autocast(inputs.device.type, enabled=False):
-        return head[last:](hidden.to(next(head[last].parameters()).dtype))
+        return head[last:](features.to(next(head[last].parameters()).dtype))
 
 
 class ActorCritic(nn.Module, Configurable):
     """A Gaussian actor and a critic, each a multi-layer perceptron.
 
-    Every policy stands on two hooks: `actor_input` and `critic_input` say what goes into the two heads. A mixin
-    overrides the hook it cares about, transforms the observation and calls `super()`; read left to right, the bases
-    of a class are the order in which an observation is transformed. `act`, `act_inference` and `evaluate` are written
-    once, here.
+    Every policy is built on two hooks: `actor_input` and `critic_input` return what goes into the two heads. A mixin
+    overrides one of them, transforms the observation and calls `super()`; read left to right, the bases of a class are
+    the order in which an observation is transformed. `act`, `act_inference` and `evaluate` are written once, here.
     """
 
     is_recurrent = False
@@ -122,7 +121,7 @@ class ActorCritic(nn.Module, Configurable):
         if init_noise_std < 0 or (min_noise_std or 0.0) > (math.inf if max_noise_std is None else max_noise_std):
             raise ValueError(
                 f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "
-                "a deviation that is not negative, and a floor below the ceiling"
+                "a deviation that is not negative, and a minimum below the maximum"
             )
         self.std = nn.Parameter(float(init_noise_std) * torch.ones(self.num_actions))
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
@@ -130,14 +129,13 @@ class ActorCritic(nn.Module, Configurable):
         # Not in the state dict: it is a setting, and policies without it have no such key.
         bound = None if action_bound is None else _positive_bound(action_bound, self.num_actions)
         self.register_buffer("action_bound", bound, persistent=False)
-        # The distribution of the last act; there is none before the first one.
+        # The distribution of the last act; None before the first one.
         self.distribution: Normal | None = None
-        # Whether `act` draws from the distribution that it updates.
         self._samples_actions = True
-        # How many numbers a sample needs beside those for its action: one for each estimate that may replace the truth.
-        self._num_lots = 0
-        # They, `(..., L)` and normally distributed, while `act` is at work.
-        self._lots: Tensor | None = None
+        # Columns of noise that `act` samples beside those for the actions: one for each head that replaces components.
+        self._num_noise_columns = 0
+        # Noise `(..., L)` of these columns; only set while `act` runs.
+        self._noise: Tensor | None = None
 
     @property
     def privileged_obs_segments(self) -> Mapping[str, Any] | None:
@@ -150,21 +148,25 @@ class ActorCritic(nn.Module, Configurable):
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
-        """Names and values of the numbers that acting reads and a training may change; the engine watches them."""
+        """Names and values of settings that `act` reads and that may change in training; the engine watches them."""
         return ()
 
     # ---- the two hooks -------------------------------------------------------------------------------------------
 
     def actor_input(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        inference: bool = False,
     ) -> Tensor:
-        """What goes into the actor head, `(..., O) -> (..., I)`; nothing random in it for `inference`."""
+        """Return the input of the actor head, `(..., O) -> (..., I)`; deterministic for `inference`."""
         return observations
 
     def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
-        """What goes into the critic head, `(..., Oc) -> (..., Ic)`."""
+        """Return the input of the critic head, `(..., Oc) -> (..., Ic)`."""
         return critic_observations
 
     # ---- acting and evaluating -----------------------------------------------------------------------------------
@@ -181,53 +183,53 @@ class ActorCritic(nn.Module, Configurable):
         self,
         observations: Tensor,
         masks: Tensor | None = None,
-        hidden_states: Any = None,
+        hidden_states: HiddenState = None,
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """Update the distribution and draw actions `(..., A)` from it; for `inference` the same as `act_inference`."""
+        """Update the distribution and sample actions `(..., A)`; with `inference` the same as `act_inference`."""
         if inference:
             if masks is not None or hidden_states is not None:
                 raise AssertionError("act(inference=True) is for single steps: it takes no masks and no hidden_states")
-            return self._act_by_mean(observations) if self.infers_through_act else self.act_inference(observations)
-        noise = self._sample_noise(observations)
+            return self._mean_actions(observations) if self.infers_through_act else self.act_inference(observations)
+        noise = self._sample_noise(observations) if self._num_noise_columns else None
         self.update_distribution(self.actor_input(observations, masks=masks, hidden_states=hidden_states))
-        self._lots = None
-        mean = self.action_mean.detach()
-        if not self._samples_actions:
-            return self.bounded(mean)
-        # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
-        if noise is None:
-            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device)
-        elif masks is not None and self.is_recurrent:
-            noise = unpad_trajectories(noise, masks)
-        return self.bounded(mean + self.action_std.detach() * noise)
+        self._noise = None
+        if self.distribution is None:
+            raise RuntimeError(NO_DISTRIBUTION)
+        actions = self.distribution.mean.detach()
+        if self._samples_actions:
+            # Not Normal.sample: it checks the standard deviation on the host, which waits for a GPU.
+            if noise is None:
+                noise = torch.randn(actions.shape, dtype=actions.dtype, device=actions.device)
+            elif masks is not None and self.is_recurrent:
+                noise = unpad_trajectories(noise, masks)
+            actions = actions + self.distribution.stddev.detach() * noise
+        return actions if self.action_bound is None else self.bounded(actions)
 
-    def _sample_noise(self, observations: Tensor) -> Tensor | None:
-        """Where acting on `(..., O)` needs lots, draw them and what is for the actions, `(..., A)`, which is returned.
+    def _sample_noise(self, observations: Tensor) -> Tensor:
+        """Sample the standard normal noise for actions `(..., A)`, which is returned, and for all reserved columns.
 
-        At once: torch before 2.13 does not keep the order of several draws in compiled code (pytorch issue 181136).
+        In a single call: torch before 2.13 reorders separate draws in compiled code (pytorch issue 181136).
         """
-        if self._num_lots == 0:
-            return None
         num_actions = self.num_actions if self._samples_actions else 0
-        width = self._num_lots + num_actions
-        numbers = torch.randn(*observations.shape[:-1], width, dtype=observations.dtype, device=observations.device)
-        self._lots = numbers[..., num_actions:]
-        return numbers[..., :num_actions]
+        width = self._num_noise_columns + num_actions
+        noise = torch.randn(*observations.shape[:-1], width, dtype=observations.dtype, device=observations.device)
+        self._noise = noise[..., num_actions:]
+        return noise[..., :num_actions]
 
     def reserve_noise_column(self) -> int:
-        """Ask for one more number a sample; the place of the number."""
-        self._num_lots += 1
-        return self._num_lots - 1
+        """Let `act` sample one more column of noise; return its index."""
+        self._num_noise_columns += 1
+        return self._num_noise_columns - 1
 
-    def noise_column(self, place: int | None) -> Tensor | None:
-        """The numbers `(...)` of a reserved place, while `act` is at work; nobody has drawn any otherwise."""
-        return None if self._lots is None or place is None else self._lots[..., place]
+    def noise_column(self, index: int | None) -> Tensor | None:
+        """Return the noise `(...)` of a reserved column; None outside of `act`."""
+        return None if self._noise is None or index is None else self._noise[..., index]
 
     @contextmanager
     def no_sampling(self) -> Iterator[None]:
-        """Inside, `act` returns the mean: who learns from stored actions wants the distribution and no new actions."""
+        """Inside, `act` returns the mean: an update needs the distribution for stored actions, not new actions."""
         self._samples_actions = False
         try:
             yield
@@ -235,65 +237,74 @@ class ActorCritic(nn.Module, Configurable):
             self._samples_actions = True
 
     def act_inference(self, observations: Tensor) -> Tensor:
-        """The mean action `(..., A)`; the distribution stays as it was."""
-        return self.act(observations, inference=True) if self.infers_through_act else self._act_by_mean(observations)
+        """Return the mean actions `(..., A)`; the distribution is not changed."""
+        return self.act(observations, inference=True) if self.infers_through_act else self._mean_actions(observations)
 
-    def _act_by_mean(self, observations: Tensor) -> Tensor:
+    def _mean_actions(self, observations: Tensor) -> Tensor:
         return self.bounded(self.actor(self.actor_input(observations, inference=True)))
 
     def bounded(self, actions: Tensor) -> Tensor:
-        """Actions `(..., A)` that a bounded policy squashes into its bounds; others leave them as they are."""
+        """Squash actions `(..., A)` into `action_bound`; unchanged in a policy without bound."""
         return actions if self.action_bound is None else self.action_bound * torch.tanh(actions)
 
     def evaluate(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+        self,
+        critic_observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        **kwargs: Any,
     ) -> Tensor:
-        """State values `(..., 1)`."""
+        """Return state values `(..., 1)`."""
         return run_head(self.critic, self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states))
 
     def forward(self, obs: Tensor) -> tuple[Normal, Tensor]:
-        """The action distribution and the value of one observation that serves actor and critic alike."""
-        return self._assess(obs, obs)
+        """Return the action distribution and the values `(..., 1)` of observations that serve actor and critic."""
+        values = self._evaluate_without_acting(obs, obs)
+        if self.distribution is None:
+            raise RuntimeError(NO_DISTRIBUTION)
+        return self.distribution, values
 
     def evaluate_actions(
         self, obs: Tensor, actions: Tensor, critic_obs: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities and entropies `(...)` of given actions, and values `(..., 1)`."""
-        _, values = self._assess(obs, obs if critic_obs is None else critic_obs)
+        """Return log-probabilities and entropies `(...)` of given actions, and values `(..., 1)`."""
+        values = self._evaluate_without_acting(obs, obs if critic_obs is None else critic_obs)
         return self.get_actions_log_prob(actions), self.entropy, values
 
-    def _assess(self, obs: Tensor, critic_obs: Tensor) -> tuple[Normal, Tensor]:
-        """Set the action distribution without acting; returns it and the values `(..., 1)`."""
-        # An act that raised left its numbers; a try in `act` would keep the compiler from going on after a memory.
-        self._lots = None
+    def _evaluate_without_acting(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
+        """Set the action distribution and return values `(..., 1)`; hidden states are not changed."""
+        # An `act` that raised leaves its noise. No try-finally there: it breaks the graph of a compiled recurrent act.
+        self._noise = None
         with self.preserve_hidden_states():
             self.update_distribution(self.actor_input(obs))
-            return self._distribution, self.critic(self.critic_input(critic_obs))
+            return self.critic(self.critic_input(critic_obs))
 
     def get_actions_log_prob(self, actions: Tensor) -> Tensor:
-        """Log-probability of actions `(..., A) -> (...)` under the last distribution."""
-        return self._distribution.log_prob(actions).sum(dim=-1)
-
-    @property
-    def _distribution(self) -> Normal:
+        """Return the log-probability of actions `(..., A) -> (...)` under the last distribution."""
         if self.distribution is None:
-            raise RuntimeError("the policy has no action distribution yet: call act(observations) first")
-        return self.distribution
+            raise RuntimeError(NO_DISTRIBUTION)
+        return self.distribution.log_prob(actions).sum(dim=-1)
 
     @property
     def action_mean(self) -> Tensor:
-        """Mean of the last distribution, `(..., A)`; of the Gaussian before squashing where actions are bounded."""
-        return self._distribution.mean
+        """Mean of the last distribution, `(..., A)`; before squashing where actions are bounded."""
+        if self.distribution is None:
+            raise RuntimeError(NO_DISTRIBUTION)
+        return self.distribution.mean
 
     @property
     def action_std(self) -> Tensor:
-        """Standard deviation of the last distribution, `(..., A)`, before it is squashed as well."""
-        return self._distribution.stddev
+        """Standard deviation of the last distribution, `(..., A)`; before squashing where actions are bounded."""
+        if self.distribution is None:
+            raise RuntimeError(NO_DISTRIBUTION)
+        return self.distribution.stddev
 
     @property
     def entropy(self) -> Tensor:
         """Entropy of the last distribution, summed over actions, `(...)`."""
-        return self._distribution.entropy().sum(dim=-1)
+        if self.distribution is None:
+            raise RuntimeError(NO_DISTRIBUTION)
+        return self.distribution.entropy().sum(dim=-1)
 
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
@@ -306,49 +317,48 @@ class ActorCritic(nn.Module, Configurable):
                 self.std.clamp_(max=high)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy gets: all but what the last act left, whose tensors may hang on a graph that cannot be copied."""
-        return {**self.__dict__, "distribution": None, "_lots": None}
+        """Copies leave out what the last act stored: its graph cannot be copied."""
+        return {**self.__dict__, "distribution": None, "_noise": None}
 
-    # ---- memory --------------------------------------------------------------------------------------------------
+    # ---- hidden states -------------------------------------------------------------------------------------------
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the memory of finished robots; a feed-forward policy has none."""
+        """Clear the hidden states of finished environments `(N,)`, or of all; a feed-forward policy has none."""
 
     def get_hidden_states(self) -> Any:
-        """The memory's state before the next step; None for a feed-forward policy."""
+        """Return the hidden states before the next step; None for a feed-forward policy."""
         return None
 
     def _memories(self) -> dict[str, Memory]:
         return {name: module for name, module in self.named_modules() if isinstance(module, Memory)}
 
     def clear_hidden_states(self) -> None:
-        """Start all memories anew, as before the first step."""
+        """Discard all hidden states, as before the first step."""
         for memory in self._memories().values():
             memory.hidden_states = None
 
     def pin_hidden_states(self) -> None:
-        """Keep the present state of all memories where the next rollout will look for it."""
+        """Copy the hidden states into the fixed buffers that a captured rollout reads."""
         for memory in self._memories().values():
-            memory.settle()
+            memory.pin_hidden_states()
 
     def hidden_state_dict(self) -> dict[str, list[Tensor]]:
-        """The state of every memory as plain lists of tensors, for a checkpoint; those without a state are left out."""
-        return {
-            name: memory.state_leaves() for name, memory in self._memories().items() if memory.hidden_states is not None
-        }
+        """Return the hidden states by the name of their memory, for a checkpoint; without memories that have none."""
+        memories = self._memories().items()
+        return {name: memory.state_leaves() for name, memory in memories if memory.hidden_states is not None}
 
     def load_hidden_state_dict(self, state: Mapping[str, Sequence[Tensor]]) -> None:
-        """Continue from what `hidden_state_dict` gave."""
+        """Restore what `hidden_state_dict` returned."""
         for name, memory in self._memories().items():
             memory.load_state_leaves(state.get(name))
 
     def preserve_hidden_states(self) -> AbstractContextManager[None]:
-        """Whatever is evaluated inside leaves every memory of the policy as it was."""
+        """Restore all hidden states when the context ends."""
         return preserve_hidden_states(self)
 
     @staticmethod
     def init_weights(sequential: nn.Sequential, scales: Sequence[float]) -> None:
-        """Orthogonal initialisation of the Linear layers with the given gains."""
+        """Initialize the Linear layers orthogonally with the given gains."""
         linears = [module for module in sequential if isinstance(module, nn.Linear)]
         for module, scale in zip(linears, scales):
             nn.init.orthogonal_(module.weight, gain=scale)
@@ -357,7 +367,7 @@ class ActorCritic(nn.Module, Configurable):
 def _resolve_sizes(
     num_actor_obs: int | None, num_critic_obs: int | None, num_actions: int | None, aliases: dict[str, Any]
 ) -> tuple[int, int, int]:
-    """The three sizes, from the production signature or from `(obs_dim, act_dim)`; removes the aliases it used."""
+    """Return the three sizes, also from `(obs_dim, act_dim)` or their keywords, which are removed from `aliases`."""
     obs_dim, act_dim = aliases.pop("obs_dim", None), aliases.pop("act_dim", None)
     if num_actions is None and act_dim is None and num_actor_obs is not None and num_critic_obs is not None:
         num_actor_obs, num_critic_obs, num_actions = num_actor_obs, num_actor_obs, num_critic_obs
@@ -373,7 +383,7 @@ def _resolve_sizes(
 
 
 def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
-    """The largest action `(A,)`, given once for all or for each; ValueError when it is not positive."""
+    """Return the largest action `(A,)`, given once for all or for each; ValueError unless it is positive."""
     limits = torch.as_tensor(bound, dtype=torch.float32)
     if limits.numel() not in (1, num_actions):
         raise ValueError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from st_rl.modules.actor_critic_mutex import ActorCriticMutex, as_paths
+from st_rl.modules.policy import HiddenState
 from st_rl.utils.log import logger
 from st_rl.utils.segments import get_obs_slice, segment_width
 
@@ -168,7 +169,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         self,
         observations: Tensor,
         masks: Tensor | None = None,
-        hidden_states: Any = None,
+        hidden_states: HiddenState = None,
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:

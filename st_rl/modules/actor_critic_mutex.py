@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.build_policy import EnvSpec, policy_class
 from st_rl.modules.load_policy import load_policy
+from st_rl.modules.policy import HiddenState
 from st_rl.utils.config import accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
 
@@ -105,7 +106,7 @@ class ActorCriticMutex(ActorCritic):
         self,
         observations: Tensor,
         masks: Tensor | None = None,
-        hidden_states: Any = None,
+        hidden_states: HiddenState = None,
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:
@@ -117,7 +118,7 @@ class ActorCriticMutex(ActorCritic):
         raise NotImplementedError(f"{type(self).__name__} does not say which of its policies acts; use a subclass")
 
     def evaluate(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, **kwargs: Any
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None, **kwargs: Any
     ) -> Tensor:
         """A container of frozen policies has no critic, so nothing can be learned with it."""
         raise NotImplementedError(

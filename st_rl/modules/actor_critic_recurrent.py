@@ -1,4 +1,4 @@
-"""The actor-critic with memory."""
+"""The recurrent actor-critic."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,13 @@ from torch import Tensor
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import ActorCriticHiddenState, LstmHiddenState, Memory
+from st_rl.modules.policy import HiddenState
 
 __all__ = ["ActorCriticHiddenState", "ActorCriticRecurrent", "LstmHiddenState", "Memory"]
 
 
 class ActorCriticRecurrent(ActorCritic):
-    """An actor-critic whose two heads each see the world through a recurrent memory."""
+    """An actor-critic with a recurrent network before each of its two heads."""
 
     is_recurrent = True
 
@@ -46,23 +47,27 @@ class ActorCriticRecurrent(ActorCritic):
         self.memory_c = Memory(num_critic_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
 
     def actor_input(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        inference: bool = False,
     ) -> Tensor:
-        """The actor memory's output, `(N, O) -> (N, H)` or `(T, K, O) -> (T, B, H)`."""
+        """Return the output of the actor's memory, `(N, O) -> (N, H)` or `(T, K, O) -> (T, B, H)`."""
         return self.memory_a(super().actor_input(observations, inference=inference), masks, hidden_states)
 
     def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
-        """The critic memory's output, `(N, Oc) -> (N, H)` or `(T, K, Oc) -> (T, B, H)`."""
+        """Return the output of the critic's memory, `(N, Oc) -> (N, H)` or `(T, K, Oc) -> (T, B, H)`."""
         return self.memory_c(super().critic_input(critic_observations), masks, hidden_states)
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the memory of finished robots, or of all."""
+        """Clear the hidden states of finished environments `(N,)`, or of all."""
         super().reset(dones)
         self.memory_a.reset(dones)
         self.memory_c.reset(dones)
 
     def get_hidden_states(self) -> Any:
-        """`ActorCriticHiddenState(actor, critic)` before the next step; None inside while nothing was seen."""
+        """Return `ActorCriticHiddenState(actor, critic)` before the next step; its parts are None before the first."""
         return ActorCriticHiddenState(self.memory_a.hidden_states, self.memory_c.hidden_states)

@@ -19,6 +19,7 @@ from st_rl.modules.networks.encoders import (
     one_for_each,
     same_by_name,
 )
+from st_rl.modules.policy import HiddenState
 from st_rl.utils.segments import get_obs_slice, segment_width
 
 if TYPE_CHECKING:
@@ -179,14 +180,18 @@ class EncoderActorCriticMixin(_Policy):
             ) from error
 
     def actor_input(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        inference: bool = False,
     ) -> Tensor:
         """The parent's input for observations with the latents in place."""
         embedded = self.embed_encoders_latent(observations, self.encoder_obs_slices, self.encoders, self.latents_order)
         return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
 
     def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None
+        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
         """The parent's input for critic observations with the latents in place, where the critic has encoders."""
         encoders = self.encoders if self.shares_encoders else self.critic_encoders

@@ -17,6 +17,7 @@ from st_rl.modules.networks.encoders import (
     find_components,
     image_shape,
 )
+from st_rl.modules.policy import HiddenState
 from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
 
@@ -77,7 +78,11 @@ class VisualActorCriticMixin(_Policy):
             self._is_embedded = False
 
     def actor_input(
-        self, observations: Tensor, masks: Tensor | None = None, hidden_states: Any = None, inference: bool = False
+        self,
+        observations: Tensor,
+        masks: Tensor | None = None,
+        hidden_states: HiddenState = None,
+        inference: bool = False,
     ) -> Tensor:
         """The parent's input for observations with the latent in the image's place."""
         embedded = observations if self._is_embedded else self.embed_visual_latent(observations)

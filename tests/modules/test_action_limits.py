@@ -52,7 +52,7 @@ def test_a_bound_is_for_all_actions_or_for_each():
     "settings", [{"init_noise_std": -0.5}, {"max_noise_std": 0.0, "min_noise_std": 0.1}, {"max_noise_std": -1.0}]
 )
 def test_deviations_that_cannot_be_are_refused(settings):
-    with pytest.raises(ValueError, match="give a deviation that is not negative, and a floor below"):
+    with pytest.raises(ValueError, match="give a deviation that is not negative, and a minimum below"):
         ActorCritic(4, 4, 2, **settings, **SMALL)
 
 

@@ -10,7 +10,8 @@ import yaml
 
 import st_rl.modules
 from st_rl.algorithms import algorithm_classes
-from st_rl.modules import build_actor_critic, encoders, policy_classes
+from st_rl.modules import build_actor_critic, policy_classes
+from st_rl.modules.networks import encoders
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 SEGMENTS = {"base_lin_vel": 3, "forward_depth": (1, 24, 32), "joints": 12, "terrain_scan": 40}

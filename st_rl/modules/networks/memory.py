@@ -1,4 +1,4 @@
-"""The recurrent memory of a policy."""
+"""The recurrent network of a policy, and its hidden states."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from st_rl.modules.policy import HiddenState, Policy
 from st_rl.utils.collections import namedarraytuple
 from st_rl.utils.trajectories import unpad_trajectories
 
@@ -17,9 +18,9 @@ RNN_TYPES = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Memory(nn.Module):
-    """A GRU or LSTM that keeps its state between steps, or runs over padded trajectories without touching it.
+    """A GRU or LSTM that keeps its hidden states between steps, or runs over padded trajectories from given ones.
 
-    The state it keeps carries no gradient: a step never reaches back into earlier steps.
+    The hidden states it keeps carry no gradient.
     """
 
     def __init__(self, input_size: int, type: str = "lstm", num_layers: int = 1, hidden_size: int = 256):
@@ -27,29 +28,32 @@ class Memory(nn.Module):
         if str(type).lower() not in RNN_TYPES:
             raise ValueError(f"rnn_type '{type}' is unknown; use one of: {', '.join(RNN_TYPES)}")
         self.rnn = RNN_TYPES[type.lower()](int(input_size), int(hidden_size), num_layers=int(num_layers))
-        # No state exists before the first step; a missing state counts as zeros.
-        self.hidden_states: Any = None
-        # A place that never moves, for the state between two rollouts; none before the first one ends.
-        self._settled: Any = None
+        # None before the first step, which counts as zeros.
+        self.hidden_states: HiddenState = None
+        # Fixed buffers for the hidden states between two rollouts; None before the first rollout ends.
+        self._pinned: HiddenState = None
 
-    def forward(self, input: Tensor, masks: Tensor | None = None, hidden_states: Any = None) -> Tensor:
-        """Step mode `(N, D) -> (N, H)`, or batch mode `(T, K, D) -> (T, K, H)`, unpadded to `(T, B, H)` with masks."""
+    def forward(self, input: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None) -> Tensor:
+        """Run one step `(N, D) -> (N, H)`, or trajectories `(T, K, D) -> (T, K, H)`, unpadded to `(T, B, H)` by masks.
+
+        Only a step reads and updates the hidden states of the memory.
+        """
         if hidden_states is not None or masks is not None or input.dim() == 3:
             if input.dim() != 3:
                 raise ValueError(
                     f"with masks or hidden_states the input is trajectories (T, K, D), got {tuple(input.shape)}: give "
-                    "it a time axis, or leave both out for a step from the memory's own state"
+                    "it a time axis, or leave both out for a step from the memory's own hidden states"
                 )
             output, _ = self.rnn(input, _as_rnn_state(hidden_states))
             return output if masks is None else unpad_trajectories(output, masks)
         output, state = self.rnn(input.unsqueeze(0), _as_rnn_state(self._state_for(input)))
         state = LstmHiddenState(*state) if isinstance(state, tuple) else state
-        # With its graph, the state would hold on to every step since the start of training.
+        # Detached: otherwise the graph of all earlier steps stays in memory.
         self.hidden_states = _map_state(state, torch.Tensor.detach)
         return output.squeeze(0)
 
-    def _state_for(self, input: Tensor) -> Any:
-        """The state where the input is, and in a form that autograd takes; ValueError when it is of other robots."""
+    def _state_for(self, input: Tensor) -> HiddenState:
+        """Return the hidden states on the input's device; ValueError if they are of another number of environments."""
         if self.hidden_states is None:
             return None
         num_envs = _leaves(self.hidden_states)[0].shape[1]
@@ -58,10 +62,10 @@ class Memory(nn.Module):
                 f"the hidden states are of {num_envs} environments, the observations of {input.shape[0]}; "
                 "call clear_hidden_states() on the policy first"
             )
-        return _map_state(self.hidden_states, lambda leaf: _ordinary(leaf.to(input.device)))
+        return _map_state(self.hidden_states, lambda leaf: _without_inference_mode(leaf.to(input.device)))
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget everything, or only the columns of finished robots; the old tensors stay as they were."""
+        """Set the hidden states of finished environments `(N,)`, or of all, to zero; old tensors are not changed."""
         if self.hidden_states is None:
             return
         if dones is None:
@@ -72,30 +76,30 @@ class Memory(nn.Module):
             self.hidden_states, lambda leaf: leaf.masked_fill(finished.to(leaf.device), 0.0)
         )
 
-    def settle(self) -> None:
-        """Move the state to a fixed place, from which a captured rollout can start."""
+    def pin_hidden_states(self) -> None:
+        """Copy the hidden states into the fixed buffers that a captured rollout reads."""
         if self.hidden_states is None:
-            # Forgotten: zeros in the place where a rollout that was captured before will look.
-            if self._settled is not None:
-                for leaf in _leaves(self._settled):
+            # Cleared: a rollout that was captured before starts from zeros.
+            if self._pinned is not None:
+                for leaf in _leaves(self._pinned):
                     leaf.zero_()
-                self.hidden_states = self._settled
+                self.hidden_states = self._pinned
             return
-        present = _leaves(self.hidden_states)[0]
-        place = None if self._settled is None else _leaves(self._settled)[0]
-        if place is None or (place.shape, place.device) != (present.shape, present.device):
+        current = _leaves(self.hidden_states)[0]
+        buffer = None if self._pinned is None else _leaves(self._pinned)[0]
+        if buffer is None or (buffer.shape, buffer.device) != (current.shape, current.device):
             with torch.inference_mode(False):
-                self._settled = _map_state(self.hidden_states, torch.clone)
-        for fixed, leaf in zip(_leaves(self._settled), _leaves(self.hidden_states)):
-            fixed.copy_(leaf)
-        self.hidden_states = self._settled
+                self._pinned = _map_state(self.hidden_states, torch.clone)
+        for pinned, leaf in zip(_leaves(self._pinned), _leaves(self.hidden_states)):
+            pinned.copy_(leaf)
+        self.hidden_states = self._pinned
 
     def state_leaves(self) -> list[Tensor]:
-        """The tensors of the state: one for a GRU, two for an LSTM, none before the first step."""
-        return [] if self.hidden_states is None else _leaves(self.hidden_states)
+        """Return the hidden states as a list: one tensor for a GRU, two for an LSTM, none before the first step."""
+        return _leaves(self.hidden_states)
 
     def load_state_leaves(self, leaves: Sequence[Tensor] | None) -> None:
-        """Continue from what `state_leaves` gave; nothing means no state."""
+        """Restore what `state_leaves` returned; None or an empty list clears the hidden states."""
         if not leaves:
             self.hidden_states = None
             return
@@ -105,8 +109,8 @@ class Memory(nn.Module):
 
 
 @contextmanager
-def preserve_hidden_states(policy: nn.Module) -> Iterator[None]:
-    """Whatever is evaluated inside leaves every memory of a policy as it was: all that is named `hidden_states`."""
+def preserve_hidden_states(policy: Policy) -> Iterator[None]:
+    """Restore the attribute `hidden_states` of all modules of a policy when the context ends."""
     memories: list[Any] = [module for module in policy.modules() if "hidden_states" in vars(module)]
     states = [memory.hidden_states for memory in memories]
     try:
@@ -116,8 +120,8 @@ def preserve_hidden_states(policy: nn.Module) -> Iterator[None]:
             memory.hidden_states = state
 
 
-def _as_rnn_state(state: Any) -> Any:
-    """The form torch's networks take: a tensor or a plain pair."""
+def _as_rnn_state(state: HiddenState) -> Any:
+    """Return hidden states as `nn.GRU` and `nn.LSTM` take them: a tensor or a plain pair."""
     if not isinstance(state, tuple):
         return state
     for leaf in state:
@@ -129,16 +133,18 @@ def _as_rnn_state(state: Any) -> Any:
     return tuple(state)
 
 
-def _ordinary(leaf: Tensor) -> Tensor:
-    """The tensor itself, or an ordinary copy of one left by an inference-mode rollout, which autograd refuses."""
+def _without_inference_mode(leaf: Tensor) -> Tensor:
+    """Return the tensor, or a copy if it is of an inference-mode rollout, which autograd does not take."""
     return leaf.clone() if leaf.is_inference() and not torch.is_inference_mode_enabled() else leaf
 
 
-def _leaves(state: Any) -> list[Tensor]:
+def _leaves(state: HiddenState) -> list[Tensor]:
+    if state is None:
+        return []
     return list(state) if isinstance(state, tuple) else [state]
 
 
-def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def _map_state(state: HiddenState, function: Callable[[Tensor], Tensor]) -> Any:
     if state is None:
         return None
     return type(state)(*(function(leaf) for leaf in state)) if isinstance(state, tuple) else function(state)
