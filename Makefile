@@ -16,8 +16,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 .DELETE_ON_ERROR:
 # forward speeds only, so that two minutes on two cores are enough
 DEMO := runs/demo
-DEMO_COMMANDS := --env.commands.forward 0.3 1.0 --env.commands.sideways 0 0 --env.commands.turning 0 0 \
-	--env.commands.standing-share 0
+DEMO_COMMANDS := --env.commands.lin-vel-x 0.3 1.0 --env.commands.lin-vel-y 0 0 --env.commands.ang-vel-yaw 0 0 \
+	--env.commands.standing-fraction 0
 
 .PHONY: demo help venv test lint types layers spelling check format bench docs clean
 

@@ -45,6 +45,7 @@ from st_rl.runners import build_runner
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import find_task, make_task, with_overrides
 from st_rl.sim.tasks.training import ppo_config
+from st_rl.utils.old_names import LOG_TAGS, with_new_names
 
 RESULTS = Path(__file__).parent / "results"
 ROBOTS_EACH = 4
@@ -72,7 +73,7 @@ def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
     """The task: the same for both, but that plain PPO does not start from the reference."""
     overrides: dict[str, Any] = {"motions": (gait,), **options.env}
     if algorithm == "ppo":
-        overrides["style.start_share"] = 0.0
+        overrides["style.start_fraction"] = 0.0
     return with_overrides(find_task(options.task).cfg(), overrides)
 
 
@@ -215,7 +216,9 @@ def read_curves(path: Path, points: int = 100) -> dict[str, list[float]]:
     names = [
         name
         for name in rows[-1]
-        if any(word in name for word in ("amp_", "style_reward", "task_reward", "forward_error", "noise_std", "length"))
+        if any(
+            word in name for word in ("amp_", "style_reward", "task_reward", "lin_vel_x_error", "noise_std", "length")
+        )
     ]
     every = max(1, len(rows) // points)
     return {name: [_number(row.get(name)) for row in rows[::every]] for name in names}
@@ -339,7 +342,7 @@ def plot(source: Path) -> Path:
     beside = source.with_name("no_collapse.json")
     if content["benchmark"] != "amp_style":
         for result in results:
-            values = result["curves"]["Tracking/forward_error"]
+            values = with_new_names(result["curves"], LOG_TAGS)["Tracking/lin_vel_x_error"]
             steps = [result["iterations"] * number / len(values) for number in range(len(values))]
             curve.plot(steps, values, color={"appo": "tab:blue", "ppo": "tab:gray"}[result["algorithm"]])
         curve.set(title="error of the speed while exploring, m/s", xlabel="iteration", ylim=(0, None))
@@ -368,7 +371,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--engine", default="auto", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--only", choices=("appo", "ppo"))
     parser.add_argument("--set", type=json.loads, default={}, help='settings of APPO: {"algorithm.desired_kl": 0.01}')
-    parser.add_argument("--env", type=json.loads, default={}, help='settings of the task: {"style.start_share": 1.0}')
+    parser.add_argument(
+        "--env", type=json.loads, default={}, help='settings of the task: {"style.start_fraction": 1.0}'
+    )
     parser.add_argument("--judge-threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
     parser.add_argument("--name", help="amp_style, for another task its name, by default")

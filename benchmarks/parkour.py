@@ -42,7 +42,7 @@ TRAINED = {
     "tracks.num_levels": 4,
     "tracks.hurdle_height": (0.03, 1.5 * FIRST.hurdle_height[0] - 0.015),
     "tracks.gap_length": (0.06, 1.5 * FIRST.gap_length[0] - 0.03),
-    "commands.forward": (0.6, 1.0),
+    "commands.lin_vel_x": (0.6, 1.0),
 }
 # Another seed: other distances between blocks.
 JUDGED = {

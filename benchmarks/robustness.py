@@ -131,7 +131,7 @@ class _Meter:
         env, plan = self._env, self._plan
         self._policy.actor_critic.clear_hidden_states()
         commands = env.cfg.commands
-        ranges = plan.commands or (commands.forward, commands.sideways, commands.turning)
+        ranges = plan.commands or (commands.lin_vel_x, commands.lin_vel_y, commands.ang_vel_yaw)
         env.hold_commands(command_grid(ranges, env.num_envs).to(env.device))
         self._obs = env.get_observations()[0].clone()
         go_on = self._step

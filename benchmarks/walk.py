@@ -27,13 +27,13 @@ from plots import can_plot, start_plot
 RESULTS = Path(__file__).parent / "results"
 TRAINED = "trained.json"
 FORWARD = [
-    *("--env.commands.forward", "0.3", "1.0", "--env.commands.sideways", "0", "0"),
-    *("--env.commands.turning", "0", "0", "--env.commands.standing-share", "0"),
+    *("--env.commands.lin-vel-x", "0.3", "1.0", "--env.commands.lin-vel-y", "0", "0"),
+    *("--env.commands.ang-vel-yaw", "0", "0", "--env.commands.standing-fraction", "0"),
 ]
 # Robots that train a little beyond the commands they are judged by know the corners of the range as well.
 WIDER = [
-    *("--env.commands.forward", "-0.6", "1.1", "--env.commands.sideways", "-0.5", "0.5"),
-    *("--env.commands.turning", "-1.0", "1.0"),
+    *("--env.commands.lin-vel-x", "-0.6", "1.1", "--env.commands.lin-vel-y", "-0.5", "0.5"),
+    *("--env.commands.ang-vel-yaw", "-1.0", "1.0"),
 ]
 GPU = [
     *("--device", "cuda:0", "--num-envs", "4096", "--iterations", "160", "--runner.engine", "compile"),

@@ -6,11 +6,32 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 OPTIONS: dict[str, str] = {
+    "commands.forward": "commands.lin_vel_x",
+    "commands.sideways": "commands.lin_vel_y",
+    "commands.turning": "commands.ang_vel_yaw",
+    "commands.standing_share": "commands.standing_fraction",
+    "gait.stance_share": "gait.stance_fraction",
+    "style.start_share": "style.start_fraction",
+    "rewards.track_linear_velocity": "rewards.track_lin_vel_xy",
+    "rewards.track_turning": "rewards.track_ang_vel_z",
+    "rewards.vertical_velocity": "rewards.lin_vel_z",
+    "rewards.roll_and_pitch_rate": "rewards.ang_vel_xy",
     "levels.start_levels": "curriculum.start_levels",
     "levels.moves": "curriculum.enabled",
     "curriculum.moves": "curriculum.enabled",
 }
 """Options of tasks in `run.json`, by dotted name: old to new."""
+
+LOG_TAGS: dict[str, str] = {
+    "Tracking/forward_error": "Tracking/lin_vel_x_error",
+    "Tracking/sideways_error": "Tracking/lin_vel_y_error",
+    "Tracking/turning_error": "Tracking/ang_vel_yaw_error",
+    "Reward/track_linear_velocity": "Reward/track_lin_vel_xy",
+    "Reward/track_turning": "Reward/track_ang_vel_z",
+    "Reward/vertical_velocity": "Reward/lin_vel_z",
+    "Reward/roll_and_pitch_rate": "Reward/ang_vel_xy",
+}
+"""Columns of `progress.csv`: old to new."""
 
 BUFFERS: dict[str, str] = {
     "judged_velocity": "tracked_velocity",

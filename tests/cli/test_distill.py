@@ -13,7 +13,7 @@ SMALL = [
     *("--num-envs", "8", "--iterations", "2", "--runner.num-steps-per-env", "6", "--runner.engine", "eager"),
     *("--policy.actor-hidden-dims", "16", "--policy.critic-hidden-dims", "16"),
 ]
-TEACHER = ["--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.commands.forward", "0", "0.7"]
+TEACHER = ["--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.commands.lin-vel-x", "0", "0.7"]
 
 
 def error_of(capsys, *arguments) -> str:
@@ -49,7 +49,7 @@ def test_the_student_has_a_memory_and_the_teachers_task_without_its_privilege(st
     task = json.loads((student / "run.json").read_text())["task_config"]
     assert task["privileged_actor"] is False
     assert task["observe_linear_velocity"] is False
-    assert task["commands"]["forward"] == [0, 0.7]
+    assert task["commands"]["lin_vel_x"] == [0, 0.7]
 
 
 def test_the_teacher_lies_beside_the_student_with_nothing_it_does_not_need(teacher, student):

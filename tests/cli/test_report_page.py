@@ -40,7 +40,7 @@ def make_data(**changes) -> ReportData:
             "num_envs": 256,
             "started": "2026-01-01 10:00:00",
             "command_line": "st-rl train quadruped-walk --seed 7",
-            "task_config": {"commands": {"forward": [0.3, 1.0]}},
+            "task_config": {"commands": {"lin_vel_x": [0.3, 1.0]}},
             "versions": {"torch": "2.13"},
             "machine": {"cpu": "a processor", "cores": 2},
             "git": {"commit": "0123456789abcdef", "changed": True},
@@ -124,7 +124,7 @@ def test_the_page_is_well_formed_and_has_all_its_parts():
         "50%",
         "st-rl train quadruped-walk --seed 7",
         "0123456789ab",
-        "commands.forward",
+        "commands.lin_vel_x",
         "a processor",
     ):
         assert words in page

@@ -141,8 +141,8 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
     settings = {
         "gait.period_s": 0.7,
         "noise.level": 0.0,
-        "commands.forward": (0.5, 0.5),
-        "commands.standing_share": 0.5,
+        "commands.lin_vel_x": (0.5, 0.5),
+        "commands.standing_fraction": 0.5,
     }
     env = make_task("quadruped-walk", num_envs=8, seed=2, **settings)
     facts = describe_policy("quadruped-walk", env, 1)
@@ -374,10 +374,10 @@ def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
 def test_the_quadruped_from_train_to_report(tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = ["train", "quadruped-walk", "--iterations", "1", "--num-envs", "8", "--runner.num-steps-per-env", "8"]
-    settings = ["--runner.engine", "eager", "--env.commands.forward", "0.3", "0.8", "--env.rewards.gait", "0.25"]
+    settings = ["--runner.engine", "eager", "--env.commands.lin-vel-x", "0.3", "0.8", "--env.rewards.gait", "0.25"]
     assert main([*arguments, *settings, "--log-dir", str(folder)]) == 0
     kept = json.loads((folder / "run.json").read_text())["task_config"]
-    assert kept["commands"]["forward"] == [0.3, 0.8]
+    assert kept["commands"]["lin_vel_x"] == [0.3, 0.8]
     assert kept["rewards"]["gait"] == 0.25
 
     assert main(["eval", str(folder), "--num-envs", "8", "--seconds", "1.2", "--lin-vel-y", "0", "0"]) == 0

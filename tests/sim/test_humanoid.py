@@ -93,7 +93,7 @@ def test_a_heavier_trunk_is_pelvis_and_torso(robot):
 
 
 def test_standing_is_rewarded_and_ends_when_it_falls():
-    task = build(num_envs=16, **STILL, **{"commands.forward": (0.0, 0.0), "commands.turning": (0.0, 0.0)})
+    task = build(num_envs=16, **STILL, **{"commands.lin_vel_x": (0.0, 0.0), "commands.ang_vel_yaw": (0.0, 0.0)})
     rewards, dones = [], []
     for _ in range(100):
         _, reward, done, infos = task.step(torch.zeros(16, 21))
@@ -125,9 +125,9 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
 def test_a_pelvis_that_swings_with_its_steps_still_earns_by_turning():
     task = build()
     task.velocity_error = torch.tensor([[0.0, 0.0, error] for error in (0.0, 0.5, -0.5, 2.0)])
-    reward = task.REWARDS["track_turning"].function(task)
+    reward = task.REWARDS["track_ang_vel_z"].function(task)
     torch.testing.assert_close(reward, torch.tensor([1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-8.0)]))
-    assert task.REWARDS["track_linear_velocity"].function(task).min() == 1.0
+    assert task.REWARDS["track_lin_vel_xy"].function(task).min() == 1.0
 
 
 def test_posture_leaves_the_joints_that_step_alone():
@@ -152,7 +152,7 @@ def test_a_robot_with_four_feet_is_refused():
 
 
 def test_episodes_start_from_the_walk_that_is_shown():
-    amp = make_task("humanoid-amp", 32, **{**QUIET, "style.noise": {}, "style.start_share": 1.0})
+    amp = make_task("humanoid-amp", 32, **{**QUIET, "style.noise": {}, "style.start_fraction": 1.0})
     width = 21 + 21 + 1
     assert amp.style_transition.shape == (32, 2, width)
     own, reference = amp.style_transition[:, 1], amp.reference_transition.view(32, 2, width)[:, 0]

@@ -11,7 +11,7 @@ from st_rl.sim.tasks import find_task, make_task
 from tests.modules.graph_safety import NoHostSync
 from tests.sim.test_compiled_step import DriftingBackend, flat
 
-QUIET = {"noise.level": 0.0, "style.noise": {}, "style.start_share": 1.0, "physics.num_threads": 1}
+QUIET = {"noise.level": 0.0, "style.noise": {}, "style.start_fraction": 1.0, "physics.num_threads": 1}
 FIELDS = ("joint_pos", "joint_vel", "base_height", "projected_gravity", "base_lin_vel", "base_ang_vel")
 
 
@@ -42,11 +42,11 @@ def test_robots_start_from_states_of_the_reference():
 
 
 def test_share_of_starts_from_the_reference():
-    amp = build(400, **{"style.start_share": 0.25})
+    amp = build(400, **{"style.start_fraction": 0.25})
     reference = amp.reference_transition.view(400, 2, -1)[:, 0, :12]
     same = ((amp.joint_pos - reference).abs() < 1e-4).all(dim=1)
     assert same.float().mean() == pytest.approx(0.25, abs=0.07)
-    none = build(50, **{"style.start_share": 0.0})
+    none = build(50, **{"style.start_fraction": 0.0})
     assert (none.joint_offset.abs() <= 0.15 + 1e-6).all()
 
 
@@ -99,8 +99,8 @@ def test_style_is_made_of_the_fields_asked_for():
         build(**{"style.fields": ()})
     with pytest.raises(ValueError, match=r"unknown style field in style\.noise 'base_velocity'"):
         build(**{"style.noise": {"base_velocity": 1.0}})
-    with pytest.raises(ValueError, match="start_share is a share"):
-        build(**{"style.start_share": 1.5})
+    with pytest.raises(ValueError, match="start_fraction is a fraction"):
+        build(**{"style.start_fraction": 1.5})
 
 
 def test_other_fields_need_no_other_noise():
@@ -123,12 +123,12 @@ def test_noise_is_added_to_robots_and_references_alike():
 
 def test_the_same_reward_without_any_shaping_of_the_gait():
     amp = build()
-    assert set(amp._reward_functions) == {"track_linear_velocity", "track_turning", "alive", "action_rate"}
+    assert set(amp._reward_functions) == {"track_lin_vel_xy", "track_ang_vel_z", "alive", "action_rate"}
 
 
 def test_an_evaluation_starts_from_the_default_pose_without_noise():
     cfg = find_task("quadruped-amp").cfg().for_evaluation()
-    assert cfg.style.start_share == 0.0
+    assert cfg.style.start_fraction == 0.0
     assert cfg.style.noise == {}
     assert cfg.noise.level == 0.0
 

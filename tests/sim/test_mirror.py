@@ -9,7 +9,7 @@ from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import TASKS, make_task
 from st_rl.sim.terms.mirror import mirror_columns
 
-QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_share": 0.0}
+QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_fraction": 0.0}
 ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}
 # How positions and velocities of a free joint look in the mirror: x, y, z, then a quaternion; a free joint's
 # velocities are linear in the world's frame and angular in the body's.

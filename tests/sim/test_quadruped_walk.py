@@ -236,8 +236,8 @@ def test_robot_on_its_back_is_a_fall_and_not_a_time_out():
 
 
 def test_a_command_too_small_to_walk_is_a_command_to_stand():
-    small = {"commands.forward": (-0.2, 0.2), "commands.sideways": (0.0, 0.0), "commands.turning": (0.0, 0.0)}
-    task = walk(num_envs=64, **small, **{"commands.standing_share": 0.0})
+    small = {"commands.lin_vel_x": (-0.2, 0.2), "commands.lin_vel_y": (0.0, 0.0), "commands.ang_vel_yaw": (0.0, 0.0)}
+    task = walk(num_envs=64, **small, **{"commands.standing_fraction": 0.0})
     speed = task.commands[:, 0].abs()
     assert ((speed == 0) | (speed > 0.1)).all()
     assert 0.3 < (speed == 0).float().mean() < 0.7
@@ -249,7 +249,7 @@ def test_a_command_too_small_to_walk_is_a_command_to_stand():
 
 
 def test_commands_are_within_range_and_change_when_due():
-    task = walk(num_envs=512, **{"commands.standing_share": 0.25, "commands.resample_s": 0.1})
+    task = walk(num_envs=512, **{"commands.standing_fraction": 0.25, "commands.resample_s": 0.1})
     standing = (task.commands == 0).all(dim=1).float().mean()
     assert 0.18 < standing < 0.32
     low, high = torch.tensor([-0.5, -0.4, -0.8]), torch.tensor([1.0, 0.4, 0.8])
@@ -436,10 +436,10 @@ def test_every_foot_needs_a_phase():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("gait.stance_share", 1.0, r"gait.stance_share 1.0: .*less than 1"),
+        ("gait.stance_fraction", 1.0, r"gait.stance_fraction 1.0: .*less than 1"),
         ("gait.period_s", 0.0, r"gait.period_s is 0.0 .*positive time"),
         ("push.interval_s", 0.0, r"push.interval_s is 0.0: .*or set push.max_speed to 0"),
-        ("commands.forward", (1.0, 0.3), r"commands.forward is \(1.0, 0.3\): give the smallest number first"),
+        ("commands.lin_vel_x", (1.0, 0.3), r"commands.lin_vel_x is \(1.0, 0.3\): give the smallest number first"),
         ("randomization.friction", (1.2, 0.4), r"randomization.friction is \(1.2, 0.4\)"),
         ("control.latency_s", (0.03, 0.0), r"latency_s is \(0.03, 0.0\): give the shortest and the longest"),
         ("control.latency_s", (-0.01, 0.0), r"latency_s is \(-0.01, 0.0\)"),
@@ -453,7 +453,9 @@ def test_settings_without_sense_are_refused(option, value, message):
 
 
 def test_a_command_is_for_each_robot():
-    with pytest.raises(ValueError, match=rf"forward, sideways and turning for each robot, \({N}, 3\); got \(3,\)"):
+    with pytest.raises(
+        ValueError, match=rf"lin_vel_x, lin_vel_y and ang_vel_yaw of each robot, \({N}, 3\); got \(3,\)"
+    ):
         walk().hold_commands(torch.zeros(3))
 
 

@@ -27,8 +27,9 @@ def test_a_task_by_path_takes_its_configuration():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("comands.forward", r"option 'comands.forward'.*did you mean 'commands'"),  # codespell:ignore comands
-        ("commands.forwrd", r"did you mean 'forward'"),
+        ("comands.lin_vel_x", r"option 'comands.lin_vel_x'.*did you mean 'commands'"),  # codespell:ignore comands
+        ("commands.lin_vl_x", r"did you mean 'lin_vel_x'"),
+        ("commands.forward", r"option 'commands.forward' is now called 'commands.lin_vel_x'"),
         ("rewards.gate", r"did you mean 'gait'"),
         ("episode_length_s.x", r"reaches into a value that has no parts: 10.0"),
     ],
@@ -43,11 +44,11 @@ def test_overrides_reach_every_level_and_leave_the_original_alone():
     before = dataclasses.asdict(cfg)
     changed = with_overrides(
         cfg,
-        {"episode_length_s": 3.0, "physics.timestep": 0.005, "commands.forward": (0.3, 1.0), "rewards.gait": 2.0},
+        {"episode_length_s": 3.0, "physics.timestep": 0.005, "commands.lin_vel_x": (0.3, 1.0), "rewards.gait": 2.0},
     )
     assert dataclasses.asdict(cfg) == before
     assert (changed.episode_length_s, changed.physics.timestep) == (3.0, 0.005)
-    assert changed.commands.forward == (0.3, 1.0)
+    assert changed.commands.lin_vel_x == (0.3, 1.0)
     assert changed.rewards == before["rewards"] | {"gait": 2.0}
 
 
@@ -56,12 +57,12 @@ def test_overrides_reach_every_level_and_leave_the_original_alone():
     [
         (
             "quadruped-walk",
-            "commands.forward",
+            "commands.lin_vel_x",
             0.5,
-            r"'commands.forward' takes 2 values \(a number, a number\), such as",
+            r"'commands.lin_vel_x' takes 2 values \(a number, a number\), such as",
         ),
-        ("quadruped-walk", "commands.forward", (0.1, 0.2, 0.3), r"takes 2 values"),
-        ("quadruped-walk", "commands.forward", ("slow", "fast"), r"takes 2 values"),
+        ("quadruped-walk", "commands.lin_vel_x", (0.1, 0.2, 0.3), r"takes 2 values"),
+        ("quadruped-walk", "commands.lin_vel_x", ("slow", "fast"), r"takes 2 values"),
         ("quadruped-walk", "randomization.friction", 0.5, r"takes 2 values .* or None, such as \(0.5, 1.25\); got 0.5"),
         ("quadruped-walk", "physics.integrator", "euler", r"takes one of Euler, RK4"),
         ("quadruped-walk", "physics.substeps", 2.5, r"takes a whole number, such as 2; got 2.5"),
@@ -81,7 +82,7 @@ def test_values_are_kept_as_their_fields_hold_them():
     cfg = with_overrides(
         find_task("quadruped-parkour").cfg(),
         {
-            "commands.forward": [1, 2],
+            "commands.lin_vel_x": [1, 2],
             "randomization.friction": None,
             "control.action_scale": [0.1] * 12,
             "observe": "proprioception",
@@ -89,7 +90,7 @@ def test_values_are_kept_as_their_fields_hold_them():
             "start_area": [[0.0, 0.1], (0, 0)],
         },
     )
-    assert cfg.commands.forward == (1, 2)
+    assert cfg.commands.lin_vel_x == (1, 2)
     assert cfg.randomization.friction is None
     assert cfg.control.action_scale == (0.1,) * 12
     assert cfg.observe == ("proprioception",)
@@ -116,7 +117,7 @@ def test_configuration_of_another_task_is_refused():
 
 def test_unknown_reward_term_in_a_configuration_is_refused():
     cfg = QuadrupedWalkCfg(rewards={"track_linear_velocty": 1.0})
-    with pytest.raises(ValueError, match="did you mean 'track_linear_velocity'"):
+    with pytest.raises(ValueError, match="did you mean 'track_lin_vel_xy'"):
         make_task("quadruped-walk", 2, cfg=cfg)
     with pytest.raises(ValueError, match="gives no term a weight"):
         make_task("quadruped-walk", 2, cfg=QuadrupedWalkCfg(rewards={"gait": 0.0}))

@@ -52,11 +52,11 @@ def gait(s, i):
 
 
 EXPECTED = {
-    "track_linear_velocity": lambda s, i: np.exp(-(np.hypot(*s["velocity_error"][i, :2]) ** 2) / 0.15),
-    "track_turning": lambda s, i: np.exp(-(s["velocity_error"][i, 2] ** 2) / 0.15),
+    "track_lin_vel_xy": lambda s, i: np.exp(-(np.hypot(*s["velocity_error"][i, :2]) ** 2) / 0.15),
+    "track_ang_vel_z": lambda s, i: np.exp(-(s["velocity_error"][i, 2] ** 2) / 0.15),
     "alive": lambda s, i: 1.0,
-    "vertical_velocity": lambda s, i: s["base_lin_vel"][i, 2] ** 2,
-    "roll_and_pitch_rate": lambda s, i: s["base_ang_vel"][i, 0] ** 2 + s["base_ang_vel"][i, 1] ** 2,
+    "lin_vel_z": lambda s, i: s["base_lin_vel"][i, 2] ** 2,
+    "ang_vel_xy": lambda s, i: s["base_ang_vel"][i, 0] ** 2 + s["base_ang_vel"][i, 1] ** 2,
     "tilt": lambda s, i: s["projected_gravity"][i, 0] ** 2 + s["projected_gravity"][i, 1] ** 2,
     "action_rate": lambda s, i: np.linalg.norm(s["actions"][i] - s["last_actions"][i]) ** 2,
     "base_height": lambda s, i: max(0.9 * 0.3 - s["base_height"][i, 0], 0.0) ** 2,

@@ -85,7 +85,7 @@ class TaskCfg:
 
 
 def with_overrides(cfg: Cfg, overrides: Mapping[str, Any]) -> Cfg:
-    """A copy of a configuration with fields replaced by dotted name, such as `{"commands.forward": (0.3, 1.0)}`.
+    """A copy of a configuration with fields replaced by dotted name, such as `{"commands.lin_vel_x": (0.3, 1.0)}`.
 
     Reaches into nested dataclasses and dictionaries. An unknown name is a ValueError with the nearest known one, and
     a value that does not fit its field is one that says what would.

@@ -23,7 +23,7 @@ class StyleCfg:
     """Largest deviation added to fields of robot and reference alike, uniform: what is smaller is no matter of style.
     Those that the style has not are of no account.
     Without any, a discriminator can tell a robot by the jitter of its exploration alone."""
-    start_share: float = 0.8
+    start_fraction: float = 0.8
     """Share of episodes that start from a state of the reference; the others start near the default pose."""
 
 
@@ -37,7 +37,7 @@ class LeggedAmpCfg(LeggedWalkCfg):
     """What of them counts."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
-            forward=(0.3, 0.9), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
+            lin_vel_x=(0.3, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
         )
     )
     """Velocities to follow; the clips that come with the library walk straight ahead."""
@@ -49,7 +49,7 @@ class LeggedAmpCfg(LeggedWalkCfg):
     def for_evaluation(self, fine: bool = True) -> "LeggedAmpCfg":
         """A copy without noise, pushes, latency and randomisation, from the default pose; fine physics by default."""
         cfg = cast("LeggedAmpCfg", super().for_evaluation(fine))
-        cfg.style.start_share, cfg.style.noise = 0.0, {}
+        cfg.style.start_fraction, cfg.style.noise = 0.0, {}
         return cfg
 
 
@@ -84,8 +84,8 @@ class LeggedAmp(LeggedWalk):
         """Put what never changes on the device, the reference too."""
         super()._set_constants()
         style = self.cfg.style
-        if not 0.0 <= style.start_share <= 1.0:
-            raise ValueError(f"style.start_share is a share from 0 to 1, got {style.start_share}")
+        if not 0.0 <= style.start_fraction <= 1.0:
+            raise ValueError(f"style.start_fraction is a fraction from 0 to 1, got {style.start_fraction}")
         self.reference = MotionReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
         self.clip = self.register_buffer("clip", self._zeros(dtype=torch.long))
         """`(N,)` which clip the reference of each robot follows."""
@@ -141,7 +141,7 @@ class LeggedAmp(LeggedWalk):
         """Write a start for every robot: that of its reference, or one near the default pose."""
         super()._sample_initial_states()
         qpos, qvel = self.reference.state(self.clip, self.clip_time)
-        self._starts_from_reference = self.random["reference"][:, 2] < self.cfg.style.start_share
+        self._starts_from_reference = self.random["reference"][:, 2] < self.cfg.style.start_fraction
         column = self._starts_from_reference[:, None]
         self._start_qpos.copy_(torch.where(column, qpos, self._start_qpos))
         self._start_qvel.copy_(torch.where(column, qvel, self._start_qvel))

@@ -43,7 +43,11 @@ class LeggedWalk(Task):
         "properties": ObsTerm(observations.properties, NUM_PROPERTIES + 1, mirror="scalar", privileged=True),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {"fall": terminations.touches_ground, "tilt": terminations.tilted_over}
-    METRICS: ClassVar[Sequence[str]] = ("Tracking/forward_error", "Tracking/sideways_error", "Tracking/turning_error")
+    METRICS: ClassVar[Sequence[str]] = (
+        "Tracking/lin_vel_x_error",
+        "Tracking/lin_vel_y_error",
+        "Tracking/ang_vel_yaw_error",
+    )
 
     cfg: LeggedWalkCfg
     base_lin_vel: torch.Tensor
@@ -115,7 +119,7 @@ class LeggedWalk(Task):
             "velocity": [(-reset.velocity, reset.velocity)] * 6,
             "half_yaw": [(-reset.yaw / 2, reset.yaw / 2)],
             "phase": [(0.0, 1.0)],
-            "commands": [commands.forward, commands.sideways, commands.turning],
+            "commands": [commands.lin_vel_x, commands.lin_vel_y, commands.ang_vel_yaw],
             "standing": [(0.0, 1.0)],
             "push": [(-push, push)] * 2,
             "push_due": [(0.0, 1.0)],
@@ -132,7 +136,7 @@ class LeggedWalk(Task):
         """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
         if commands.shape != self.commands.shape:
             raise ValueError(
-                f"a command is forward, sideways and turning for each robot, {tuple(self.commands.shape)}; got "
+                f"a command is lin_vel_x, lin_vel_y and ang_vel_yaw of each robot, {tuple(self.commands.shape)}; got "
                 f"{tuple(commands.shape)}"
             )
         self.commands.copy_(self._or_stand(commands))
@@ -235,9 +239,9 @@ class LeggedWalk(Task):
         self._tracked_velocity.copy_(self.base_lin_vel)
         self.has_fallen = self._fall_contacts.sum(dim=1) > 0
         gait = self.cfg.gait
-        swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_share)
+        swing = (self.phase[:, None] + self._foot_offsets).frac_().sub_(gait.stance_fraction)
         self.foot_stance = (swing < 0) | ~self.moving[:, None]
-        half_wave = swing.clamp_(min=0.0).mul_(math.pi / (1.0 - gait.stance_share)).sin_()
+        half_wave = swing.clamp_(min=0.0).mul_(math.pi / (1.0 - gait.stance_fraction)).sin_()
         self.swing_height = half_wave.mul_(gait.swing_height)
 
     def clock(self) -> torch.Tensor:
@@ -275,7 +279,7 @@ class LeggedWalk(Task):
         """Draw commands for robots at the start of an episode and every so often after it."""
         if self._commands_are_held:
             return
-        commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_share)
+        commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_fraction)
         is_due = (self._episode_length % self._resample_steps == 0)[:, None]
         self.commands.copy_(torch.where(is_due, self._or_stand(commands), self.commands))
 
@@ -341,10 +345,10 @@ class LeggedWalk(Task):
             for name, value in vars(getattr(self.cfg, part)).items():
                 if isinstance(value, Sequence) and value[0] > value[1]:
                     raise ValueError(f"{part}.{name} is {tuple(value)}: give the smallest number first")
-        if gait.period_s <= 0 or not 0 <= gait.stance_share < 1:
+        if gait.period_s <= 0 or not 0 <= gait.stance_fraction < 1:
             raise ValueError(
-                f"gait.period_s is {gait.period_s} and gait.stance_share {gait.stance_share}: give a positive time and "
-                "a share from 0 to less than 1"
+                f"gait.period_s is {gait.period_s} and gait.stance_fraction {gait.stance_fraction}: give a "
+                "positive time and a fraction from 0 to less than 1"
             )
         if push.max_speed != 0 and push.interval_s <= 0:
             raise ValueError(f"push.interval_s is {push.interval_s}: give a positive time, or set push.max_speed to 0")

@@ -10,13 +10,13 @@ from st_rl.sim.envs.cfg import NoiseCfg, NormalizationCfg, Range, TaskCfg
 class CommandsCfg:
     """Velocities that a robot is told to reach, drawn uniformly."""
 
-    forward: Range = (-0.5, 1.0)
+    lin_vel_x: Range = (-0.5, 1.0)
     """Forward speed, m/s."""
-    sideways: Range = (-0.4, 0.4)
+    lin_vel_y: Range = (-0.4, 0.4)
     """Speed to the left, m/s."""
-    turning: Range = (-0.8, 0.8)
+    ang_vel_yaw: Range = (-0.8, 0.8)
     """Turning rate to the left, rad/s."""
-    standing_share: float = 0.1
+    standing_fraction: float = 0.1
     """Share of commands that are zero."""
     resample_s: float = 5.0
     """Seconds between two commands."""
@@ -32,7 +32,7 @@ class GaitCfg:
     """Seconds of one stride."""
     offsets: tuple[float, ...] = (0.0, 0.5, 0.5, 0.0)
     """Phase of each foot, from front to rear and in each row the right one first; the default is a trot."""
-    stance_share: float = 0.55
+    stance_fraction: float = 0.55
     """Share of a stride that a foot spends on the ground."""
     swing_height: float = 0.06
     """Height of the sole in the middle of a swing, m."""

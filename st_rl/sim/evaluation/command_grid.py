@@ -87,4 +87,4 @@ def command_ranges(cfg: EvaluationCfg, commands: Any) -> list[Range]:
 
 def task_ranges(commands: Any) -> tuple[Range, Range, Range]:
     """The ranges of lin_vel_x, lin_vel_y and ang_vel_yaw in a task's configuration of commands."""
-    return commands.forward, commands.sideways, commands.turning
+    return commands.lin_vel_x, commands.lin_vel_y, commands.ang_vel_yaw

@@ -29,11 +29,11 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     """How actions drive the joints."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
-            forward=(0.2, 0.8), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
+            lin_vel_x=(0.2, 0.8), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
         )
     )
     """Velocities to follow; the clips that come with the library walk straight ahead."""
-    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_share=0.6))
+    gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_fraction=0.6))
     """The clock that the robot sees, that of the library's clips: the right foot follows the left one."""
     noise: WalkNoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
     """Noise of the actor's observation."""

@@ -32,7 +32,7 @@ TURNING_SCALE = 0.5
 NARROWEST_STEP = 0.14
 
 
-def track_turning(task: "HumanoidWalk") -> torch.Tensor:
+def track_ang_vel_z(task: "HumanoidWalk") -> torch.Tensor:
     """One when the pelvis turns as commanded, less with the squared error; a pelvis swings with every step."""
     return torch.exp(-task.velocity_error[:, 2].square() / TURNING_SCALE)
 
@@ -64,7 +64,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
     """Joints of the term `posture`: a pattern that is found in their names."""
     commands: CommandsCfg = field(
-        default_factory=lambda: CommandsCfg(forward=(-0.1, 1.0), sideways=(0.0, 0.0), turning=(-0.6, 0.6))
+        default_factory=lambda: CommandsCfg(lin_vel_x=(-0.1, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(-0.6, 0.6))
     )
     """Velocities to follow."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5)))
@@ -84,8 +84,8 @@ class HumanoidWalk(LeggedWalk):
 
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         **QuadrupedWalk.REWARDS,
-        "track_linear_velocity": RewardTerm(terms.track_linear_velocity, 2.5),
-        "track_turning": RewardTerm(track_turning, 1.5),
+        "track_lin_vel_xy": RewardTerm(terms.track_lin_vel_xy, 2.5),
+        "track_ang_vel_z": RewardTerm(track_ang_vel_z, 1.5),
         "gait": RewardTerm(terms.gait, 1.0),
         "action_rate": RewardTerm(terms.action_rate, -0.01),
         "foot_clearance": RewardTerm(terms.foot_clearance, -50.0),

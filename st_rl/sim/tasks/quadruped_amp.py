@@ -9,7 +9,7 @@ from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import amp_config
 
 # Rewards for the command only; the style reward covers gait, pose, height and feet.
-_WEIGHTS = {"track_linear_velocity": 2.0, "track_turning": 0.8, "alive": 0.3, "action_rate": -0.005}
+_WEIGHTS = {"track_lin_vel_xy": 2.0, "track_ang_vel_z": 0.8, "alive": 0.3, "action_rate": -0.005}
 
 
 @dataclass

@@ -79,7 +79,7 @@ class QuadrupedParkourCfg(TerrainWalkCfg):
     """Scales of observations; commands and velocities share one, by which skill switching writes commands."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
-            forward=(0.5, 1.0), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.0
+            lin_vel_x=(0.5, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
         )
     )
     """Speeds to run the track with; the yaw rate follows from the steering."""
@@ -188,12 +188,12 @@ class QuadrupedParkour(TerrainWalk):
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         "progress": RewardTerm(progress, 2.0),
-        "track_linear_velocity": RewardTerm(rewards.track_linear_velocity, 0.5),
-        "track_turning": RewardTerm(rewards.track_turning, 0.5),
+        "track_lin_vel_xy": RewardTerm(rewards.track_lin_vel_xy, 0.5),
+        "track_ang_vel_z": RewardTerm(rewards.track_ang_vel_z, 0.5),
         "gait": RewardTerm(rewards.gait, 0.5),
         "alive": RewardTerm(rewards.alive, 0.3),
-        "vertical_velocity": RewardTerm(rewards.vertical_velocity, -0.2),
-        "roll_and_pitch_rate": RewardTerm(rewards.roll_and_pitch_rate, -0.02),
+        "lin_vel_z": RewardTerm(rewards.lin_vel_z, -0.2),
+        "ang_vel_xy": RewardTerm(rewards.ang_vel_xy, -0.02),
         "tilt": RewardTerm(rewards.tilt, -0.5),
         "base_height": RewardTerm(rewards.base_height, -15.0),
         "action_rate": RewardTerm(rewards.action_rate, -0.005),

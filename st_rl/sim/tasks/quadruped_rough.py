@@ -57,7 +57,7 @@ class QuadrupedRoughCfg(TerrainWalkCfg):
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
-            forward=(0.2, 0.9), sideways=(0.0, 0.0), turning=(0.0, 0.0), standing_share=0.05
+            lin_vel_x=(0.2, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.05
         )
     )
     """Speeds to cross the ground with; the yaw rate follows from the heading."""
@@ -115,7 +115,7 @@ class QuadrupedRough(TerrainWalk):
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         **QuadrupedWalk.REWARDS,
-        "vertical_velocity": RewardTerm(rewards.vertical_velocity, -0.2),
+        "lin_vel_z": RewardTerm(rewards.lin_vel_z, -0.2),
         "tilt": RewardTerm(rewards.tilt, -1.0),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {**TerrainWalk.TERMINATIONS, "too_low": terminations.base_too_low}

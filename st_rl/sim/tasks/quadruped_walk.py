@@ -22,12 +22,12 @@ class QuadrupedWalk(LeggedWalk):
     """Robots that walk on flat ground; `LeggedWalk` lists their observations."""
 
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
-        "track_linear_velocity": RewardTerm(rewards.track_linear_velocity, 2.0),
-        "track_turning": RewardTerm(rewards.track_turning, 0.8),
+        "track_lin_vel_xy": RewardTerm(rewards.track_lin_vel_xy, 2.0),
+        "track_ang_vel_z": RewardTerm(rewards.track_ang_vel_z, 0.8),
         "gait": RewardTerm(rewards.gait, 0.5),
         "alive": RewardTerm(rewards.alive, 0.3),
-        "vertical_velocity": RewardTerm(rewards.vertical_velocity, -1.0),
-        "roll_and_pitch_rate": RewardTerm(rewards.roll_and_pitch_rate, -0.02),
+        "lin_vel_z": RewardTerm(rewards.lin_vel_z, -1.0),
+        "ang_vel_xy": RewardTerm(rewards.ang_vel_xy, -0.02),
         "tilt": RewardTerm(rewards.tilt, -2.0),
         "base_height": RewardTerm(rewards.base_height, -30.0),
         "action_rate": RewardTerm(rewards.action_rate, -0.005),

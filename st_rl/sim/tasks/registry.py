@@ -105,7 +105,7 @@ def make_task(
         device: Where tensors live; it also decides which backend steps physics.
         seed: Of the task's random numbers on the CPU; on a GPU they follow `torch.manual_seed`.
         cfg: The configuration to start from, by default that of the task; not modified.
-        overrides: Fields to replace by dotted name, such as `**{"commands.forward": (0.3, 1.0)}`.
+        overrides: Fields to replace by dotted name, such as `**{"commands.lin_vel_x": (0.3, 1.0)}`.
     """
     if is_class_path(name):
         if cfg is None:

@@ -13,12 +13,12 @@ TRACKING_SCALE = 0.15
 WALKING_HEIGHT = 0.9
 
 
-def track_linear_velocity(task: "LeggedWalk") -> torch.Tensor:
+def track_lin_vel_xy(task: "LeggedWalk") -> torch.Tensor:
     """One when the base moves in the plane as commanded, less with the squared error."""
     return torch.exp(-task.velocity_error[:, :2].square().sum(dim=1) / TRACKING_SCALE)
 
 
-def track_turning(task: "LeggedWalk") -> torch.Tensor:
+def track_ang_vel_z(task: "LeggedWalk") -> torch.Tensor:
     """One when the base turns as commanded, less with the squared error."""
     return torch.exp(-task.velocity_error[:, 2].square() / TRACKING_SCALE)
 
@@ -28,12 +28,12 @@ def alive(task: "LeggedWalk") -> torch.Tensor:
     return torch.ones_like(task.phase)
 
 
-def vertical_velocity(task: "LeggedWalk") -> torch.Tensor:
+def lin_vel_z(task: "LeggedWalk") -> torch.Tensor:
     """Squared speed of the base along its own upward axis."""
     return task.base_lin_vel[:, 2].square()
 
 
-def roll_and_pitch_rate(task: "LeggedWalk") -> torch.Tensor:
+def ang_vel_xy(task: "LeggedWalk") -> torch.Tensor:
     """Squared angular velocity of the base about its horizontal axes."""
     return task.base_ang_vel[:, :2].square().sum(dim=1)
 

@@ -112,9 +112,9 @@ def _build_track(
     cfg: TracksCfg, kinds: Sequence[str], distances: np.ndarray, level: int
 ) -> tuple[list[float], list[float], list[float], list[Block]]:
     """Edges, ground, surface and blocks of one track whose lowest walkable column is at height 0."""
-    share = level / max(1, cfg.num_levels - 1)
+    difficulty = level / max(1, cfg.num_levels - 1)
     step, hurdle, gap = (
-        low + share * (high - low) for low, high in (cfg.step_height, cfg.hurdle_height, cfg.gap_length)
+        low + difficulty * (high - low) for low, high in (cfg.step_height, cfg.hurdle_height, cfg.gap_length)
     )
     place, height = cfg.first_block, 0.0
     edges, tops, is_gap = [-2.0], [0.0], [False]

@@ -135,15 +135,15 @@ KINDS: dict[str, tuple[Generator, str | None]] = {
 """Kinds of patches: what makes them, and the setting that says how difficult they are."""
 
 
-def build_patch(kind: str, share: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
-    """`(P, P)` heights of a patch with its rim at zero; `share` from 0, the first level, to 1, the last."""
+def build_patch(kind: str, difficulty: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
+    """`(P, P)` heights of a patch with its rim at zero; `difficulty` from 0, the first level, to 1, the last."""
     generator, setting = KINDS[kind]
     low, high = getattr(cfg, setting) if setting is not None else (0.0, 0.0)
     half = cfg.patch_size / 2
     axis = np.arange(_points(cfg) + 1) * cfg.spacing - half
     y, x = np.meshgrid(axis, axis, indexing="ij")
     grid = Grid(x, y, cfg.spacing, cfg.middle / 2, half - cfg.rim)
-    return generator(grid, low + share * (high - low), cfg, random)
+    return generator(grid, low + difficulty * (high - low), cfg, random)
 
 
 def build_terrain(cfg: TerrainCfg) -> HeightField:
@@ -155,9 +155,9 @@ def build_terrain(cfg: TerrainCfg) -> HeightField:
     heights = np.zeros(shape)
     for row, kind in enumerate(cfg.kinds):
         for level in range(cfg.num_levels):
-            share = level / max(1, cfg.num_levels - 1)
+            difficulty = level / max(1, cfg.num_levels - 1)
             top, left = border + row * points, border + level * points
-            heights[top : top + points + 1, left : left + points + 1] = build_patch(kind, share, cfg, random)
+            heights[top : top + points + 1, left : left + points + 1] = build_patch(kind, difficulty, cfg, random)
     edge = -cfg.patch_size / 2 - border * cfg.spacing
     return HeightField(heights, (edge, edge), cfg.spacing)
 

@@ -32,7 +32,9 @@ class KnownWalk:
     def __init__(self, num_envs=4, bias=0.1, wave=0.0, falls=None, fall_speed=None):
         self.num_envs, self.device, self.step_dt = num_envs, torch.device("cpu"), PERIOD
         self.cfg = SimpleNamespace(
-            commands=SimpleNamespace(forward=(0.0, 1.0), sideways=(0.0, 0.0), turning=(0.0, 0.0), moving_threshold=0.1)
+            commands=SimpleNamespace(
+                lin_vel_x=(0.0, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), moving_threshold=0.1
+            )
         )
         self.robot = SimpleNamespace(feet=[None] * 4, mass=10.0, foot_positions=FEET)
         self.bias, self.wave, self.falls, self.fall_speed = bias, wave, falls or {}, fall_speed
@@ -108,7 +110,7 @@ def test_robots_too_few_for_a_grid_walk_in_the_middle_of_the_ranges(count):
 
 
 def test_a_range_may_be_given_from_high_to_low():
-    commands = SimpleNamespace(forward=(1.0, -0.5), sideways=(-0.4, 0.4), turning=(0.0, 0.0))
+    commands = SimpleNamespace(lin_vel_x=(1.0, -0.5), lin_vel_y=(-0.4, 0.4), ang_vel_yaw=(0.0, 0.0))
     assert command_ranges(EvaluationCfg(ang_vel_yaw=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
 
 
@@ -128,7 +130,7 @@ def test_rejects_a_rollout_shorter_than_the_warmup():
 
 
 def test_configuration_overrides_command_ranges_of_the_task():
-    commands = SimpleNamespace(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8))
+    commands = SimpleNamespace(lin_vel_x=(-0.5, 1.0), lin_vel_y=(-0.4, 0.4), ang_vel_yaw=(-0.8, 0.8))
     plan = EvaluationCfg(lin_vel_x=(0.3, 1.0), ang_vel_yaw=(0.0, 0.0))
     assert command_ranges(plan, commands) == [(0.3, 1.0), (-0.4, 0.4), (0.0, 0.0)]
 

@@ -10,8 +10,8 @@ from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_comman
 pytest.importorskip("mujoco")
 
 
-def commands(forward=(-0.5, 1.0), sideways=(-0.4, 0.4), turning=(-0.8, 0.8)):
-    return SimpleNamespace(forward=forward, sideways=sideways, turning=turning)
+def commands(lin_vel_x=(-0.5, 1.0), lin_vel_y=(-0.4, 0.4), ang_vel_yaw=(-0.8, 0.8)):
+    return SimpleNamespace(lin_vel_x=lin_vel_x, lin_vel_y=lin_vel_y, ang_vel_yaw=ang_vel_yaw)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
     schedule = make_command_schedule(given, 12.0)
     assert sum(segment.seconds for segment in schedule) == pytest.approx(12.0)
     for segment in schedule:
-        for value, (low, high) in zip(segment.command, (given.forward, given.sideways, given.turning)):
+        for value, (low, high) in zip(segment.command, (given.lin_vel_x, given.lin_vel_y, given.ang_vel_yaw)):
             assert low <= value <= high
-    assert max(segment.command[0] for segment in schedule) == given.forward[1]
+    assert max(segment.command[0] for segment in schedule) == given.lin_vel_x[1]
 
 
 def test_the_tour_shows_every_direction():

@@ -4,6 +4,8 @@ import csv
 import math
 from pathlib import Path
 
+from st_rl.utils.old_names import LOG_TAGS
+
 Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by log tag."""
 
@@ -27,7 +29,7 @@ def read_curves(progress: Path) -> Curves:
                 value = _number(text) if isinstance(text, str) else None
                 if value is None or tag == step_column or tag is None or tag.endswith(_OVER_TIME):
                     continue
-                xs, ys = curves.setdefault(tag, ([], []))
+                xs, ys = curves.setdefault(LOG_TAGS.get(tag, tag), ([], []))
                 xs.append(step)
                 ys.append(value)
     return curves

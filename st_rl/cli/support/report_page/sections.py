@@ -8,7 +8,7 @@ from typing import Any
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
 
-AXES = (("forward", "m/s"), ("sideways", "m/s"), ("turning", "rad/s"))
+AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0
 _CURVES = (
     ("Train/mean_reward", "Return of an episode", False),
@@ -140,10 +140,10 @@ def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None)
         times = _times(traces)
         for index, (name, unit) in enumerate(AXES):
             command, measured = traces["command"][index], traces["velocity"][index]
-            if not any(command) and name != "forward":
+            if not any(command) and name != "lin_vel_x":
                 continue
             pair = [Series("command", times, command, 0, dashed=True), Series("measured", times, measured, index + 1)]
-            charts.append(line_chart(f"{name.capitalize()}, {unit}", pair, "time, s"))
+            charts.append(line_chart(f"{name}, {unit}", pair, "time, s"))
     points = []
     column = judged_column(result)
     grid = (result or {}).get("grid") or {}

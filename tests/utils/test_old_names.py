@@ -1,0 +1,1 @@
+"""Files of earlier versions can still be read."""
