@@ -1,16 +1,16 @@
-"""The one form in which a motion is held in memory, whatever file it came from."""
+"""`MotionClip`: a motion in memory, whatever file format it came from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from st_rl.utils import rotations
 
 
 class MotionError(ValueError):
-    """A motion that cannot be used; the message names the file, the field and the remedy."""
+    """An invalid motion; the message names the file, the field and the remedy."""
 
     def __init__(self, source: str, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{source}: {field} {problem}; {remedy}")
@@ -18,7 +18,7 @@ class MotionError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Feet:
-    """Points that touch the ground, in the frame of the world."""
+    """Feet in the world frame."""
 
     names: tuple[str, ...]
     """`K` names."""
@@ -30,7 +30,7 @@ class Feet:
 
 @dataclass(frozen=True, eq=False)
 class Bodies:
-    """Links of the robot, the root first, in the frame of the world."""
+    """Links of the robot in the world frame, the root first."""
 
     names: tuple[str, ...]
     """`B` names."""
@@ -46,15 +46,15 @@ class Bodies:
 
 @dataclass(frozen=True, eq=False)
 class MotionClip:
-    """`F` frames of a robot with `J` joints. Everything but the joints is in the frame of the world, z up.
+    """`F` frames of a robot with `J` joints. Everything but the joints is in the world frame, z up.
 
-    Build one with `make_clip`, which checks it and estimates what is missing.
+    Build one with `make_clip`, which validates it and estimates missing velocities.
     """
 
     name: str
-    """What the clip is called."""
+    """Name of the clip."""
     fps: float
-    """Frames a second."""
+    """Frames per second."""
     joint_names: tuple[str, ...]
     """`J` names, in the order of the columns below."""
     joint_pos: np.ndarray
@@ -64,21 +64,21 @@ class MotionClip:
     root_pos: np.ndarray
     """`(F, 3)` m"""
     root_rot: np.ndarray
-    """`(F, 4)` w, x, y, z; the sign never jumps."""
+    """`(F, 4)` w, x, y, z, without sign flips."""
     root_lin_vel: np.ndarray
     """`(F, 3)` m/s"""
     root_ang_vel: np.ndarray
     """`(F, 3)` rad/s"""
     feet: Feet | None = None
-    """Feet, where the file has them."""
+    """Feet, if the file has them."""
     bodies: Bodies | None = None
-    """Links, where the file has them."""
+    """Links, if the file has them."""
     weight: float = 1.0
-    """How often the clip is drawn, relative to others."""
+    """Relative sampling weight."""
     source: str = ""
-    """The file it came from, for messages."""
+    """The file it came from, for error messages."""
     estimated: tuple[str, ...] = field(default=())
-    """Velocities that the file lacked and that were estimated."""
+    """Velocities that were estimated because the file lacks them."""
 
     @property
     def num_frames(self) -> int:
@@ -92,7 +92,7 @@ class MotionClip:
 
     @property
     def where(self) -> str:
-        """How messages call the clip: its file, else its name."""
+        """How error messages name the clip: its file, else its name."""
         return self.source or self.name
 
 
@@ -100,23 +100,23 @@ def make_clip(
     name: str,
     fps: float,
     joint_names: Sequence[str],
-    joint_pos: Any,
-    root_pos: Any,
-    root_rot: Any,
+    joint_pos: ArrayLike,
+    root_pos: ArrayLike,
+    root_rot: ArrayLike,
     *,
-    joint_vel: Any = None,
-    root_lin_vel: Any = None,
-    root_ang_vel: Any = None,
-    feet: tuple[Sequence[str], Any, Any] | None = None,
-    bodies: tuple[Sequence[str], Any, Any, Any, Any] | None = None,
+    joint_vel: ArrayLike | None = None,
+    root_lin_vel: ArrayLike | None = None,
+    root_ang_vel: ArrayLike | None = None,
+    feet: tuple[Sequence[str], ArrayLike, ArrayLike | None] | None = None,
+    bodies: tuple[Sequence[str], ArrayLike, ArrayLike, ArrayLike | None, ArrayLike | None] | None = None,
     weight: float = 1.0,
     source: str = "",
 ) -> MotionClip:
-    """A clip from arrays, checked, with unit quaternions; velocities given as None are estimated.
+    """A validated clip with unit quaternions; velocities given as None are estimated.
 
     `feet` is names, positions `(F, K, 3)` and velocities or None; `bodies` is names, positions, rotations, linear and
     angular velocities or None. Estimates are central differences, for rotations of their logarithm. MotionError for
-    numbers that are none, widths that do not fit, a single frame and a frame rate that is no positive number.
+    values that are not finite, shapes that do not fit, a single frame, or a frame rate that is not positive.
     """
     source = source or name
     joint_pos = _array(source, "joint_pos", joint_pos)
@@ -130,46 +130,46 @@ def make_clip(
     _check_names(source, joint_names, joint_pos.shape[1])
     estimated: list[str] = []
 
-    def given(field: str, value: Any, *width: int) -> np.ndarray:
+    def checked(field: str, value: ArrayLike, *width: int) -> np.ndarray:
         return _array(source, field, value, (num_frames, *width))
 
-    def velocity(field: str, value: Any, positions: np.ndarray) -> np.ndarray:
+    def linear(field: str, value: ArrayLike | None, positions: np.ndarray) -> np.ndarray:
         if value is not None:
-            return given(field, value, *positions.shape[1:])
+            return checked(field, value, *positions.shape[1:])
         estimated.append(field)
         return linear_velocity(positions, 1.0 / fps)
 
-    def turning(field: str, value: Any, quats: np.ndarray) -> np.ndarray:
+    def angular(field: str, value: ArrayLike | None, quats: np.ndarray) -> np.ndarray:
         if value is not None:
-            return given(field, value, *quats.shape[1:-1], 3)
+            return checked(field, value, *quats.shape[1:-1], 3)
         estimated.append(field)
         return rotations.angular_velocity(quats, 1.0 / fps)
 
-    pos = given("root_pos", root_pos, 3)
-    rot = _rotations(source, "root_rot", given("root_rot", root_rot, 4))
-    made_feet = made_bodies = None
+    pos = checked("root_pos", root_pos, 3)
+    rot = _rotations(source, "root_rot", checked("root_rot", root_rot, 4))
+    clip_feet = clip_bodies = None
     if feet is not None:
         names = tuple(feet[0])
-        foot_pos = given("feet.pos", feet[1], len(names), 3)
-        made_feet = Feet(names, foot_pos, velocity("feet.vel", feet[2], foot_pos))
+        foot_pos = checked("feet.pos", feet[1], len(names), 3)
+        clip_feet = Feet(names, foot_pos, linear("feet.vel", feet[2], foot_pos))
     if bodies is not None:
         names = tuple(bodies[0])
-        body_pos = given("bodies.pos", bodies[1], len(names), 3)
-        body_rot = _rotations(source, "bodies.rot", given("bodies.rot", bodies[2], len(names), 4))
-        body_lin_vel = velocity("bodies.lin_vel", bodies[3], body_pos)
-        made_bodies = Bodies(names, body_pos, body_rot, body_lin_vel, turning("bodies.ang_vel", bodies[4], body_rot))
+        body_pos = checked("bodies.pos", bodies[1], len(names), 3)
+        body_rot = _rotations(source, "bodies.rot", checked("bodies.rot", bodies[2], len(names), 4))
+        body_lin_vel = linear("bodies.lin_vel", bodies[3], body_pos)
+        clip_bodies = Bodies(names, body_pos, body_rot, body_lin_vel, angular("bodies.ang_vel", bodies[4], body_rot))
     return MotionClip(
         name=name,
         fps=float(fps),
         joint_names=tuple(joint_names),
         joint_pos=joint_pos,
-        joint_vel=velocity("joint_vel", joint_vel, joint_pos),
+        joint_vel=linear("joint_vel", joint_vel, joint_pos),
         root_pos=pos,
         root_rot=rot,
-        root_lin_vel=velocity("root_lin_vel", root_lin_vel, pos),
-        root_ang_vel=turning("root_ang_vel", root_ang_vel, rot),
-        feet=made_feet,
-        bodies=made_bodies,
+        root_lin_vel=linear("root_lin_vel", root_lin_vel, pos),
+        root_ang_vel=angular("root_ang_vel", root_ang_vel, rot),
+        feet=clip_feet,
+        bodies=clip_bodies,
         weight=float(weight),
         source=source,
         estimated=tuple(estimated),
@@ -177,12 +177,12 @@ def make_clip(
 
 
 def linear_velocity(positions: np.ndarray, dt: float) -> np.ndarray:
-    """Velocities `(F, ...)` of positions `(F, ...)`: central differences, of second order at both ends too."""
+    """Velocities `(F, ...)` of positions `(F, ...)` by central differences, of second order at both ends."""
     return np.gradient(positions, dt, axis=0, edge_order=2 if len(positions) > 2 else 1)
 
 
-def single_number(source: str, field: str, value: Any) -> float:
-    """The number that a file gives, alone or in an array of one; MotionError for anything else."""
+def single_number(source: str, field: str, value: object) -> float:
+    """The number in a file, a scalar or an array of one; MotionError for anything else."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -192,8 +192,8 @@ def single_number(source: str, field: str, value: Any) -> float:
     return float(array.item())
 
 
-def frame_rate(source: str, times: Any, num_frames: int) -> float:
-    """Frames a second of time stamps, one for each of the frames; MotionError unless they rise evenly."""
+def frame_rate(source: str, times: ArrayLike, num_frames: int) -> float:
+    """Frames per second from one time stamp per frame; MotionError unless they are evenly spaced and increasing."""
     times = _array(source, "time", np.ravel(times), (num_frames,))
     steps = np.diff(times)
     if len(steps) == 0:
@@ -204,7 +204,7 @@ def frame_rate(source: str, times: Any, num_frames: int) -> float:
             source,
             "time",
             f"goes from {times[frame - 1]:g} to {times[frame]:g} s at frame {frame}",
-            "sort the frames and drop repeated ones, so that time only rises",
+            "sort the frames and drop repeated ones, so that time increases",
         )
     if steps.max() > 1.5 * steps.min():
         raise MotionError(
@@ -216,20 +216,20 @@ def frame_rate(source: str, times: Any, num_frames: int) -> float:
     return float(len(steps) / (times[-1] - times[0]))
 
 
-def _array(source: str, field: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """A float64 array of the given shape with finite numbers only."""
+def _array(source: str, field: str, value: ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """A finite float64 array of the given shape; MotionError for anything else."""
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise MotionError(
-            source, field, f"is not an array of numbers ({error})", "give every frame the same number of numbers"
+            source, field, f"is not an array of numbers ({error})", "give every frame the same number of values"
         ) from error
     if shape is not None and array.shape != shape:
         raise MotionError(
             source,
             field,
             f"has shape {array.shape}, expected {shape}",
-            "give every quantity the same number of frames, and the width its names say",
+            "give every quantity the same number of frames, and one column per name",
         )
     if not np.isfinite(array).all():
         frame = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -239,9 +239,9 @@ def _array(source: str, field: str, value: Any, shape: tuple[int, ...] | None = 
 
 def _check_numbers(source: str, fps: float, weight: float) -> None:
     if not (np.isfinite(fps) and fps > 0):
-        raise MotionError(source, "fps", f"is {fps}", "give the frames a second, a positive number")
+        raise MotionError(source, "fps", f"is {fps}", "give the frames per second, a positive number")
     if not (np.isfinite(weight) and weight >= 0):
-        raise MotionError(source, "weight", f"is {weight}", "give a number that is not negative")
+        raise MotionError(source, "weight", f"is {weight}", "give a non-negative number")
 
 
 def _check_names(source: str, names: Sequence[str], width: int) -> None:
@@ -258,7 +258,7 @@ def _check_names(source: str, names: Sequence[str], width: int) -> None:
 
 
 def _rotations(source: str, field: str, q: np.ndarray) -> np.ndarray:
-    """Unit quaternions whose sign never jumps."""
+    """Unit quaternions without sign flips; MotionError for a length that is not close to one."""
     length = np.linalg.norm(q, axis=-1)
     if (abs(length - 1.0) > 0.1).any():
         frame = int(np.argwhere(abs(length - 1.0) > 0.1)[0][0])

@@ -6,7 +6,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name != "DaggerSaver":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    # At the point of use: savers stand on runners, and runners on data sets.
+    # Imported on use, because runners import datasets.
     from st_rl.runners.dagger_saver import DaggerSaver
 
     return DaggerSaver

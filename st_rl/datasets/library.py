@@ -1,4 +1,4 @@
-"""Clips by name: files of the user's, folders of them, and the reference motions that come with the library."""
+"""Finds clips by name: files, folders, and the built-in reference motions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.formats import SUFFIXES, read_motion
 
 CLIPS = Path(__file__).parent / "clips"
-"""Where the library's own clips are, the humanoid's in a folder; `st-rl motion make` made them."""
+"""Folder of the built-in clips, written by `st-rl motion make`; those of the humanoid are in a subfolder."""
 
 
 def motion_paths(name: str | Path) -> list[Path]:
-    """The files that a name stands for: a file, all of a folder, a clip of the library or all of a gait (`trot`)."""
+    """The files of a name: a file, a folder of files, a built-in clip (`trot_0.5`), or all clips of a gait (`trot`)."""
     path = Path(name).expanduser()
     if path.is_file():
         return [path]
@@ -20,17 +20,17 @@ def motion_paths(name: str | Path) -> list[Path]:
         if not found:
             raise MotionError(str(path), "the folder", "holds no motion files", f"use files {', '.join(SUFFIXES)}")
         return found
-    own = {file.stem: file for file in sorted(CLIPS.rglob("*.npz"))}
-    if str(name) in own:
-        return [own[str(name)]]
-    of_gait = [file for stem, file in own.items() if stem.rsplit("_", 1)[0] == str(name)]
+    built_in = {file.stem: file for file in sorted(CLIPS.rglob("*.npz"))}
+    if str(name) in built_in:
+        return [built_in[str(name)]]
+    of_gait = [file for stem, file in built_in.items() if stem.rsplit("_", 1)[0] == str(name)]
     if not of_gait:
-        gaits = sorted({stem.rsplit("_", 1)[0] for stem in own})
+        gaits = sorted({stem.rsplit("_", 1)[0] for stem in built_in})
         raise MotionError(
             str(name),
             "the motion",
-            "is neither a file nor a folder nor a clip of the library",
-            f"give a path, or one of {', '.join(gaits)} (single clips: {', '.join(own)})",
+            "is neither a file nor a folder nor a built-in clip",
+            f"give a path, or one of {', '.join(gaits)} (single clips: {', '.join(built_in)})",
         )
     return of_gait
 
@@ -38,11 +38,11 @@ def motion_paths(name: str | Path) -> list[Path]:
 def load_clips(names: str | Path | Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
     """The clips of one or several names.
 
-    `robot_joints` are for files whose joints are in the robot's order, without names.
+    `robot_joints` names the joints of files without names, in the order of the robot.
     """
     names = [names] if isinstance(names, str | Path) else names
     paths = [path for name in names for path in motion_paths(name)]
     clips = [clip for path in paths for clip in read_motion(path, robot_joints=robot_joints)]
     if not clips:
-        raise ValueError("no motions are named: give at least one file or clip")
+        raise ValueError("no motion given: name at least one file or clip")
     return clips

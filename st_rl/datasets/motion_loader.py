@@ -1,4 +1,4 @@
-"""`AMPLoader`: expert motions as states and transitions for adversarial motion priors."""
+"""`AMPLoader`: expert states and transitions for adversarial motion priors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from st_rl.datasets.clip import MotionError
+from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.formats import read_motion
 from st_rl.datasets.formats.amp import (
     QUADRUPED_WIDTH,
@@ -25,12 +26,12 @@ from st_rl.utils.config import unknown_name_message
 from st_rl.utils.rotations import quat_slerp
 
 _ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")
-# Transitions that are computed at once when they are made beforehand.
+# Preloaded transitions are computed in chunks of this size.
 _CHUNK = 65536
 
 
 class _Layout(NamedTuple):
-    """Which columns of a frame are what."""
+    """Columns of a frame."""
 
     names: tuple[str, ...]
     """Columns of a full frame."""
@@ -50,9 +51,9 @@ def _block(start: int, end: int) -> Callable[[Any], Any]:
 
 
 class AMPLoader:
-    """Motion clips, read at any time, drawn by weight.
+    """Motion clips, sampled by weight and interpolated at any time.
 
-    An AMP state is a frame without the position and orientation of the root: joint positions, feet, velocities.
+    An AMP state is a frame without the pose of the root: joint positions, feet, velocities.
     """
 
     POS_SIZE = 3
@@ -81,7 +82,7 @@ class AMPLoader:
     TAR_TOE_VEL_LOCAL_START_IDX = JOINT_VEL_END_IDX
     TAR_TOE_VEL_LOCAL_END_IDX = TAR_TOE_VEL_LOCAL_START_IDX + TAR_TOE_VEL_LOCAL_SIZE
 
-    # Blocks of frames of the quadruped's layout, of one frame or of many.
+    # Blocks of frames in the quadruped layout, of one frame or of a batch.
     get_root_pos = get_root_pos_batch = staticmethod(_block(ROOT_POS_START_IDX, ROOT_POS_END_IDX))
     get_root_rot = get_root_rot_batch = staticmethod(_block(ROOT_ROT_START_IDX, ROOT_ROT_END_IDX))
     get_joint_pose = get_joint_pose_batch = staticmethod(_block(JOINT_POSE_START_IDX, JOINT_POSE_END_IDX))
@@ -109,15 +110,15 @@ class AMPLoader:
         """Read the clips.
 
         Args:
-            device: Where states are delivered.
+            device: Device of the states.
             time_between_frames: Seconds between the two states of a transition.
-            data_dir: Folder whose files are read, in the order of their names, unless `motion_files` names others.
-            preload_transitions: Whether transitions are drawn and blended once, here, and then only picked.
-            num_preload_transitions: How many of them.
+            data_dir: Folder of motion files, read in the order of their names, if `motion_files` is None.
+            preload_transitions: Whether transitions are sampled and interpolated once, here.
+            num_preload_transitions: Number of preloaded transitions.
             motion_files: One or several motion files: AMP (`.json`, `.txt`, `.pkl`) or any other that `read_motion`
                 reads.
-            fields: Columns of the AMP state, where files name their columns; names of all columns, where they do not.
-            reorder_joints: Whether the legs of files without names are put into the order FL, FR, RL, RR.
+            fields: Columns of the AMP state for files with Fields; names of all columns for files without.
+            reorder_joints: Whether to reorder the legs of files without Fields to FL, FR, RL, RR.
         """
         self.device = device
         self.time_between_frames = time_between_frames
@@ -126,7 +127,7 @@ class AMPLoader:
         if not read:
             raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
         if not any(trajectory.weight for trajectory in read):
-            raise ValueError("all motion files have MotionWeight 0: give one of them more")
+            raise ValueError("all motion files have MotionWeight 0: give at least one a positive weight")
         self._layout = _common_layout(read, fields)
         width = len(self._layout.names)
         frames = [self._prepare(trajectory, reorder_joints)[:, :width] for trajectory in read]
@@ -165,28 +166,28 @@ class AMPLoader:
 
     @staticmethod
     def reorder_from_pybullet_to_isaac(motion_data: Any) -> Any:
-        """Frames `(..., 61)` with the legs FR, FL, RR, RL of each block put into the order FL, FR, RL, RR; a copy."""
+        """A copy of frames `(..., 61)` with the legs of each block reordered from FR, FL, RR, RL to FL, FR, RL, RR."""
         order = list(range(QUADRUPED_WIDTH))
         for start in (7, 19, 37, 49):
             order[start : start + 12] = [start + 3 * leg + part for leg in (1, 0, 3, 2) for part in range(3)]
         return motion_data[..., order]
 
-    # Drawing clips and times, on the host.
+    # Sampling of trajectories and times, on the host.
 
     def weighted_traj_idx_sample(self) -> int:
-        """A trajectory, drawn by weight."""
+        """A trajectory index, sampled by weight."""
         return int(np.random.choice(self.trajectory_idxs, p=self.trajectory_weights))
 
     def weighted_traj_idx_sample_batch(self, size: int) -> np.ndarray:
-        """`(size,)` trajectories, drawn by weight."""
+        """`(size,)` trajectory indices, sampled by weight."""
         return np.random.choice(self.trajectory_idxs, size=size, p=self.trajectory_weights)
 
     def traj_time_sample(self, traj_idx: int) -> float:
-        """A time of a trajectory after which there is room for one transition."""
+        """A random time of a trajectory that leaves room for one transition."""
         return float(self.traj_time_sample_batch(np.array([traj_idx]))[0])
 
-    def traj_time_sample_batch(self, traj_idxs: Any) -> np.ndarray:
-        """`(n,)` times for trajectories `(n,)`, at random."""
+    def traj_time_sample_batch(self, traj_idxs: ArrayLike) -> np.ndarray:
+        """`(n,)` random times of trajectories `(n,)`."""
         traj_idxs = np.asarray(traj_idxs)
         unused = self.time_between_frames + self.trajectory_frame_durations[traj_idxs]
         return np.maximum(0.0, self.trajectory_lens[traj_idxs] * np.random.uniform(size=len(traj_idxs)) - unused)
@@ -199,23 +200,23 @@ class AMPLoader:
 
     @staticmethod
     def slerp(v0: Any, v1: Any, blend: Any) -> Any:
-        """The linear blend from `v0` to `v1`; the name is that of the library which this one follows."""
+        """Linear interpolation from `v0` to `v1`, despite the name."""
         return (1.0 - blend) * v0 + blend * v1
 
     def blend_frame_pose(self, frame0: Tensor, frame1: Tensor, blend: float | Tensor) -> Tensor:
-        """The full frame `(..., W)` at `blend` of the way between two: its rotation by the short arc, else linearly."""
-        share = torch.as_tensor(blend, dtype=frame0.dtype, device=frame0.device).unsqueeze(-1)
-        blended = torch.lerp(frame0, frame1, share)
+        """The full frame `(..., W)` at `blend` between two: the rotation by slerp, all else linearly."""
+        weight = torch.as_tensor(blend, dtype=frame0.dtype, device=frame0.device).unsqueeze(-1)
+        blended = torch.lerp(frame0, frame1, weight)
         rotation = list(self._layout.rotation)
         if rotation:
-            blended[..., rotation] = quat_slerp(frame0[..., rotation], frame1[..., rotation], share)
+            blended[..., rotation] = quat_slerp(frame0[..., rotation], frame1[..., rotation], weight)
         return blended
 
     def get_frame_at_time(self, traj_idx: int, time: float) -> Tensor:
         """AMP state `(D,)` of a trajectory at a time."""
         return self.get_frame_at_time_batch([traj_idx], [time])[0]
 
-    def get_frame_at_time_batch(self, traj_idxs: Any, times: Any) -> Tensor:
+    def get_frame_at_time_batch(self, traj_idxs: ArrayLike | Tensor, times: ArrayLike | Tensor) -> Tensor:
         """AMP states `(n, D)` of trajectories `(n,)` at times `(n,)`."""
         return self._states.at(self._on_device(traj_idxs, torch.long), self._on_device(times, torch.float64))
 
@@ -223,7 +224,7 @@ class AMPLoader:
         """Full frame `(W,)` of a trajectory at a time."""
         return self.get_full_frame_at_time_batch([traj_idx], [time])[0]
 
-    def get_full_frame_at_time_batch(self, traj_idxs: Any, times: Any) -> Tensor:
+    def get_full_frame_at_time_batch(self, traj_idxs: ArrayLike | Tensor, times: ArrayLike | Tensor) -> Tensor:
         """Full frames `(n, W)` of trajectories `(n,)` at times `(n,)`."""
         return self._full.at(self._on_device(traj_idxs, torch.long), self._on_device(times, torch.float64))
 
@@ -237,28 +238,26 @@ class AMPLoader:
         return self.get_full_frame_batch(1)[0]
 
     def get_full_frame_batch(self, num_frames: int) -> Tensor:
-        """Full frames `(num_frames, W)` at random, such as to start robots from."""
+        """Full frames `(num_frames, W)` at random times, for example as initial states."""
         if self.preload_transitions:
-            return self.preloaded_s[self._pick(num_frames)]
-        return self._full.at(*self._draw(num_frames))
+            return self.preloaded_s[self._sample_preloaded(num_frames)]
+        return self._full.at(*self._sample(num_frames))
 
     def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield `num_mini_batch` times the states `(mini_batch_size, D)` before and after a transition."""
+        """Yield `num_mini_batch` pairs of states `(mini_batch_size, D)` before and after a transition."""
         for _ in range(num_mini_batch):
             if self.preload_transitions:
-                rows = torch.nn.functional.embedding(self._pick(mini_batch_size), self._transitions)
+                rows = torch.nn.functional.embedding(self._sample_preloaded(mini_batch_size), self._transitions)
                 before, after = rows.split(rows.shape[1] // 2, dim=1)
                 yield self._state_of(before), self._state_of(after)
             else:
-                clip, time = self._draw(mini_batch_size)
+                clip, time = self._sample(mini_batch_size)
                 times = torch.cat([time, time + self.time_between_frames])
                 before, after = self._states.at(clip.repeat(2), times).split(mini_batch_size)
                 yield before, after
 
-    # The rest.
-
     def _prepare(self, trajectory: AmpTrajectory, reorder_joints: bool) -> np.ndarray:
-        """The frames of a trajectory with unit quaternions of positive w, its legs in order."""
+        """The frames of a trajectory with unit quaternions of positive w and reordered legs."""
         frames = trajectory.frames.copy()
         if reorder_joints:
             if trajectory.fields is not None or frames.shape[1] != QUADRUPED_WIDTH:
@@ -275,43 +274,43 @@ class AMPLoader:
             frames[:, rotation] = np.where(unit[:, 3:] < 0, -unit, unit)
         return frames
 
-    def _draw(self, size: int) -> tuple[Tensor, Tensor]:
-        """Trajectories and times `(size,)` at random, drawn on the device."""
+    def _sample(self, size: int) -> tuple[Tensor, Tensor]:
+        """Random trajectories and times `(size,)`, sampled on the device."""
         uniform = torch.rand(2, size, dtype=torch.float64, device=self.device)
-        clip = self._full.draw_clips(uniform[0])
+        clip = self._full.sample_clips(uniform[0])
         return clip, (self._full.lengths[clip] * uniform[1] - self._unused_seconds[clip]).clamp_(min=0.0)
 
     def _preload(self, count: int) -> None:
-        """Draw and blend transitions once, both full frames of each side by side in one row."""
+        """Sample and interpolate transitions once; a row holds both full frames."""
         if count < 1:
             raise ValueError(f"num_preload_transitions must be at least 1, got {count}")
         width = len(self._layout.names)
         self._transitions = torch.empty(count, 2 * width, device=self.device)
         for rows in self._transitions.split(_CHUNK):
-            clip, time = self._draw(len(rows))
+            clip, time = self._sample(len(rows))
             rows[:, :width] = self._full.at(clip, time)
             rows[:, width:] = self._full.at(clip, time + self.time_between_frames)
         self.preloaded_s, self.preloaded_s_next = self._transitions.split(width, dim=1)
 
-    def _pick(self, size: int) -> Tensor:
-        """`(size,)` preloaded transitions: those that follow a random one, each of which was drawn at random itself."""
+    def _sample_preloaded(self, size: int) -> Tensor:
+        """Indices `(size,)` of consecutive preloaded transitions from a random one on; each was sampled at random."""
         count = len(self._transitions)
         start = int(torch.randint(count, ()))
         return torch.arange(start, start + size, device=self.device).remainder_(count)
 
     def _state_of(self, full: Tensor) -> Tensor:
-        """AMP states `(n, D)` of full frames `(n, W)`: a view where their columns lie side by side."""
+        """AMP states `(n, D)` of full frames `(n, W)`; a view if their columns are adjacent."""
         state = self._layout.state
         if state == tuple(range(state[0], state[0] + len(state))):
             return full[:, state[0] : state[0] + len(state)]
         return full[:, list(state)]
 
-    def _on_device(self, values: Any, dtype: torch.dtype) -> Tensor:
+    def _on_device(self, values: ArrayLike | Tensor, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=self.device)
 
 
 def _paths(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[Path]:
-    """The files that are named, or those of a folder by their names; hidden ones are not motions."""
+    """The given files, or the visible files of the folder, sorted by name."""
     if motion_files is None:
         inside = Path(data_dir).expanduser().glob("*")
         return sorted(path for path in inside if path.is_file() and not path.name.startswith("."))
@@ -329,8 +328,8 @@ def _read(path: Path) -> list[AmpTrajectory]:
     return read_trajectories(path, content)
 
 
-def _trajectory_of_clip(clip: Any) -> AmpTrajectory:
-    """A clip as frames of AMP; with the width of a quadruped's they count as such."""
+def _trajectory_of_clip(clip: MotionClip) -> AmpTrajectory:
+    """A clip as AMP frames, in the quadruped layout if they have its width."""
     content = amp_dictionary(clip)
     frames = np.array(content["Frames"])
     fields = None if frames.shape[1] == QUADRUPED_WIDTH else tuple(content["Fields"])
@@ -338,7 +337,7 @@ def _trajectory_of_clip(clip: Any) -> AmpTrajectory:
 
 
 def _common_layout(trajectories: Sequence[AmpTrajectory], fields: Sequence[str] | None) -> _Layout:
-    """The one layout that all trajectories share; MotionError where one differs."""
+    """The layout of all trajectories; MotionError if one differs."""
     layouts = [_layout(trajectory, fields) for trajectory in trajectories]
     for trajectory, layout in zip(trajectories, layouts):
         if layout != layouts[0]:

@@ -1,4 +1,4 @@
-"""Frames of several clips in one table on a device, blended at any time by gathers alone."""
+"""Frames of several clips in one table on a device, interpolated at any time."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from st_rl.utils.rotations import quat_slerp
 
 
 class MotionTable:
-    """Rows of `C` clips below each other, `(F, W)`, read at any clip and time.
+    """Frames of `C` clips stacked to one table `(F, W)`.
 
-    Nothing here waits for the device or depends on values on the host, so that reading it can be captured in a graph.
+    Reading it needs no host sync, so that it can be captured in a CUDA graph.
     """
 
     def __init__(
@@ -23,14 +23,14 @@ class MotionTable:
         device: torch.device | str,
         quaternions: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Put clips `(F_i, W)` on a device.
+        """Copy clips `(F_i, W)` to a device.
 
         Args:
             clips: Two frames or more each.
-            frame_durations: Seconds between two frames of each.
-            weights: How often each is drawn; not all zero.
+            frame_durations: Seconds between frames of each clip.
+            weights: Relative sampling weight of each clip; not all zero.
             device: Where the table lives.
-            quaternions: Columns of each rotation in a row; these are blended along the short arc, the rest linearly.
+            quaternions: Columns of each rotation; these are interpolated by slerp, the others linearly.
         """
         self.frames = torch.cat([clip.to(device, torch.float32) for clip in clips])
         """`(F, W)`"""
@@ -45,27 +45,27 @@ class MotionTable:
         """`(C,)` seconds from the first frame of each clip to the last."""
         if not sum(weights) > 0:
             raise ValueError(
-                f"clips are drawn by their weights, which are {list(weights)}: give one of them more than 0"
+                f"clips are drawn by their weights, which are {list(weights)}: give at least one a positive weight"
             )
-        share = torch.tensor(list(weights), dtype=torch.float64, device=device)
-        self._cumulative = (share / share.sum()).cumsum(0)[:-1].contiguous()
+        weight = torch.tensor(list(weights), dtype=torch.float64, device=device)
+        self._cumulative = (weight / weight.sum()).cumsum(0)[:-1].contiguous()
         self._quaternions = [torch.tensor(list(columns), device=device) for columns in quaternions]
 
-    def draw_clips(self, uniform: Tensor) -> Tensor:
-        """Clips `(n,)` by weight for uniform random numbers `(n,)` in [0, 1)."""
+    def sample_clips(self, uniform: Tensor) -> Tensor:
+        """Clips `(n,)`, sampled by weight with uniform random numbers `(n,)` in [0, 1)."""
         if len(self._cumulative) == 0:
             return torch.zeros_like(uniform, dtype=torch.long)
         return torch.searchsorted(self._cumulative, uniform.to(self._cumulative.dtype), right=True)
 
     def at(self, clip: Tensor, time: Tensor) -> Tensor:
-        """Rows `(n, W)` of clips `(n,)` at times `(n,)`; before its start and after its end a clip stands still."""
+        """Frames `(n, W)` of clips `(n,)` at times `(n,)`, which are clamped to the length of the clip."""
         last = self._last_frame[clip]
-        place = (time * self._frames_per_second[clip]).clamp_(min=0.0).minimum(last)
-        low = place.floor()
+        position = (time * self._frames_per_second[clip]).clamp_(min=0.0).minimum(last)
+        low = position.floor()
         before = self.first[clip] + low.long()
-        # The last frame has none after it; there the share of the next is zero, so any row will do.
+        # After the last frame of a clip the weight of the next row is zero, so any row will do.
         rows = torch.stack([before, (before + 1).clamp_(max=len(self.frames) - 1)], dim=1)
-        blend = (place - low).to(self.frames.dtype)
+        blend = (position - low).to(self.frames.dtype)
         blended = self._blend(rows, blend)
         for columns in self._quaternions:
             ends = self.frames.index_select(1, columns)[rows]
@@ -73,9 +73,9 @@ class MotionTable:
         return blended
 
     def _blend(self, rows: Tensor, blend: Tensor) -> Tensor:
-        """`(n, W)` from the first to the second of two rows `(n, 2)` each, linearly at `blend (n,)`."""
+        """Linear interpolation `(n, W)` between two rows `(n, 2)` at `blend (n,)`."""
         if self.frames.is_cuda:
             return torch.lerp(self.frames[rows[:, 0]], self.frames[rows[:, 1]], blend[:, None])
-        # A bag is a weighted sum of rows of a table: on a CPU the blend in one pass over memory.
-        shares = torch.stack([1.0 - blend, blend], dim=1)
-        return embedding_bag(rows, self.frames, mode="sum", per_sample_weights=shares)
+        # On a CPU a weighted sum of table rows by embedding_bag takes a single pass over memory.
+        weights = torch.stack([1.0 - blend, blend], dim=1)
+        return embedding_bag(rows, self.frames, mode="sum", per_sample_weights=weights)

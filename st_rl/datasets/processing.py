@@ -1,20 +1,25 @@
-"""Changes of a clip: order of joints, frame rate, length, left and right."""
+"""Operations on clips: reorder joints, resample, cut, mirror."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError, make_clip
+from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.utils import rotations
 from st_rl.utils.config import nearest_name
 
+# Signs of positions, angular velocities and quaternions (w, x, y, z) mirrored at y = 0.
+_VECTOR_SIGNS = np.array([1.0, -1.0, 1.0])
+_PSEUDOVECTOR_SIGNS = np.array([-1.0, 1.0, -1.0])
+_QUATERNION_SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
+
 
 def reorder_joints(clip: MotionClip, joint_names: Sequence[str]) -> MotionClip:
-    """The clip with its joints in the order of `joint_names`; further joints of the clip are left out.
+    """The clip with its joints in the order of `joint_names`, without the others.
 
-    MotionError for a joint that the clip does not have, with the nearest name that it has.
+    MotionError for a joint that the clip lacks, with the nearest name that it has.
     """
     missing = [name for name in joint_names if name not in clip.joint_names]
     if missing:
@@ -36,52 +41,34 @@ def reorder_joints(clip: MotionClip, joint_names: Sequence[str]) -> MotionClip:
 
 
 def resample(clip: MotionClip, fps: float) -> MotionClip:
-    """The clip at another frame rate, blended between frames: rotations by the short arc, the rest linearly.
+    """The clip at another frame rate: rotations by slerp, all else by linear interpolation.
 
-    It begins with the same frame and ends at the last new frame that lies within the clip.
+    It starts with the same frame and ends with the last new frame within the clip.
     """
     if not (np.isfinite(fps) and fps > 0):
-        raise MotionError(clip.where, "fps", f"is {fps}", "give the frames a second, a positive number")
+        raise MotionError(clip.where, "fps", f"is {fps}", "give the frames per second, a positive number")
     num_frames = int(np.floor(clip.duration * fps * (1.0 + 1e-9) + 1e-6)) + 1
     if num_frames < 2:
         raise MotionError(
             clip.where, "fps", f"of {fps:g} leaves one frame of {clip.duration:g} s", "choose a higher frame rate"
         )
-    place = np.minimum(np.arange(num_frames) * (clip.fps / fps), clip.num_frames - 1)
-    low = np.minimum(place.astype(int), clip.num_frames - 2)
-    share = place - low
+    position = np.minimum(np.arange(num_frames) * (clip.fps / fps), clip.num_frames - 1)
+    low = np.minimum(position.astype(int), clip.num_frames - 2)
+    blend = position - low
 
-    def blend(values: np.ndarray) -> np.ndarray:
-        weight = share.reshape(-1, *[1] * (values.ndim - 1))
+    def interpolate(values: np.ndarray) -> np.ndarray:
+        weight = blend.reshape(-1, *[1] * (values.ndim - 1))
         return (1.0 - weight) * values[low] + weight * values[low + 1]
 
-    def turn(quats: np.ndarray) -> np.ndarray:
-        weight = np.broadcast_to(share.reshape(-1, *[1] * (quats.ndim - 2)), (num_frames, *quats.shape[1:-1]))
-        return rotations.slerp(quats[low], quats[low + 1], weight)
+    def slerp(quats: np.ndarray) -> np.ndarray:
+        weight = np.broadcast_to(blend.reshape(-1, *[1] * (quats.ndim - 2)), (num_frames, *quats.shape[1:-1]))
+        return rotations.remove_sign_flips(rotations.normalize(rotations.slerp(quats[low], quats[low + 1], weight)))
 
-    feet, bodies = clip.feet, clip.bodies
-    made = make_clip(
-        clip.name,
-        fps,
-        clip.joint_names,
-        blend(clip.joint_pos),
-        blend(clip.root_pos),
-        turn(clip.root_rot),
-        joint_vel=blend(clip.joint_vel),
-        root_lin_vel=blend(clip.root_lin_vel),
-        root_ang_vel=blend(clip.root_ang_vel),
-        feet=(feet.names, blend(feet.pos), blend(feet.vel)) if feet is not None else None,
-        bodies=(bodies.names, blend(bodies.pos), turn(bodies.rot), blend(bodies.lin_vel), blend(bodies.ang_vel))
-        if bodies is not None
-        else None,
-        weight=clip.weight,
-        source=clip.source,
-    )
-    return replace(made, estimated=clip.estimated)
+    return replace(_map_frames(clip, interpolate, slerp), fps=float(fps))
 
 
 def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> MotionClip:
-    """The frames of the clip from `start_s` to `end_s`, both included."""
+    """The frames from `start_s` to `end_s`, both included."""
     first = round(start_s * clip.fps)
     last = clip.num_frames - 1 if end_s is None else round(end_s * clip.fps)
     if not 0 <= first < last < clip.num_frames:
@@ -91,31 +78,51 @@ def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> M
             f"from {start_s:g} to {'the end' if end_s is None else f'{end_s:g} s'} leaves less than two frames of it",
             f"choose times between 0 and {clip.duration:g} s",
         )
-    rows = slice(first, last + 1)
+
+    def take(values: np.ndarray) -> np.ndarray:
+        return values[first : last + 1]
+
+    return _map_frames(clip, take, take)
+
+
+def _map_frames(
+    clip: MotionClip,
+    map_values: Callable[[np.ndarray], np.ndarray],
+    map_rotations: Callable[[np.ndarray], np.ndarray],
+) -> MotionClip:
+    """The clip with all arrays `(F, ...)` replaced, quaternions by `map_rotations`, others by `map_values`."""
     feet, bodies = clip.feet, clip.bodies
     return replace(
         clip,
-        **{name: getattr(clip, name)[rows] for name in _SEQUENCES},
-        feet=Feet(feet.names, feet.pos[rows], feet.vel[rows]) if feet is not None else None,
-        bodies=Bodies(bodies.names, *(getattr(bodies, name)[rows] for name in ("pos", "rot", "lin_vel", "ang_vel")))
-        if bodies is not None
-        else None,
+        joint_pos=map_values(clip.joint_pos),
+        joint_vel=map_values(clip.joint_vel),
+        root_pos=map_values(clip.root_pos),
+        root_rot=map_rotations(clip.root_rot),
+        root_lin_vel=map_values(clip.root_lin_vel),
+        root_ang_vel=map_values(clip.root_ang_vel),
+        feet=None if feet is None else Feet(feet.names, map_values(feet.pos), map_values(feet.vel)),
+        bodies=None
+        if bodies is None
+        else Bodies(
+            bodies.names,
+            map_values(bodies.pos),
+            map_rotations(bodies.rot),
+            map_values(bodies.lin_vel),
+            map_values(bodies.ang_vel),
+        ),
     )
 
 
-_SEQUENCES = ("joint_pos", "joint_vel", "root_pos", "root_rot", "root_lin_vel", "root_ang_vel")
-
-
 def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionClip:
-    """The clip as a mirror at the plane y = 0 shows it; mirroring twice gives the clip back.
+    """The clip mirrored at the plane y = 0; mirroring twice gives the original.
 
-    Left and right joints, feet and bodies change places by their names. `signs` maps patterns of joint names to 1 or
-    -1 where the names do not tell whether an angle changes sign (`st_rl.modules.symmetry.JOINT_SIGNS`).
+    Left and right joints, feet and bodies are swapped by name. `signs` maps patterns of joint names to 1 or -1 where
+    the names do not tell whether an angle changes sign (`st_rl.modules.symmetry.JOINT_SIGNS`).
     """
     try:
-        order, sign = mirrored_joints(clip.joint_names, signs)
-        feet = None if clip.feet is None else _mirrored_feet(clip.feet)
-        bodies = None if clip.bodies is None else _mirrored_bodies(clip.bodies)
+        order, sign = mirror_joints(clip.joint_names, signs)
+        feet = None if clip.feet is None else _mirror_feet(clip.feet)
+        bodies = None if clip.bodies is None else _mirror_bodies(clip.bodies)
     except ValueError as error:
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"
@@ -124,40 +131,37 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
         clip,
         joint_pos=clip.joint_pos[:, order] * sign,
         joint_vel=clip.joint_vel[:, order] * sign,
-        root_pos=clip.root_pos * _VECTOR,
-        root_rot=clip.root_rot * _ROTATION,
-        root_lin_vel=clip.root_lin_vel * _VECTOR,
-        root_ang_vel=clip.root_ang_vel * _PSEUDOVECTOR,
+        root_pos=clip.root_pos * _VECTOR_SIGNS,
+        root_rot=clip.root_rot * _QUATERNION_SIGNS,
+        root_lin_vel=clip.root_lin_vel * _VECTOR_SIGNS,
+        root_ang_vel=clip.root_ang_vel * _PSEUDOVECTOR_SIGNS,
         feet=feet,
         bodies=bodies,
     )
 
 
-def _mirrored_feet(feet: Feet) -> Feet:
-    places = other_side(feet.names)
-    return Feet(feet.names, feet.pos[:, places] * _VECTOR, feet.vel[:, places] * _VECTOR)
+def _mirror_feet(feet: Feet) -> Feet:
+    partners = find_partners(feet.names)
+    return Feet(feet.names, feet.pos[:, partners] * _VECTOR_SIGNS, feet.vel[:, partners] * _VECTOR_SIGNS)
 
 
-def _mirrored_bodies(bodies: Bodies) -> Bodies:
-    places = other_side(bodies.names)
-    pos, rot = bodies.pos[:, places] * _VECTOR, bodies.rot[:, places] * _ROTATION
+def _mirror_bodies(bodies: Bodies) -> Bodies:
+    partners = find_partners(bodies.names)
     return Bodies(
-        bodies.names, pos, rot, bodies.lin_vel[:, places] * _VECTOR, bodies.ang_vel[:, places] * _PSEUDOVECTOR
+        bodies.names,
+        bodies.pos[:, partners] * _VECTOR_SIGNS,
+        bodies.rot[:, partners] * _QUATERNION_SIGNS,
+        bodies.lin_vel[:, partners] * _VECTOR_SIGNS,
+        bodies.ang_vel[:, partners] * _PSEUDOVECTOR_SIGNS,
     )
 
 
-def mirrored_joints(names: Sequence[str], signs: Mapping[str, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Which joint's angle each joint `(J,)` has in the mirror, and with which sign `(J,)`."""
+def mirror_joints(names: Sequence[str], signs: Mapping[str, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the joint `(J,)` of which each joint has the angle after mirroring, and its sign `(J,)`."""
     joints = joint_mirror(names, signs)
     return joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
 
 
-def other_side(names: Sequence[str]) -> np.ndarray:
-    """For every name the place of its left-right partner, or its own."""
+def find_partners(names: Sequence[str]) -> np.ndarray:
+    """Index of the left-right partner of each name, or of the name itself."""
     return joint_mirror(names, {"": 1}).permutation.numpy()
-
-
-# How the mirror at y = 0 changes positions, angular velocities and quaternions w, x, y, z.
-_VECTOR = np.array([1.0, -1.0, 1.0])
-_PSEUDOVECTOR = np.array([-1.0, 1.0, -1.0])
-_ROTATION = np.array([1.0, -1.0, 1.0, -1.0])

@@ -177,9 +177,9 @@ def test_a_table_of_a_spreadsheet_loses_no_frame(tmp_path):
     assert clip.joint_names == ("joint_0", "joint_1")
 
 
-def test_a_table_that_forgets_its_frame_rate_says_so(tmp_path, caplog):
+def test_warns_that_a_table_does_not_store_its_frame_rate(tmp_path, caplog):
     write_motion(tmp_path / "slow.csv", some_clip(fps=50.0))
-    assert "cannot say that it has 50 frames a second: read it with fps=50" in caplog.text
+    assert "does not store its frame rate of 50 frames per second: read it with fps=50" in caplog.text
 
 
 def test_a_table_may_name_its_columns_and_its_time(tmp_path):
@@ -245,7 +245,7 @@ ROOTED = [[0.0] * 6 + [1.0, 0.1, 0.2]] * 3
         ({"Frames": [[0.0] * 3] * 3, "Fields": ["a", "b"]}, "Fields name 2 columns, the frames are 3 wide"),
         ({"Frames": [[0.0] * 2] * 3, "Fields": ["a", "a"]}, "Fields repeat a"),
         ({"Frames": [[0.0] * 2] * 3, "Fields": ["joint_pos_a", "x"]}, "Fields lack root_pos; name its columns"),
-        ({"FrameDuration": 0.0}, "FrameDuration is 0.0 s, so time does not rise"),
+        ({"FrameDuration": 0.0}, "FrameDuration is 0.0 s, so time does not increase"),
         ({"FrameDuration": "soon"}, "FrameDuration is 'soon'; give a number"),
         ({"FrameDuration": None}, "FrameDuration is None; give a number"),
         ({"MotionWeight": -1}, "MotionWeight is -1"),

@@ -161,7 +161,7 @@ def test_transitions_are_states_one_step_apart(folder, preload):
         assert loader.preloaded_s.shape == loader.preloaded_s_next.shape == (700, 49)
         assert loader.get_full_frame_batch(5).shape == (5, 49)
     else:
-        share = torch.cat([loader._draw(500)[0] for _ in range(10)]).float().mean()
+        share = torch.cat([loader._sample(500)[0] for _ in range(10)]).float().mean()
         assert share == pytest.approx(0.75, abs=0.03)
 
 

@@ -30,14 +30,14 @@ def test_any_time_of_any_clip():
 def test_clips_are_drawn_by_weight():
     table, _ = table_and_clips()
     uniform = (torch.arange(1000) + 0.5) / 1000
-    counts = torch.bincount(table.draw_clips(uniform), minlength=3)
+    counts = torch.bincount(table.sample_clips(uniform), minlength=3)
     assert counts.tolist() == [200, 0, 800]
 
 
 def test_a_single_clip_is_always_drawn_and_weights_of_zero_are_refused():
     clip = torch.rand(4, 2)
     table = MotionTable([clip], [0.1], [0.3], "cpu")
-    assert table.draw_clips(torch.rand(5)).tolist() == [0] * 5
+    assert table.sample_clips(torch.rand(5)).tolist() == [0] * 5
     with pytest.raises(ValueError, match="drawn by their weights"):
         MotionTable([clip, clip], [0.1, 0.1], [0.0, 0.0], "cpu")
 
@@ -45,7 +45,7 @@ def test_a_single_clip_is_always_drawn_and_weights_of_zero_are_refused():
 def test_reading_waits_for_nothing():
     table, _ = table_and_clips()
     with NoHostSync():
-        table.at(table.draw_clips(torch.rand(8)), torch.rand(8))
+        table.at(table.sample_clips(torch.rand(8)), torch.rand(8))
 
 
 def test_rotations_turn_at_a_constant_rate_along_the_short_arc():

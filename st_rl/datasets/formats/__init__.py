@@ -1,4 +1,4 @@
-"""Motion files that users have, all read into one form: `st_rl.datasets.clip.MotionClip`."""
+"""Reads and writes motion files of all formats as `st_rl.datasets.clip.MotionClip`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ FORMATS: dict[str, tuple[Callable[[Path, Sequence[MotionClip]], None], tuple[str
     "gmr": (write_gmr, (".pkl",)),
     "csv": (write_csv, (".csv",)),
 }
-"""How each format is written, and under which suffixes; the first format of a suffix is its default."""
+"""Writer and suffixes of each format; the first format of a suffix is its default."""
 SUFFIXES = (".json", ".txt", ".npz", ".csv", *PICKLES)
-"""What `read_motion` reads."""
+"""Suffixes that `read_motion` reads."""
 
 
 def read_motion(
@@ -32,16 +32,16 @@ def read_motion(
     foot_names: Sequence[str] | None = None,
     fps: float | None = None,
 ) -> list[MotionClip]:
-    """The clips of a file of any known format; most hold one.
+    """The clips of a file of any format; most hold one.
 
     Args:
-        path: The file; its suffix and its content tell the format.
-        joint_names: Joints in the order of the file, for formats that do not name them.
-        robot_joints: Joints of the robot, for formats that have them in its order (mjlab, csv, GMR) and no
-            `joint_names`; the legs of AMP files without names are in an order of their own, FR, FL, RR, RL.
-        body_names: Links in the order of the file, likewise.
-        foot_names: Feet in the order of the file, for AMP files without names.
-        fps: Frames a second, for formats that do not say; overrides what a file says.
+        path: The file; suffix and content determine the format.
+        joint_names: Joints in the order of the file, for formats without names.
+        robot_joints: Joints of the robot, for formats in its order (mjlab, csv, GMR), if `joint_names` is None; AMP
+            files without Fields have their legs in the order FR, FL, RR, RL.
+        body_names: Links in the order of the file, for formats without names.
+        foot_names: Feet in the order of the file, for AMP files without Fields.
+        fps: Frames per second; overrides those of the file.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -49,14 +49,14 @@ def read_motion(
         raise MotionError(str(path), "the suffix", f"is '{suffix}'", f"use one of {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise MotionError(str(path), "the file", "is not there", "give the path of a motion file")
-    in_order = robot_joints if joint_names is None else joint_names
+    names = robot_joints if joint_names is None else joint_names
     if suffix == ".npz":
-        return read_npz(path, in_order, body_names, fps)
+        return read_npz(path, names, body_names, fps)
     if suffix == ".csv":
-        return read_csv(path, in_order, fps)
+        return read_csv(path, names, fps)
     content = load_pickle(path) if suffix in PICKLES else None
     if is_retargeted(content):
-        return read_gmr(path, content, in_order, fps)
+        return read_gmr(path, content, names, fps)
     return read_amp(path, joint_names, foot_names, content, fps)
 
 

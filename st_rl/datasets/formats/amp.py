@@ -14,7 +14,7 @@ from st_rl.utils import rotations
 from st_rl.utils.files import atomic_write
 from st_rl.utils.rotations import WXYZ_TO_XYZW
 
-# The columns of a file without names: blocks and their widths, for 12 joints and 4 feet.
+# Blocks of columns in a file without Fields, and their widths: 12 joints, 4 feet.
 QUADRUPED_BLOCKS = {
     "root_pos": 3,
     "root_rot": 4,
@@ -37,17 +37,17 @@ class AmpTrajectory(NamedTuple):
     """One trajectory as an AMP file holds it."""
 
     name: str
-    """Its name: that of the file, or its key in a pickle."""
+    """Stem of the file, or key in a pickle."""
     frames: np.ndarray
     """`(F, W)`"""
     fields: tuple[str, ...] | None
     """Names of the columns; None for a file without names."""
     frame_duration: float
-    """Seconds between two frames."""
+    """Seconds between frames."""
     weight: float
-    """How often it is drawn."""
+    """Relative sampling weight."""
     source: str
-    """The file, for messages."""
+    """The file, for error messages."""
 
 
 def column_names(joints: Sequence[str] = QUADRUPED_JOINTS, feet: Sequence[str] = QUADRUPED_FEET) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ def column_names(joints: Sequence[str] = QUADRUPED_JOINTS, feet: Sequence[str] =
     return tuple(f"{block}_{part}" for block in QUADRUPED_BLOCKS for part in parts[block])
 
 
-def read_trajectories(path: Path, content: Any = None) -> list[AmpTrajectory]:
-    """The trajectories of an AMP file, or of the `content` of a pickle; MotionError for what is none."""
+def read_trajectories(path: Path, content: object = None) -> list[AmpTrajectory]:
+    """The trajectories of an AMP file, or of the `content` of a pickle; MotionError for an invalid one."""
     source = str(path)
     if path.suffix.lower() in PICKLES:
         content = load_pickle(path) if content is None else content
@@ -81,7 +81,7 @@ def read_trajectories(path: Path, content: Any = None) -> list[AmpTrajectory]:
     return [_trajectory(path.stem, content, source)]
 
 
-def _trajectory(name: str, content: Any, source: str) -> AmpTrajectory:
+def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
     """A trajectory from the dictionary of a file."""
     for key in ("Frames", "FrameDuration"):
         if not isinstance(content, Mapping) or key not in content:
@@ -104,14 +104,16 @@ def _trajectory(name: str, content: Any, source: str) -> AmpTrajectory:
     duration = single_number(source, "FrameDuration", content["FrameDuration"])
     weight = 1.0 if given_weight is None else single_number(source, "MotionWeight", given_weight)
     if duration <= 0:
-        raise MotionError(source, "FrameDuration", f"is {duration} s, so time does not rise", "give positive seconds")
+        raise MotionError(
+            source, "FrameDuration", f"is {duration} s, so time does not increase", "give positive seconds"
+        )
     if weight < 0:
-        raise MotionError(source, "MotionWeight", f"is {weight}", "give a number that is not negative")
+        raise MotionError(source, "MotionWeight", f"is {weight}", "give a non-negative number")
     return AmpTrajectory(name, frames, _fields(content, frames.shape[1], source), duration, weight, source)
 
 
 def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, ...] | None:
-    """The names of the columns, if the file has any."""
+    """The column names, if the file has them."""
     if content.get("Fields") is None:
         return None
     if not np.iterable(content["Fields"]):
@@ -128,7 +130,7 @@ def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, .
 
 
 def unit_rotations(source: str, quats: np.ndarray) -> np.ndarray:
-    """Quaternions `(F, 4)` of a file with length one; MotionError for one of zeros."""
+    """Normalized quaternions `(F, 4)`; MotionError for one of length zero."""
     length = np.linalg.norm(quats, axis=1, keepdims=True)
     if (length < 1.0e-6).any():
         frame = int(np.flatnonzero(length[:, 0] < 1.0e-6)[0])
@@ -140,10 +142,10 @@ def read_amp(
     path: Path,
     joint_names: Sequence[str] | None = None,
     foot_names: Sequence[str] | None = None,
-    content: Any = None,
+    content: object = None,
     fps: float | None = None,
 ) -> list[MotionClip]:
-    """The clips of an AMP file; names are needed only for columns that are not named in it."""
+    """The clips of an AMP file; names are used for a file without Fields."""
     return [_clip(trajectory, joint_names, foot_names, fps) for trajectory in read_trajectories(path, content)]
 
 
@@ -153,7 +155,7 @@ def _clip(
     foot_names: Sequence[str] | None,
     fps: float | None,
 ) -> MotionClip:
-    """A clip of a trajectory; velocities and feet, which AMP files hold in the frame of the base, in the world's."""
+    """A clip of a trajectory, with velocities and feet converted from the base frame to the world frame."""
     frames, source = trajectory.frames, trajectory.source
     fields = trajectory.fields
     if fields is None:
@@ -177,30 +179,31 @@ def _clip(
     feet = [
         name.removeprefix("foot_pos_")[:-2] for name in fields if name.startswith("foot_pos_") and name[-2:] == "_x"
     ]
-    parts = {"root_pos": block("root_pos", _AXES), "root_rot": block("root_rot", ("w", *_AXES))}
-    joint_pos = block("joint_pos", joints)
-    for name, value in {**parts, "joint_pos": joint_pos}.items():
-        if value is None:
+    required: dict[str, np.ndarray] = {}
+    for name, parts in (("root_pos", _AXES), ("root_rot", ("w", *_AXES)), ("joint_pos", joints)):
+        values = block(name, parts)
+        if values is None:
             raise MotionError(source, "Fields", f"lack {name}", f"name its columns {name}_... (found: {fields})")
-    root_pos, root_rot = np.asarray(parts["root_pos"]), unit_rotations(source, np.asarray(parts["root_rot"]))
+        required[name] = values
+    root_pos, root_rot = required["root_pos"], unit_rotations(source, required["root_rot"])
     lin_vel, ang_vel = block("root_lin_vel", _AXES), block("root_ang_vel", _AXES)
-    made_feet = None
+    clip_feet = None
     if feet:
         pos, vel = (block(name, [f"{foot}_{a}" for foot in feet for a in _AXES]) for name in ("foot_pos", "foot_vel"))
         if pos is None:
             raise MotionError(source, "Fields", f"lack x, y or z of {', '.join(feet)}", "name foot_pos_FOOT_x, _y, _z")
-        made_feet = _feet_in_world(feet, pos, vel, root_pos, root_rot, lin_vel, ang_vel)
+        clip_feet = _feet_in_world(feet, pos, vel, root_pos, root_rot, lin_vel, ang_vel)
     return make_clip(
         trajectory.name,
         1.0 / trajectory.frame_duration if fps is None else fps,
         joints,
-        joint_pos,
+        required["joint_pos"],
         root_pos,
         root_rot,
         joint_vel=block("joint_vel", joints),
         root_lin_vel=None if lin_vel is None else rotations.rotate(root_rot, lin_vel),
         root_ang_vel=None if ang_vel is None else rotations.rotate(root_rot, ang_vel),
-        feet=made_feet,
+        feet=clip_feet,
         weight=trajectory.weight,
         source=source,
     )
@@ -215,31 +218,31 @@ def _feet_in_world(
     lin_vel: np.ndarray | None,
     ang_vel: np.ndarray | None,
 ) -> tuple[Sequence[str], np.ndarray, np.ndarray | None]:
-    """Feet `(F, 3K)` relative to the base, in its frame, as names, positions and velocities `(F, K, 3)` in the world.
+    """Names, world positions and world velocities `(F, K, 3)` of feet given as `(F, 3K)` in the base frame.
 
-    The velocity of a foot in the base's frame is that against the base; that of the base itself is added.
+    The velocities in the file are relative to the base.
     """
     local = pos.reshape(len(pos), -1, 3)
-    turn = root_rot[:, None]
-    world = root_pos[:, None] + rotations.rotate(turn, local)
+    rotation = root_rot[:, None]
+    world = root_pos[:, None] + rotations.rotate(rotation, local)
     if vel is None or lin_vel is None or ang_vel is None:
         return names, world, None
-    moving = vel.reshape(local.shape) + lin_vel[:, None] + np.cross(ang_vel[:, None], local)
-    return names, world, rotations.rotate(turn, moving)
+    velocity = vel.reshape(local.shape) + lin_vel[:, None] + np.cross(ang_vel[:, None], local)
+    return names, world, rotations.rotate(rotation, velocity)
 
 
 def amp_dictionary(clip: MotionClip) -> dict[str, Any]:
-    """A clip as the dictionary of an AMP file, columns named; the quadruped's layout where it has no bodies to add."""
-    base, turn = clip.root_rot, clip.root_rot[:, None]
+    """A clip as the dictionary of an AMP file, with column names in Fields."""
+    base, rotation = clip.root_rot, clip.root_rot[:, None]
     lin_vel = rotations.rotate_inverse(base, clip.root_lin_vel)
     ang_vel = rotations.rotate_inverse(base, clip.root_ang_vel)
     feet = clip.feet
     num_frames = clip.num_frames
     foot_pos = foot_vel = np.zeros((num_frames, 0))
     if feet is not None:
-        local = rotations.rotate_inverse(turn, feet.pos - clip.root_pos[:, None])
-        against_base = rotations.rotate_inverse(turn, feet.vel) - lin_vel[:, None] - np.cross(ang_vel[:, None], local)
-        foot_pos, foot_vel = local.reshape(num_frames, -1), against_base.reshape(num_frames, -1)
+        local = rotations.rotate_inverse(rotation, feet.pos - clip.root_pos[:, None])
+        relative = rotations.rotate_inverse(rotation, feet.vel) - lin_vel[:, None] - np.cross(ang_vel[:, None], local)
+        foot_pos, foot_vel = local.reshape(num_frames, -1), relative.reshape(num_frames, -1)
     columns = [clip.root_pos, clip.root_rot[:, WXYZ_TO_XYZW], clip.joint_pos, foot_pos, lin_vel, ang_vel]
     frames = np.concatenate([*columns, clip.joint_vel, foot_vel], axis=1)
     return {
@@ -254,11 +257,11 @@ def amp_dictionary(clip: MotionClip) -> dict[str, Any]:
 
 
 def write_amp(path: Path, clips: Sequence[MotionClip]) -> None:
-    """Write clips as AMP: one as JSON text, any number as a pickle of plain lists, by the suffix of the path."""
+    """Write clips as AMP, by the suffix: a single one as JSON text, any number as a pickle of plain lists."""
     if path.suffix.lower() in PICKLES:
         content = {clip.name: amp_dictionary(clip) for clip in clips}
         if len(content) != len(clips):
-            raise MotionError(str(path), "names", "of clips repeat", "give every clip a name of its own")
+            raise MotionError(str(path), "names", "of clips repeat", "give every clip its own name")
         with atomic_write(path) as temporary:
             temporary.write_bytes(pickle.dumps(content, protocol=4))
         return

@@ -1,4 +1,4 @@
-"""Motion files of numpy: `.npz` as Isaac Lab's AMP tasks have it, and as mjlab and whole-body tracking have it."""
+"""`.npz` motion files of Isaac Lab's AMP tasks, and of mjlab and whole-body tracking."""
 
 import zipfile
 import zlib
@@ -11,7 +11,7 @@ import numpy as np
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.utils.files import atomic_write
 
-# Key of each quantity in the two kinds of file: positions, velocities, bodies.
+# Key of each quantity in the two kinds of file.
 ISAACLAB_KEYS = {
     "joint_pos": "dof_positions",
     "joint_vel": "dof_velocities",
@@ -37,7 +37,7 @@ def read_npz(
     body_names: Sequence[str] | None = None,
     fps: float | None = None,
 ) -> list[MotionClip]:
-    """The clip of a file of either kind; names of the file itself count, others must be given to be known."""
+    """The clip of a file of either kind; names in the file take precedence over those given."""
     source = str(path)
     content = _load(path)
     keys = next((keys for keys in (ISAACLAB_KEYS, MJLAB_KEYS) if keys["joint_pos"] in content), None)
@@ -53,10 +53,6 @@ def read_npz(
     lin_vel, ang_vel = content.get(keys["lin_vel"]), content.get(keys["ang_vel"])
     names = _names(content, "dof_names", joint_names, joint_pos.shape[1], "joint")
     bodies = _names(content, "body_names", body_names, pos.shape[1], "body")
-    if pos.shape[1] > 1:
-        bodies_given = (bodies, pos, rot, lin_vel, ang_vel)
-    else:
-        bodies_given = None
     feet = None
     if "foot_names" in content and "foot_positions" in content:
         foot_names = [str(name) for name in content["foot_names"].reshape(-1)]
@@ -72,7 +68,7 @@ def read_npz(
         root_lin_vel=None if lin_vel is None else lin_vel[:, 0],
         root_ang_vel=None if ang_vel is None else ang_vel[:, 0],
         feet=feet,
-        bodies=bodies_given,
+        bodies=(bodies, pos, rot, lin_vel, ang_vel) if pos.shape[1] > 1 else None,
         weight=single_number(source, "weight", content.get("weight", 1.0)),
         source=source,
     )
@@ -80,7 +76,7 @@ def read_npz(
 
 
 def _check_axes(source: str, content: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> None:
-    """MotionError for arrays that are no tables of joints or bodies; what is in them is checked with the clip."""
+    """MotionError for arrays without the axes of joints or bodies; `make_clip` checks their values."""
     for name, key in keys.items():
         array = content.get(key)
         of_joints = name in ("joint_pos", "joint_vel")
@@ -90,7 +86,7 @@ def _check_axes(source: str, content: Mapping[str, np.ndarray], keys: Mapping[st
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file; nothing in it is ever run."""
+    """The arrays of a file, read without pickle."""
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
@@ -111,25 +107,25 @@ def _load(path: Path) -> dict[str, np.ndarray]:
 def _names(
     content: Mapping[str, np.ndarray], key: str, given: Sequence[str] | None, count: int, kind: str
 ) -> list[str]:
-    """Names of the file, else those given, else numbers."""
+    """Names in the file, else those given, else numbered ones."""
     if key in content:
         return [str(name) for name in content[key].reshape(-1)]
     return list(given) if given is not None else [f"{kind}_{number}" for number in range(count)]
 
 
 def _rate(source: str, content: Mapping[str, np.ndarray], num_frames: int, fps: float | None) -> float:
-    """Frames a second: as given, as the file says, or as its time stamps say."""
+    """Frames per second: as given, from the time stamps, or from `fps` in the file."""
     if fps is not None:
         return fps
     if "time" in content:
         return frame_rate(source, content["time"], num_frames)
     if "fps" not in content:
-        raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
+        raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
     return single_number(source, "fps", content["fps"])
 
 
 def write_isaaclab(path: Path, clips: Sequence[MotionClip]) -> None:
-    """Write a clip as Isaac Lab's AMP tasks read it; feet go into keys of their own, which they ignore."""
+    """Write a clip for Isaac Lab's AMP tasks; feet go into extra keys, which these ignore."""
     clip = clips[0]
     names = clip.bodies.names if clip.bodies is not None else (ROOT,)
     content = _content(clip, ISAACLAB_KEYS)
@@ -138,13 +134,13 @@ def write_isaaclab(path: Path, clips: Sequence[MotionClip]) -> None:
 
 
 def write_mjlab(path: Path, clips: Sequence[MotionClip]) -> None:
-    """Write a clip as mjlab's tracking task reads it; joints and bodies have no names there."""
+    """Write a clip for mjlab's tracking task, without names of joints and bodies."""
     clip = clips[0]
     _save(path, _content(clip, MJLAB_KEYS) | {"fps": np.array([clip.fps])})
 
 
 def _content(clip: MotionClip, keys: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The arrays of a clip under the keys of one kind of file."""
+    """The arrays of a clip with the keys of one kind of file."""
     bodies = clip.bodies
     root = {"pos": clip.root_pos, "rot": clip.root_rot, "lin_vel": clip.root_lin_vel, "ang_vel": clip.root_ang_vel}
     values: dict[str, Any] = {"joint_pos": clip.joint_pos, "joint_vel": clip.joint_vel}

@@ -1,4 +1,4 @@
-"""Pickled motions, read without running anything in them."""
+"""Reads pickled motions without executing code."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ PICKLES = (".pkl", ".pickle", ".joblib")
 
 
 def load_pickle(path: Path) -> Any:
-    """The content of a pickle of numpy arrays and plain containers; MotionError for any other."""
+    """The content of a pickle of numpy arrays and plain containers; MotionError for anything else."""
     try:
         return load_plain_pickle(path)
     except PlainPickleError as error:

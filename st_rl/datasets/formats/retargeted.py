@@ -1,4 +1,4 @@
-"""Results of retargeting tools: pickled dictionaries (GMR and similar) and tables of numbers (LAFAN1)."""
+"""Output of retargeting tools: pickled dictionaries (GMR and similar) and CSV tables (LAFAN1)."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.utils.files import atomic_write
@@ -13,18 +14,18 @@ from st_rl.utils.log import logger
 from st_rl.utils.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
 
 LAFAN_FPS = 30.0
-"""Frames a second of a table that does not say."""
+"""Default frames per second of a CSV table."""
 _ROOT_COLUMNS = ("root_x", "root_y", "root_z", "root_qx", "root_qy", "root_qz", "root_qw")
 _TIME = "time"
 
 
-def is_retargeted(content: Any) -> bool:
-    """Whether the content of a pickle is one retargeted motion."""
+def is_retargeted(content: object) -> bool:
+    """Whether the content of a pickle is a retargeted motion."""
     return isinstance(content, Mapping) and "dof_pos" in content
 
 
 def read_gmr(
-    path: Path, content: Any, joint_names: Sequence[str] | None = None, fps: float | None = None
+    path: Path, content: object, joint_names: Sequence[str] | None = None, fps: float | None = None
 ) -> list[MotionClip]:
     """The clip of a pickle's content: `fps`, `root_pos`, `root_rot` (x, y, z, w), `dof_pos`; other keys are ignored."""
     source = str(path)
@@ -39,13 +40,13 @@ def read_gmr(
         has_times = content.get(_TIME) is not None
         fps = frame_rate(source, content[_TIME], len(joint_pos)) if has_times else content.get("fps")
     if fps is None:
-        raise MotionError(source, "fps", "is missing", "say how many frames a second it has with fps")
+        raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
     fps = single_number(source, "fps", fps)
     return [_clip(path, fps, joint_names, joint_pos, content["root_pos"], rotation)]
 
 
 def _table(source: str, content: Mapping[Any, Any], key: str) -> np.ndarray:
-    """An array `(F, W)` of a pickle's content; MotionError for anything else."""
+    """An array `(F, W)` from a pickle; MotionError for anything else."""
     try:
         table = np.asarray(content[key], dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -60,10 +61,10 @@ def _clip(
     fps: float,
     joint_names: Sequence[str] | None,
     joint_pos: np.ndarray,
-    root_pos: Any,
+    root_pos: ArrayLike,
     rotation: np.ndarray,
 ) -> MotionClip:
-    """A clip without velocities, its rotations written x, y, z, w."""
+    """A clip from positions and rotations (x, y, z, w), with estimated velocities."""
     width = joint_pos.shape[1]
     names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
     return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, XYZW_TO_WXYZ], source=str(path))
@@ -85,15 +86,14 @@ def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
 def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | None = None) -> list[MotionClip]:
     """The clip of a table: root x, y, z, quaternion x, y, z, w, then the joints.
 
-    A first line that is no numbers names the columns: joints from the eighth on, and `time` before the others, if it is
-    there.
+    A header line names the columns: joints from the eighth on, and optionally `time` before all others.
     """
     source = str(path)
     try:
-        # Spreadsheets put a mark in front of the first number, which would make it a name.
+        # Spreadsheets write a byte order mark, which would make the first number a name.
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MotionError(source, "the text", f"is not UTF-8 ({error})", "write numbers, comma between them") from error
+        raise MotionError(source, "the text", f"is not UTF-8 ({error})", "write comma-separated numbers") from error
     lines = [line for line in text.splitlines() if line.strip()]
     header = _header(lines[0]) if lines else None
     try:
@@ -120,7 +120,7 @@ def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | 
 
 
 def _header(line: str) -> list[str] | None:
-    """The names of columns, if the line has any."""
+    """The column names, if the line is a header."""
     cells = [cell.strip() for cell in line.split(",")]
     try:
         float(cells[0])
@@ -130,10 +130,12 @@ def _header(line: str) -> list[str] | None:
 
 
 def write_csv(path: Path, clips: Sequence[MotionClip]) -> None:
-    """Write a clip as a table, without names and frame rate as such tables are."""
+    """Write a clip as a table without names and frame rate."""
     clip = clips[0]
     if clip.fps != LAFAN_FPS:
-        logger.warning(f"{path} cannot say that it has {clip.fps:g} frames a second: read it with fps={clip.fps:g}")
+        logger.warning(
+            f"{path} does not store its frame rate of {clip.fps:g} frames per second: read it with fps={clip.fps:g}"
+        )
     table = np.concatenate([clip.root_pos, clip.root_rot[:, WXYZ_TO_XYZW], clip.joint_pos], axis=1)
     with atomic_write(path) as temporary:
         temporary.write_text("".join(",".join(f"{value:.9g}" for value in row) + "\n" for row in table))

@@ -72,7 +72,7 @@ class MotionReference:
 
     def draw(self, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Clips `(N,)`, by weight, and times `(N,)` in them for uniform random numbers `(N, 2)` in [0, 1)."""
-        clip = self._transitions.draw_clips(uniform[:, 0])
+        clip = self._transitions.sample_clips(uniform[:, 0])
         return clip, (uniform[:, 1] * self._transitions.lengths[clip]).to(uniform.dtype)
 
     def is_over(self, clip: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
