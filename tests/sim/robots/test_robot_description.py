@@ -13,7 +13,7 @@ from st_rl.cli import main
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.sim.robots import Robot
 from st_rl.sim.tasks import make_task
-from tests.sim.test_mirror import ALIKE, QUIET, symmetry_of, write_mirrored_pairs
+from tests.sim.terms.test_mirror import ALIKE, QUIET, symmetry_of, write_mirrored_pairs
 
 # Legs in the order RL, FR, FL, RR, no actuators, the hip axes of the left legs turned round, several shapes in a foot.
 FOREIGN = """

@@ -11,7 +11,7 @@ from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import make_task
 from st_rl.sim.tasks.training import ppo_config
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "parkour.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "parkour.md"
 SKILLS = {"walk": (), "step_up": ("step_up",), "step_down": ("step_down",)}
 
 

@@ -9,7 +9,7 @@ from st_rl.runners import build_runner
 from st_rl.sim.envs import task
 from st_rl.sim.tasks import find_task, make_task
 from tests.modules.graph_safety import NoHostSync
-from tests.sim.test_compiled_step import DriftingBackend, flat
+from tests.sim.envs.test_compiled_step import DriftingBackend, flat
 
 QUIET = {"noise.level": 0.0, "style.noise": {}, "style.start_fraction": 1.0, "physics.num_threads": 1}
 FIELDS = ("joint_pos", "joint_vel", "base_height", "projected_gravity", "base_lin_vel", "base_ang_vel")
