@@ -4,12 +4,13 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
 from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.summary_writer import SummaryWriter
+from st_rl.utils.config import DictConvertible
 from st_rl.utils.files import to_json_values
 from st_rl.utils.log import logger
 
@@ -96,16 +97,11 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
         super().close()
 
 
-@runtime_checkable
-class _DictConvertible(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 def as_dict(config: object) -> object:
     """Return a configuration as a dictionary: itself, its `to_dict()` or its dataclass fields; else its text."""
     if isinstance(config, Mapping):
         return config
-    if isinstance(config, _DictConvertible):
+    if isinstance(config, DictConvertible):
         return config.to_dict()
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return dataclasses.asdict(config)

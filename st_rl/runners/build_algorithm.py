@@ -1,12 +1,13 @@
-"""An algorithm with its policy, from a configuration and an environment."""
+"""Builds the algorithm and its policy from a configuration and an environment."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from st_rl.algorithms import algorithm_classes
+from st_rl.algorithms import PPO, algorithm_classes
 from st_rl.algorithms.symmetry_augmentation import completed_symmetry
+from st_rl.env import VecEnv
 from st_rl.modules import build_actor_critic
 from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.train_config import TrainConfig
@@ -16,9 +17,9 @@ from st_rl.utils.registry import resolve_class
 
 
 def build_algorithm(
-    env: Any, config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any], device: torch.device | str
-) -> Any:
-    """The configured algorithm; `extras` are those of the environment's first observation."""
+    env: VecEnv, config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any], device: torch.device | str
+) -> PPO:
+    """Return the configured algorithm; `extras` are those of the environment's first observation."""
     algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
     policy_settings = drop_none(config.policy)
     policy_settings.setdefault("num_actor_obs", sizes.num_obs)
@@ -26,7 +27,7 @@ def build_algorithm(
     policy = build_actor_critic(env, config.policy_class_name, policy_settings)
     check_policy_sizes(policy, sizes)
     broadcast_module(policy.to(device))
-    # Null means "not given", except for the one setting whose null says "no limit".
+    # None means "not given", except for `desired_kl`, where it means "no limit".
     settings: dict[str, Any] = {k: v for k, v in config.algorithm.items() if v is not None or k == "desired_kl"}
     settings.pop("class_name", None)
     inner = settings.get("ppo") or {}
@@ -34,19 +35,19 @@ def build_algorithm(
         settings.setdefault("empirical_normalization", bool(config.runner.get("empirical_normalization")))
     rnd_cfg = settings.get("rnd_cfg") or inner.get("rnd_cfg")
     if rnd_cfg:
-        settings["rnd_cfg"] = _completed_rnd(rnd_cfg, extras)
+        settings["rnd_cfg"] = _complete_rnd_cfg(rnd_cfg, extras)
     symmetry_cfg = settings.get("symmetry_cfg") or inner.get("symmetry_cfg")
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
     return algorithm_class(policy, device=device, **settings)
 
 
-def _completed_rnd(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of random network distillation with the width of the states that the environment delivers."""
+def _complete_rnd_cfg(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the RND settings with `num_states` set to the width of the delivered states."""
     rnd_state = (extras.get("observations") or {}).get("rnd_state")
     if rnd_state is None:
         raise ValueError(
             "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
-            "deliver the states whose novelty is rewarded, or remove rnd_cfg"
+            "deliver the states (N, R) for the novelty reward, or remove rnd_cfg"
         )
     return {"num_states": rnd_state.shape[-1], **drop_none(rnd_cfg)}

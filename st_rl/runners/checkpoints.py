@@ -1,4 +1,4 @@
-"""What a run folder keeps: snapshots of the training, the best of them, and the configuration."""
+"""The files of a run folder: checkpoints, the best of them, and the configuration."""
 
 import os
 from collections.abc import Mapping
@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from st_rl.env import VecEnv
 from st_rl.env.protocols import StatefulEnv
 from st_rl.modules.policy import Policy
 from st_rl.runners.train_config import TrainConfig
+from st_rl.utils.config import DictConvertible
 from st_rl.utils.files import (
     CHECKPOINT_NAME,
     CheckpointError,
@@ -23,65 +25,65 @@ from st_rl.utils.log import logger
 BEST_NAME = "best.pt"
 
 
-def environment_state(env: Any) -> Any:
-    """The state of an environment that offers one a checkpoint can hold, else None."""
+def environment_state(env: VecEnv) -> Any:
+    """Return the state of a `StatefulEnv` for a checkpoint, else None."""
     if not isinstance(env, StatefulEnv):
         return None
     try:
         return plain_value(env.state_dict(), "env.state_dict()")
     except (NotImplementedError, TypeError) as error:
-        logger.warning(f"the environment's state is not saved, so a resumed training starts new episodes: {error}")
+        logger.warning(f"cannot save the state of the environment; a resumed training will start new episodes: {error}")
         return None
 
 
 class CheckpointKeeper:
-    """Writes snapshots into a run folder, removes old ones and remembers the best."""
+    """Names the checkpoints of a run folder, removes old ones and keeps the best."""
 
     def __init__(self, folder: Path, keep_last: int | None, keep_best: bool, resumed: bool = False):
         self.folder = folder
         self.keep_last = keep_last
         self.keep_best = keep_best
-        # A resumed training must beat the best that its folder already holds; a new one starts a new competition.
+        # A resumed training must exceed the best score in its folder; a new training starts without one.
         self.best_score = self._score_on_disk() if resumed and keep_best else float("-inf")
 
     def path(self, iteration: int) -> Path:
-        """The snapshot's name after a number of completed iterations."""
+        """Return the path of the checkpoint after a number of completed iterations."""
         return self.folder / f"model_{iteration}.pt"
 
-    def offer_best(self, payload: dict[str, Any], score: float) -> None:
-        """Keep `payload` as the best snapshot if its score, higher is better, beats all before."""
+    def offer_best(self, checkpoint: dict[str, Any], score: float) -> None:
+        """Save the checkpoint as `best.pt` if its score is the highest so far."""
         if self.keep_best and score > self.best_score:
-            save_checkpoint({**payload, "score": float(score)}, self.folder / BEST_NAME)
+            save_checkpoint({**checkpoint, "score": float(score)}, self.folder / BEST_NAME)
             self.best_score = score
 
     def remove_old(self, iteration: int) -> None:
-        """Delete all but the newest `keep_last` of the snapshots up to this iteration; all stay when that is not set.
+        """Delete all but the newest `keep_last` checkpoints up to this iteration; without `keep_last`, none.
 
-        Snapshots of later iterations belong to another training, and are neither counted nor touched.
+        Checkpoints of later iterations belong to another training and are ignored.
         """
         if not self.keep_last:
             return
         matches = ((CHECKPOINT_NAME.fullmatch(entry.name), entry) for entry in self.folder.iterdir())
-        snapshots = sorted((int(match.group(1)), entry) for match, entry in matches if match)
-        for snapshot in [path for number, path in snapshots if number <= iteration][: -self.keep_last]:
+        checkpoints = sorted((int(match.group(1)), entry) for match, entry in matches if match)
+        for path in [path for number, path in checkpoints if number <= iteration][: -self.keep_last]:
             try:
-                snapshot.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning(f"an old snapshot stays, because it cannot be deleted: {error}")
+                logger.warning(f"cannot delete an old checkpoint: {error}")
 
     def _score_on_disk(self) -> float:
-        """The score of the best snapshot in the folder; minus infinity without one."""
+        """Return the score of `best.pt`; minus infinity without one."""
         path = self.folder / BEST_NAME
         if not path.exists():
             return float("-inf")
         try:
             return float(load_checkpoint(path, map_location="cpu").get("score", float("-inf")))
         except CheckpointError as error:
-            logger.warning(f"the best snapshot so far does not count: {error}")
+            logger.warning(f"ignoring the best checkpoint so far: {error}")
             return float("-inf")
 
 
-def write_run_config(folder: Path, env: Any, config: TrainConfig, policy: Policy) -> None:
+def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Policy) -> None:
     """Write `config.json`, from which `load_policy`, savers and commands rebuild the run."""
     content: dict[str, Any] = {
         "runner": {key: value for key, value in config.runner.items() if key not in ("policy", "algorithm")},
@@ -110,8 +112,8 @@ def write_run_config(folder: Path, env: Any, config: TrainConfig, policy: Policy
         raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
 
 
-def _look_up(source: Any, dotted: str) -> Any:
-    """A nested attribute or key by its dotted name; None when it is not there."""
+def _look_up(source: object, dotted: str) -> Any:
+    """Return a nested attribute or key by its dotted name, None if missing."""
     for name in dotted.split("."):
         source = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
         if source is None:
@@ -119,19 +121,19 @@ def _look_up(source: Any, dotted: str) -> Any:
     return source
 
 
-def _as_plain(value: Any) -> Any:
-    """Configuration objects as dictionaries; numbers, texts, tensors and containers as they are."""
+def _as_plain(value: object) -> object:
+    """Convert a configuration object to a dictionary; returns other values unchanged."""
     if isinstance(value, Mapping | Tensor) or not hasattr(value, "__dict__"):
         return value
-    if callable(getattr(value, "to_dict", None)):
+    if isinstance(value, DictConvertible):
         return value.to_dict()
-    # Configuration classes of legged robots keep their values on the class, where `vars` of an instance is blind.
+    # Configuration classes of legged_gym hold their values on the class, which `vars(instance)` does not see.
     names = [name for name in dir(value) if not name.startswith("_")]
     return {name: getattr(value, name) for name in names if not callable(getattr(value, name))}
 
 
 def make_run_folder(folder: str | os.PathLike) -> Path:
-    """Create a run folder, or say why it cannot be written."""
+    """Create a run folder; OSError with the remedy if it cannot be written."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

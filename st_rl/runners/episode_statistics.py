@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, kept on the device and read once an iteration."""
+"""Returns and lengths of episodes, accumulated on the device and read once an iteration."""
 
 from collections import deque
 from typing import Any
@@ -10,39 +10,39 @@ NUM_EPISODES = 100
 NUM_FRAMES = 2000
 
 
-def newest(values: Tensor, chosen: Tensor, count: int) -> Tensor:
-    """The last `count` columns of `values (K, M)` that are `chosen (M,)`, aligned to the right: `(K, count)`.
+def select_last(values: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Return the last `count` columns of `values (K, M)` where `mask (M,)`, aligned to the right: `(K, count)`.
 
-    Zeros stand on the left where fewer are chosen. The shape depends on no value, so nothing waits.
+    Padded with zeros on the left. The shape does not depend on values, so there is no host sync.
     """
-    rank = chosen.flip(0).cumsum(0).flip(0)
-    # The column behind the last takes everything that is not wanted.
-    place = torch.where(chosen & (rank <= count), count - rank, count)
+    rank = mask.flip(0).cumsum(0).flip(0)
+    # The extra last column collects everything that is not selected.
+    place = torch.where(mask & (rank <= count), count - rank, count)
     result = values.new_zeros(values.shape[0], count + 1)
     return result.scatter_(1, place.expand_as(values), values)[:, :count]
 
 
 class EpisodeStatistics:
-    """Follows the running episodes of all robots through a rollout of T steps.
+    """Tracks return and length of the episodes of all environments through a rollout of T steps.
 
-    Neither `record` nor `summarize` waits for the device; `drain` moves the summary of a rollout to the host at once.
+    `record` and `summarize` do not sync with the host; `drain` reads the summary of a rollout with one sync.
     """
 
     def __init__(self, num_steps: int, num_envs: int, device: torch.device | str):
         self.rframebuffer: deque[float] = deque(maxlen=NUM_FRAMES)
         self.rewbuffer: deque[float] = deque(maxlen=NUM_EPISODES)
         self.lenbuffer: deque[float] = deque(maxlen=NUM_EPISODES)
-        # Return and length of the running episodes; the two attributes are views of it.
+        # Return and length of the current episodes; the two attributes are views of it.
         self._running = torch.zeros(2, num_envs, device=device)
         self.cur_reward_sum, self.cur_episode_length = self._running.unbind()
         # Rows of one rollout: step reward, return so far, length so far, done.
         self._rollout = torch.zeros(num_steps, 4, num_envs, device=device)
-        # Number of ended episodes and of other steps, then the newest returns, lengths and step rewards.
+        # Number of finished episodes and of other steps, then the last returns, lengths and step rewards.
         self._summary = torch.zeros(2 + 2 * NUM_EPISODES + NUM_FRAMES, device=device)
         self.num_recorded = 0
 
     def record(self, rewards: Tensor, dones: Tensor) -> None:
-        """Take in one step of all robots, rewards and dones `(N,)`."""
+        """Record one step: rewards and dones `(N,)`."""
         finished = dones.reshape(-1) > 0
         self.cur_reward_sum.add_(rewards.reshape(-1))
         self.cur_episode_length.add_(1)
@@ -54,16 +54,16 @@ class EpisodeStatistics:
         self.num_recorded += 1
 
     def summarize(self) -> None:
-        """Put what the log will show of the recorded steps into one small tensor."""
+        """Reduce the recorded steps to one small tensor."""
         rewards, returns, lengths, dones = self._rollout[: self.num_recorded].transpose(0, 1).reshape(4, -1).unbind()
         ended = dones > 0
-        episodes = newest(torch.stack([returns, lengths]), ended, NUM_EPISODES)
-        frames = newest(rewards[None], ~ended, NUM_FRAMES)
+        episodes = select_last(torch.stack([returns, lengths]), ended, NUM_EPISODES)
+        frames = select_last(rewards[None], ~ended, NUM_FRAMES)
         counts = torch.stack([ended.sum(), (~ended).sum()])
         self._summary.copy_(torch.cat([counts, episodes.flatten(), frames.flatten()]))
 
     def drain(self) -> None:
-        """Move the summary into the buffers that the log shows; waits for the device."""
+        """Append the summary to the host buffers; one host sync."""
         num_ended, num_frames, *numbers = self._summary.tolist()
         num_ended, num_frames = min(int(num_ended), NUM_EPISODES), min(int(num_frames), NUM_FRAMES)
         returns, lengths = numbers[:NUM_EPISODES], numbers[NUM_EPISODES : 2 * NUM_EPISODES]
@@ -73,11 +73,11 @@ class EpisodeStatistics:
         self.num_recorded = 0
 
     def drop(self) -> None:
-        """Forget the recorded steps of a rollout that broke off; the running episodes go on."""
+        """Discard the recorded steps of an aborted rollout; current episodes continue."""
         self.num_recorded = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs."""
+        """Return the state for a bit-exact resume."""
         return {
             "cur_reward_sum": self.cur_reward_sum.clone(),
             "cur_episode_length": self.cur_episode_length.clone(),
@@ -87,7 +87,7 @@ class EpisodeStatistics:
         }
 
     def load_state_dict(self, state: dict[str, Any], same_episodes: bool = True) -> None:
-        """Continue where `state_dict` was taken; without the sums of running episodes when those are not the same."""
+        """Load a state; without `same_episodes`, returns and lengths of current episodes start at 0."""
         if same_episodes:
             self.cur_reward_sum.copy_(state["cur_reward_sum"])
             self.cur_episode_length.copy_(state["cur_episode_length"])

@@ -1,4 +1,4 @@
-"""Reading a training configuration: flat or nested, with nulls and foreign keys, never changed."""
+"""Reads the training configuration of a runner: flat or nested, with nulls and keys of other classes."""
 
 import copy
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from st_rl.loggers.writers import LOGGERS
 from st_rl.utils.config import report_unused_keys, unknown_name_message
 from st_rl.utils.log import logger
 
-# Keys of the runner's own part; those in the second group steer the client and are only carried along.
+# Keys of the runner itself, and keys that only the client reads.
 RUNNER_KEYS = frozenset(
     "num_steps_per_env empirical_normalization policy algorithm policy_class_name algorithm_class_name "
     "storage inference_mode_rollout pretrain_iterations pretrain_dataset ckpt_manipulator strict logger "
@@ -23,7 +23,7 @@ CLIENT_KEYS = frozenset(
 
 
 class TrainConfig(NamedTuple):
-    """The three parts of a training configuration, copies of what the caller gave."""
+    """The three parts of a training configuration, deep copies of the caller's, and two class names."""
 
     runner: dict[str, Any]
     algorithm: dict[str, Any]
@@ -32,8 +32,8 @@ class TrainConfig(NamedTuple):
     policy_class_name: str
 
 
-def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) -> TrainConfig:
-    """Take a training configuration apart; TypeError or ValueError say what is wrong with it."""
+def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] = frozenset()) -> TrainConfig:
+    """Split a training configuration into its parts; TypeError or ValueError if it is invalid."""
     if not isinstance(train_cfg, Mapping):
         raise TypeError(
             f"the second argument of a runner is the training configuration, a dictionary; got "
@@ -45,7 +45,7 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
         if not isinstance(config.get(part), Mapping):
             keys = ", ".join(sorted(map(str, config)))
             raise ValueError(
-                f"the training configuration has no '{part}' dictionary; its keys are: {keys}{_later_form(config)}"
+                f"the training configuration has no '{part}' dictionary; its keys are: {keys}{_rsl_rl_5_hint(config)}"
             )
     runner = dict(config["runner"]) if "runner" in config else config
     policy, algorithm = dict(config["policy"]), dict(config["algorithm"])
@@ -53,9 +53,9 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
     if strict:
         policy.setdefault("strict", True)
         algorithm.setdefault("strict", True)
-    _take_normalisation(policy, runner)
+    _merge_normalization_switches(policy, runner)
     _report_keys(config, runner, extra_keys, strict)
-    _report_groups(runner.get("obs_groups") or config.get("obs_groups"))
+    _warn_of_obs_groups(runner.get("obs_groups") or config.get("obs_groups"))
     _check_values(runner)
     return TrainConfig(
         runner,
@@ -66,57 +66,57 @@ def read_train_config(train_cfg: Any, extra_keys: frozenset[str] = frozenset()) 
     )
 
 
-def _later_form(config: Mapping[str, Any]) -> str:
-    """What to write instead of the parts `actor` and `critic` of newer versions of rsl_rl."""
+def _rsl_rl_5_hint(config: Mapping[str, Any]) -> str:
+    """Return what to write instead of the parts `actor` and `critic` of rsl_rl 5."""
     if not isinstance(config.get("actor"), Mapping):
         return ""
     return (
-        ". 'actor' and 'critic' are how rsl_rl 5 writes it; here: 'policy': {'class_name': 'ActorCritic', "
+        ". 'actor' and 'critic' are keys of rsl_rl 5; write 'policy': {'class_name': 'ActorCritic', "
         "'actor_hidden_dims': [...], 'critic_hidden_dims': [...], 'activation': ..., 'init_noise_std': ...}, and "
         "'empirical_normalization': True for obs_normalization"
     )
 
 
-def _take_normalisation(policy: dict[str, Any], runner: dict[str, Any]) -> None:
-    """Move rsl_rl's two switches of normalisation from the policy to the runner's one, which they override."""
-    switches = [policy.pop(f"{who}_obs_normalization", None) for who in ("actor", "critic")]
+def _merge_normalization_switches(policy: dict[str, Any], runner: dict[str, Any]) -> None:
+    """Replace the two normalization switches of rsl_rl's policy by `empirical_normalization` of the runner."""
+    switches = [policy.pop(f"{network}_obs_normalization", None) for network in ("actor", "critic")]
     given = [bool(switch) for switch in switches if switch is not None]
     if not given:
         return
     if any(given) and not all(given):
         logger.warning(
-            "actor_obs_normalization and critic_obs_normalization differ; here they are one, and observations of both "
-            "are normalised. Write 'empirical_normalization': False beside 'policy' instead of them for none"
+            "actor_obs_normalization and critic_obs_normalization differ; both observations are normalized. Set "
+            "'empirical_normalization': False beside 'policy' instead to normalize neither"
         )
     runner["empirical_normalization"] = any(given)
 
 
-def _report_groups(obs_groups: Any) -> None:
-    """Warn of observation groups that rsl_rl would join or choose otherwise than it is done here."""
+def _warn_of_obs_groups(obs_groups: object) -> None:
+    """Warn if `obs_groups` asks for other groups than the runner uses: it does not concatenate them as rsl_rl does."""
     if not isinstance(obs_groups, Mapping):
         return
-    done_here = {"policy": (["policy"],), "actor": (["policy"],), "critic": (["critic"], ["policy"])}
-    for who, groups in obs_groups.items():
+    supported = {"policy": (["policy"],), "actor": (["policy"],), "critic": (["critic"], ["policy"])}
+    for network, groups in obs_groups.items():
         names = [groups] if isinstance(groups, str) else list(groups or [])
-        if who in done_here and names not in done_here[who]:
+        if network in supported and names not in supported[network]:
             logger.warning(
-                f"obs_groups['{who}'] is {names}, but groups are not joined here: the actor sees the group 'policy', "
-                "the critic 'critic' if there is one, else 'policy'; let the environment deliver them so"
+                f"obs_groups['{network}'] is {names}, but groups are not concatenated here: the actor uses the group "
+                "'policy', the critic uses 'critic' if it exists, else 'policy'; deliver these from the environment"
             )
 
 
 def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: frozenset[str], strict: bool) -> None:
-    """Say which keys the runner does not take."""
+    """Report the keys that the runner does not read."""
     known = RUNNER_KEYS | CLIENT_KEYS | extra
     report_unused_keys({k: v for k, v in runner.items() if k not in known}, "the runner", known, strict)
     if runner is not config:
-        # In the nested layout the settings of the runner belong into its own part.
+        # In the nested layout, settings of the runner belong into its part.
         beside = {k: v for k, v in config.items() if k not in CLIENT_KEYS | {"runner", "policy", "algorithm", "strict"}}
         report_unused_keys(beside, "the training configuration beside 'runner'", CLIENT_KEYS, strict)
 
 
 def _check_values(runner: dict[str, Any]) -> None:
-    """Refuse values with which a training would fail later; whole numbers may come as 500.0."""
+    """ValueError for values with which training would fail later; integers may be given as 500.0."""
     if not runner.get("num_steps_per_env"):
         raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
     for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last", "update_threads"):

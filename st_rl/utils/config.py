@@ -4,7 +4,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from st_rl.utils.log import logger
 
@@ -34,6 +34,15 @@ class Configurable:
 
     config_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys that the class takes beside the keywords of its constructor."""
+
+
+@runtime_checkable
+class DictConvertible(Protocol):
+    """A configuration object that converts to a dictionary, such as an Isaac Lab configclass."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as a dictionary."""
+        ...
 
 
 def accepted_keys(cls: type) -> set[str]:

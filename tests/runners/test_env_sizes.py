@@ -65,7 +65,7 @@ def test_critic_observations_that_do_not_come_can_be_played_but_not_learned_from
     runner = make_runner(Forgetful(at_start, in_steps, num_privileged_obs=6))
     assert runner.num_critic_obs == 6
     assert runner.get_inference_policy()(torch.zeros(8, 4)).shape == (8, 2)
-    with pytest.raises(ValueError, match=r"no critic observations, of which 6 numbers were promised; deliver extras"):
+    with pytest.raises(ValueError, match=r"no critic observations, expected are 6 values; deliver extras"):
         runner.learn(1)
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from st_rl.runners.episode_statistics import EpisodeStatistics, newest
+from st_rl.runners.episode_statistics import EpisodeStatistics, select_last
 
 T, N = 7, 5
 
@@ -93,10 +93,10 @@ def test_a_dropped_rollout_leaves_room_for_the_next():
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("count", [1, 4, 50])
-def test_the_newest_columns_are_the_last_of_those_chosen(share, count):
+def test_the_select_last_columns_are_the_last_of_those_chosen(share, count):
     values, chosen = torch.randn(3, 20), torch.rand(20) < share
     expected = values[:, chosen][:, -count:]
-    result = newest(values, chosen, count)
+    result = select_last(values, chosen, count)
     assert result.shape == (3, count)
     missing = count - expected.shape[1]
     assert torch.equal(result[:, missing:], expected)

@@ -145,7 +145,7 @@ def test_what_rsl_rl_does_and_we_do_not_is_said(caplog):
     policy = {"noise_std_type": "log"}
     make_runner(config=small_config(policy, obs_groups={"policy": ["policy"], "critic": ["policy", "critic"]}))
     assert "unknown key 'noise_std_type' for ActorCritic: here one standard deviation" in caplog.text
-    assert "obs_groups['critic'] is ['policy', 'critic'], but groups are not joined here" in caplog.text
+    assert "obs_groups['critic'] is ['policy', 'critic'], but groups are not concatenated here" in caplog.text
 
 
 @pytest.mark.parametrize(
