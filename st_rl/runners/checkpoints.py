@@ -17,7 +17,7 @@ from st_rl.utils.files import (
     CheckpointError,
     load_checkpoint,
     plain_value,
-    save_checkpoint,
+    write_checkpoint,
     write_json,
 )
 from st_rl.utils.log import logger
@@ -53,7 +53,7 @@ class CheckpointKeeper:
     def offer_best(self, checkpoint: dict[str, Any], score: float) -> None:
         """Save the checkpoint as `best.pt` if its score is the highest so far."""
         if self.keep_best and score > self.best_score:
-            save_checkpoint({**checkpoint, "score": float(score)}, self.folder / BEST_NAME)
+            write_checkpoint({**checkpoint, "score": float(score)}, self.folder / BEST_NAME)
             self.best_score = score
 
     def remove_old(self, iteration: int) -> None:

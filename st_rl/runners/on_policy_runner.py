@@ -37,13 +37,13 @@ from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_conf
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
 from st_rl.utils.background import BackgroundCalls
-from st_rl.utils.buffer import buffer_func
 from st_rl.utils.config import Configurable, unknown_name_message
 from st_rl.utils.devices import move_to
 from st_rl.utils.distributed import is_main
-from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint
+from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint, write_checkpoint
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
+from st_rl.utils.tree import tree_map
 
 NAN = float("nan")
 # The parts of a checkpoint that only a resumed training needs.
@@ -482,11 +482,11 @@ class OnPolicyRunner(Configurable):
         self._write_checkpoint(self._checkpoint(infos), Path(path))
 
     def _write_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
-        save_checkpoint(checkpoint, path)
+        write_checkpoint(checkpoint, path)
         self._call_writer("save_model", str(path), checkpoint["iter"])
 
     def _checkpoint(self, infos: Any = None) -> dict[str, Any]:
-        """Return everything that a bit-exact resume needs."""
+        """Return everything that a bit-exact resume needs, in types that a checkpoint holds."""
         checkpoint = self.alg.state_dict() | {
             "iter": self.current_learning_iteration,
             "infos": infos,
@@ -501,6 +501,7 @@ class OnPolicyRunner(Configurable):
                 **self.alg.rollout_state(),
             },
         }
+        checkpoint = plain_value(checkpoint, "checkpoint")
         env_state = environment_state(self.env)
         return checkpoint if env_state is None else checkpoint | {"env_state_dict": env_state}
 
@@ -524,7 +525,7 @@ class OnPolicyRunner(Configurable):
         checkpoint = self._checkpoint()
         if self._writes_in_background:
             # Training changes its tensors while the file is written.
-            checkpoint = buffer_func(plain_value(checkpoint, "checkpoint"), _copy_to_host)
+            checkpoint = tree_map(_copy_to_host, checkpoint)
         if getattr(self.save, "__func__", None) is OnPolicyRunner.save:
             self._run_in_background(self._write_checkpoint, checkpoint, keeper.path(iteration))
         else:

@@ -1,11 +1,11 @@
-"""`ActionLabelRollout`: a rolling buffer with a teacher's action for every step."""
+"""`ActionLabelRollout`: a queue storage with the teacher's action for every step."""
 
 from st_rl.storage.fields import BufferField
 from st_rl.storage.queue_rollout import QueueRolloutStorage
 
 
 class ActionLabelRollout(QueueRolloutStorage):
-    """Keeps the action that a teacher would have taken, `action_labels (T, N, *A)`, beside every step."""
+    """Stores the teacher's action of every step, `action_labels (T, N, *A)`."""
 
     fields = (
         *QueueRolloutStorage.fields,

@@ -1,13 +1,13 @@
-"""Labelled rolling buffers with the motion features that a discriminator compares."""
+"""Storages with motion features for a discriminator."""
 
 from typing import Any
 
 from st_rl.storage.action_label_rollout import ActionLabelRollout
-from st_rl.storage.fields import BufferField
+from st_rl.storage.fields import BufferField, Shape
 
 
 class AmpRolloutStorage(ActionLabelRollout):
-    """Keeps the robot's motion features `ref_obs` and the reference's `ref_motion`, both `(T, N, *amp_obs_shape)`."""
+    """Stores motion features of the policy, `ref_obs`, and of the reference, `ref_motion`: `(T, N, *amp_obs_shape)`."""
 
     fields = (
         *ActionLabelRollout.fields,
@@ -15,15 +15,15 @@ class AmpRolloutStorage(ActionLabelRollout):
         BufferField("ref_motion", "amp_obs", source="ref_motion", batch="ref_motion"),
     )
 
-    def __init__(self, *args: Any, amp_obs_shape: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, amp_obs_shape: Shape, **kwargs: Any) -> None:
         super().__init__(*args, amp_obs_shape=amp_obs_shape, **kwargs)
 
 
 class AmpHistoryStorage(AmpRolloutStorage):
-    """Keeps, where their shapes are given, transitions of the past and which of the new ones count.
+    """Stores past motion transitions and a mask of valid ones, if their shapes are given.
 
-    `past_ref_obs (T, N, *past_ref_obs_shape)` is filled before an update; `ref_mask (T, N, *ref_mask_shape)` is 0 for a
-    transition that crosses a reset.
+    The algorithm fills `past_ref_obs (T, N, *past_ref_obs_shape)` before an update; `ref_mask (T, N, *ref_mask_shape)`
+    is 0 for a transition across a reset.
     """
 
     fields = (

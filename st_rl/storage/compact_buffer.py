@@ -1,7 +1,6 @@
-"""Observations kept in less than float32, component by component, so that rollouts of images fit into memory."""
+"""Observations stored with fewer bits than float32 per component, so that rollouts of images fit into memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "uint8": torch.u
 
 
 def find_dtypes(dtypes: Mapping[str, str], *segments: Segments | None) -> dict[str, torch.dtype]:
-    """The element type of every component that `dtypes` names; ValueError for unknown components or types."""
+    """Return component -> torch dtype; ValueError for unknown components or dtypes."""
     known = {name for mapping in segments for name in mapping or ()}
     unknown = [name for name in dtypes if name not in known]
     if unknown:
@@ -24,19 +23,19 @@ def find_dtypes(dtypes: Mapping[str, str], *segments: Segments | None) -> dict[s
 
 
 def encode(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers in the type they are kept in; as uint8 those from 0 to 1 in steps of 1/255, others cut off."""
+    """Convert to the stored dtype; uint8 clips to [0, 1] and quantizes in steps of 1/255."""
     if dtype == torch.uint8:
         return (values.clamp(0.0, 1.0) * 255.0).round_().to(dtype)
     return values.to(dtype)
 
 
 def decode(values: Tensor) -> Tensor:
-    """The float32 numbers that `encode` was given, as nearly as it kept them."""
+    """Convert stored values back to float32."""
     return values.to(torch.float32) / 255.0 if values.dtype == torch.uint8 else values.to(torch.float32)
 
 
 class CompactBuffer:
-    """A buffer `(T, N, O)` whose columns are kept in several tensors, each of its own type; it reads as float32."""
+    """A buffer `(T, N, O)` with columns stored in several tensors of different dtypes; indexing returns float32."""
 
     def __init__(self, parts: Sequence[Tensor]):
         self.parts = list(parts)
@@ -45,7 +44,7 @@ class CompactBuffer:
     def zeros(
         cls, leading: Sequence[int], segments: Segments, dtypes: Mapping[str, torch.dtype], device: torch.device
     ) -> "CompactBuffer":
-        """Zeros `(*leading, O)`; components without a type are float32, and lie together where they are neighbours."""
+        """Allocate zeros `(*leading, O)`; neighboring components of one dtype (default float32) share a tensor."""
         widths: list[tuple[int, torch.dtype]] = []
         for name, where in segment_slices(segments).items():
             dtype, size = dtypes.get(name, torch.float32), where.stop - where.start
@@ -57,35 +56,35 @@ class CompactBuffer:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of what it reads as."""
+        """Shape `(T, N, O)`."""
         return torch.Size((*self.parts[0].shape[:-1], sum(part.shape[-1] for part in self.parts)))
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Size in memory."""
         return sum(part.numel() * part.element_size() for part in self.parts)
 
     @property
     def row(self) -> Tensor:
-        """A tensor of the shape of one row, without memory."""
+        """A meta tensor with the shape of one row."""
         return torch.empty(self.shape[1:], device="meta")
 
     def write(self, row: int, values: Tensor) -> None:
-        """Keep `values (N, O)` in one row."""
+        """Store `values (N, O)` in one row."""
         for part, columns in zip(self.parts, values.split([part.shape[-1] for part in self.parts], dim=-1)):
             part[row].copy_(encode(columns, part.dtype))
 
     def _read(self, select: Callable[[Tensor], Tensor]) -> Tensor:
         return torch.cat([decode(select(part)) for part in self.parts], dim=-1)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        """Rows and environments in float32, as of a tensor; the columns come all together."""
+    def __getitem__(self, index: slice | Tensor | tuple[slice | Tensor, ...]) -> Tensor:
+        """Index rows and environments; returns all columns in float32."""
         return self._read(lambda part: part[index])
 
     def flatten(self, start: int, end: int) -> "CompactBuffer":
-        """The same with leading axes made one."""
+        """Flatten leading axes."""
         return CompactBuffer([part.flatten(start, end) for part in self.parts])
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        """Rows in float32."""
+        """Select rows; returns float32."""
         return self._read(lambda part: part.index_select(dim, index))

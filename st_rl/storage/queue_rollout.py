@@ -1,4 +1,4 @@
-"""`QueueRolloutStorage`: a rolling buffer that outlives one rollout."""
+"""`QueueRolloutStorage`: a ring buffer over several rollouts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from st_rl.utils.tree import tree_leaves
 
 
 class QueueRolloutStorage(RolloutStorage):
-    """Keeps the newest `int(buffer_dilation_ratio * T)` steps: grows rollout by rollout, then overwrites the oldest."""
+    """Stores the newest `int(buffer_dilation_ratio * T)` steps; grows by one rollout at a time, then overwrites."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class QueueRolloutStorage(RolloutStorage):
     ) -> None:
         if buffer_dilation_ratio != 1.0 and kwargs.get("obs_dtypes"):
             raise ValueError(
-                f"obs_dtypes is for rollouts that are used once: not with buffer_dilation_ratio={buffer_dilation_ratio}"
+                f"obs_dtypes is not supported with buffer_dilation_ratio={buffer_dilation_ratio}; remove one"
             )
         super().__init__(num_envs, num_transitions_per_env, *args, **kwargs)
         self.num_timesteps_each_rollout = num_transitions_per_env
@@ -33,16 +33,16 @@ class QueueRolloutStorage(RolloutStorage):
 
     @property
     def max_num_steps(self) -> int:
-        """The length up to which the buffer grows."""
+        """Number of steps of the full buffer."""
         return int(self.buffer_dilation_ratio * self.num_timesteps_each_rollout)
 
     @property
     def num_valid_steps(self) -> int:
-        """Number of leading rows that hold data: all once the ring is closed, before that those below the cursor."""
+        """Number of leading rows that hold data: all once the ring is full, before that those below the cursor."""
         return self.num_transitions_per_env if self.buffer_full else self.step
 
     def add_transitions(self, transition: StepTransition) -> None:
-        """Copy one step of all environments into row `step`; the ring closes when its full length is reached."""
+        """Copy one step of all environments into row `step`; wraps to row 0 at the full length."""
         super().add_transitions(transition)
         if self.step >= self.num_transitions_per_env:
             self.buffer_full = self.num_transitions_per_env >= self.max_num_steps
@@ -50,12 +50,12 @@ class QueueRolloutStorage(RolloutStorage):
                 self.step = 0
 
     def clear(self) -> None:
-        """Make room for the next rollout without forgetting this one."""
+        """Make room for the next rollout; stored steps are kept."""
         if self.step >= self.num_transitions_per_env and not self.buffer_full:
             self.expand_buffer_once()
 
     def expand_buffer_once(self) -> int:
-        """Append zero rows for one more rollout, at most up to the full length; return how many."""
+        """Append zero rows for one more rollout, at most up to the full length; return their number."""
         num_rows = max(0, min(self.max_num_steps - self.num_transitions_per_env, self.num_timesteps_each_rollout))
         if num_rows == 0:
             return 0
@@ -67,13 +67,13 @@ class QueueRolloutStorage(RolloutStorage):
         return num_rows
 
     def swap_from_cursor(self, buffer: Any) -> Any:
-        """Return the rows from the cursor on, then those before it; the buffer itself when that changes nothing."""
+        """Return the rows from the cursor on, then those before it; the buffer itself if the cursor is at an end."""
         if self.step in (0, self.num_transitions_per_env):
             return buffer
         return buffer_swap(buffer, self.step)
 
     def untie_buffer_loop(self) -> None:
-        """Rotate every buffer in place so that the oldest step is row 0, where the next one will be written."""
+        """Rotate every buffer in place so that row 0 is the oldest step, which is overwritten next."""
         for field in self.fields:
             self._untie(getattr(self, field.name))
         for leaf in tree_leaves(self.saved_hidden_states):
@@ -81,7 +81,7 @@ class QueueRolloutStorage(RolloutStorage):
         self.step = 0
 
     def _untie(self, buffer: torch.Tensor | None) -> None:
-        """Rotate one buffer in place: it must stay the tensor it is, in inference mode too."""
+        """Rotate one buffer in place: others hold references to it."""
         if buffer is None:
             return
         rotated = self.swap_from_cursor(buffer)
@@ -89,7 +89,7 @@ class QueueRolloutStorage(RolloutStorage):
             buffer.copy_(rotated)
 
     def _order_in_time(self) -> None:
-        """Untie the ring once it is closed; before that the rows are in time order."""
+        """Rotate the full ring into time order; before it is full the rows are in time order."""
         if self.num_valid_steps == 0:
             raise ValueError("the storage holds no steps yet; add transitions first")
         if self.buffer_full:
@@ -102,7 +102,7 @@ class QueueRolloutStorage(RolloutStorage):
     # Saving -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All steps that are kept beyond a rollout, for a checkpoint."""
+        """Return all stored steps, for a checkpoint."""
         buffers = {field.name: getattr(self, field.name) for field in self.fields}
         return {
             "step": self.step,
@@ -113,7 +113,7 @@ class QueueRolloutStorage(RolloutStorage):
         }
 
     def load_state_dict(self, state: Mapping[str, Any], hidden_states: Any = None) -> None:
-        """Continue with the steps of `state_dict`; `hidden_states`, leaves `(L, N, H)`, show their containers."""
+        """Restore a `state_dict`; `hidden_states`, leaves `(L, N, H)`, is an example of their containers."""
         num_steps, step, is_full = int(state["num_steps"]), int(state["step"]), bool(state["buffer_full"])
         num_rollout, limit = self.num_timesteps_each_rollout, max(self.max_num_steps, self.num_timesteps_each_rollout)
         if num_steps not in ((limit,) if is_full else (step, min(step + num_rollout, limit))):

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation."""
+"""Generalized advantage estimation (GAE)."""
 
 import torch
 
@@ -14,18 +14,18 @@ def generalized_advantages(
     gamma: float,
     lam: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns and advantages of a rollout, the value after its last step given.
+    """Compute returns and advantages of a rollout.
 
     Args:
         rewards: `(T, N)`.
-        values: `(T, N)`, of the states the rewards were earned in.
-        dones: `(T, N)`, any type, non-zero where the episode ended with the step.
+        values: `(T, N)`, of the states before the steps.
+        dones: `(T, N)`, any dtype, non-zero where the episode ends with the step.
         last_values: `(N,)`, of the states after the last step.
         gamma: discount.
-        lam: decay of the n-step mixture.
+        lam: GAE decay.
 
     Returns:
-        `returns (T, N)` and `advantages (T, N)`, not normalised.
+        `returns (T, N)` and `advantages (T, N)`, not normalized.
     """
     discount = gamma * (dones == 0).to(values.dtype)
     advantages = torch.empty_like(values).copy_(rewards).sub_(values)
@@ -40,11 +40,11 @@ def generalized_advantages(
 
 @torch.no_grad()
 def normalize_advantages(advantages: torch.Tensor) -> torch.Tensor:
-    """Return `(advantages - mean) / (std + 1e-8)`, any shape, with the unbiased moments of all ranks together."""
-    # Measured from one of the elements, the mean of equal elements is exact and their deviations exactly zero.
+    """Return `(advantages - mean) / (std + 1e-8)`, any shape, with the unbiased moments over all ranks."""
+    # Relative to one element: then the mean of equal elements is exact and their deviations are exactly zero.
     origin = advantages.flatten()[0]
     mean = average(origin + (advantages - origin).mean())
-    centred = advantages - mean
+    centered = advantages - mean
     count = advantages.numel() * world_size()
-    variance = average(centred.square().mean()) * (count / max(count - 1, 1))
-    return centred / (variance.sqrt() + 1e-8)
+    variance = average(centered.square().mean()) * (count / max(count - 1, 1))
+    return centered / (variance.sqrt() + 1e-8)

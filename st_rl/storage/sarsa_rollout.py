@@ -1,4 +1,4 @@
-"""`SarsaRolloutStorage`: a rollout with the observation that follows every step."""
+"""`SarsaRolloutStorage`: a rollout with the next observation of every step."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from st_rl.storage.fields import BufferField, Shape, StepTransition, fit_row
 from st_rl.storage.rollout_base import RolloutStorage
 from st_rl.utils.log import logger
 
-_FOLLOWED = {
+_NEXT_BUFFERS = {
     "next_observations": "observations",
     "next_privileged_observations": "privileged_observations",
 }
-"""Buffer of next observations -> the buffer it is one row ahead of."""
+"""Buffer of next observations -> buffer of observations, one row behind."""
 
 
 class SarsaRolloutStorage(RolloutStorage):
-    """Keeps `T + 1` observations, so that the next observation of a step is the row after it.
+    """Stores `T + 1` observations, so that the next observation of a step is the value row.
 
-    At a done step the next observation already belongs to the next episode.
+    At a done step the next observation belongs to the next episode.
     """
 
     fields = (
@@ -37,14 +37,14 @@ class SarsaRolloutStorage(RolloutStorage):
     )
 
     class Transition(StepTransition):
-        """What one step hands to the storage, with the observations after it."""
+        """The data of one step and the observations after it."""
 
         next_observations: torch.Tensor | None = None
         next_critic_observations: torch.Tensor | None = None
 
         @property
         def next_privileged_observations(self) -> torch.Tensor | None:
-            """Another name of `next_critic_observations`."""
+            """Alias of `next_critic_observations`."""
             return self.next_critic_observations
 
         @next_privileged_observations.setter
@@ -58,19 +58,19 @@ class SarsaRolloutStorage(RolloutStorage):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("obs_dtypes"):
-            raise ValueError("SarsaRolloutStorage keeps observations in float32 only: leave obs_dtypes out")
+            raise ValueError("SarsaRolloutStorage stores observations in float32 only; remove obs_dtypes")
         super().__init__(*args, **kwargs)
-        self._next_inputs = [(field, source) for field, source in self._inputs if field.name in _FOLLOWED]
-        self._inputs = [(field, source) for field, source in self._inputs if field.name not in _FOLLOWED]
-        self._is_repeat_reported = False
+        self._next_inputs = [(field, source) for field, source in self._inputs if field.name in _NEXT_BUFFERS]
+        self._inputs = [(field, source) for field, source in self._inputs if field.name not in _NEXT_BUFFERS]
+        self._has_warned_repeated = False
 
     def _new_buffer(self, field: BufferField, shape: Shape) -> torch.Tensor | CompactBuffer | None:
         """Make observations and next observations two views, one row apart, of the same `T + 1` rows."""
-        if field.name in _FOLLOWED:
-            rows = getattr(self, f"all_{_FOLLOWED[field.name]}")
+        if field.name in _NEXT_BUFFERS:
+            rows = getattr(self, f"all_{_NEXT_BUFFERS[field.name]}")
             return None if rows is None else rows[1:]
         buffer = super()._new_buffer(field, shape)
-        if field.name not in _FOLLOWED.values():
+        if field.name not in _NEXT_BUFFERS.values():
             return buffer
         rows = torch.cat([buffer, buffer[:1]]) if isinstance(buffer, torch.Tensor) else None
         setattr(self, f"all_{field.name}", rows)
@@ -78,29 +78,29 @@ class SarsaRolloutStorage(RolloutStorage):
 
     @property
     def next_critic_observations(self) -> torch.Tensor | None:
-        """The critic's next observations `(T, N, *Oc)`, or None when the critic sees the actor's."""
+        """Next critic observations `(T, N, *Oc)`; None when the critic reads the actor observations."""
         return self.next_privileged_observations
 
     @torch.no_grad()
     def add_transitions(self, transition: StepTransition) -> None:
-        """Copy one step into row `step`; the last step of a rollout brings its next observations along."""
+        """Copy one step into row `step`; at the last step of a rollout, its next observations too."""
         super().add_transitions(transition)
         if self.step < self.num_transitions_per_env:
             return
         for field, source in self._next_inputs:
             row = getattr(self, field.name)[-1]
-            following = getattr(transition, source)
-            if following is None:
-                following = getattr(self, _FOLLOWED[field.name])[-1]
-                self._report_repeat(source)
-            row.copy_(fit_row(following, source, row))
+            value = getattr(transition, source)
+            if value is None:
+                value = getattr(self, _NEXT_BUFFERS[field.name])[-1]
+                self._warn_repeated(source)
+            row.copy_(fit_row(value, source, row))
 
-    def _report_repeat(self, source: str) -> None:
-        """Warn once that the observation after the rollout is not known."""
-        if not self._is_repeat_reported:
-            self._is_repeat_reported = True
+    def _warn_repeated(self, source: str) -> None:
+        """Warn once that the observation after the rollout is missing."""
+        if not self._has_warned_repeated:
+            self._has_warned_repeated = True
             logger.warning(
-                "transition.%s is None at the end of the rollout: the last observation stands in for the next one; "
+                "transition.%s is None at the end of the rollout: the last observation is used as the next one; "
                 "pass next_obs and next_critic_obs to process_env_step",
                 source,
             )

@@ -1,4 +1,4 @@
-"""The seam for several processes: every function is a no-op on one rank."""
+"""Collectives over all ranks; every function is a no-op on one rank."""
 
 from collections.abc import Iterable
 from typing import overload
@@ -8,23 +8,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def is_distributed() -> bool:
-    """Whether this process is one of several that talk to each other."""
-    return dist.is_available() and dist.is_initialized()
-
-
 def world_size() -> int:
-    """Number of processes that train together; 1 without torch.distributed."""
-    return dist.get_world_size() if is_distributed() else 1
+    """Number of ranks; 1 without torch.distributed."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Number of this process among them, from 0; 0 without torch.distributed."""
-    return dist.get_rank() if is_distributed() else 0
+    """Rank of this process; 0 without torch.distributed."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes logs and checkpoints."""
+    """Whether this is rank 0, which writes logs and checkpoints."""
     return rank() == 0
 
 
@@ -42,11 +37,11 @@ def combine_moments(mean: Tensor, var: Tensor, count: int) -> tuple[Tensor, Tens
 @overload
 def combine_moments(mean: Tensor, var: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
 def combine_moments(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor, Tensor | int]:
-    """Mean, population variance and size of all ranks' batches together, from those of this rank's batch.
+    """Mean, population variance and size of the batches of all ranks, from those of this rank.
 
-    `mean (...)` and `var (...)` have one shape. `count` is an int when every rank has as many samples, or a 0-d tensor
-    when they may differ; a rank without samples passes 0 and finite moments. Exact, also when the mean is large against
-    the spread, and without a host sync.
+    `mean (...)` and `var (...)` have one shape. `count` is an int if it is equal on all ranks, else a 0-d tensor; a
+    rank without samples passes 0 and finite moments. Numerically stable for a mean that is large compared to the
+    deviation; no host sync.
     """
     num_ranks = world_size()
     if num_ranks == 1:
@@ -66,7 +61,7 @@ def combine_moments(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Ten
 
 
 def broadcast_module(module: torch.nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0, in place."""
+    """Copy the parameters and buffers of rank 0 to every rank, in place."""
     if world_size() == 1:
         return
     for tensor in (*module.parameters(), *module.buffers()):
@@ -74,9 +69,9 @@ def broadcast_module(module: torch.nn.Module) -> None:
 
 
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Replace the gradients of `parameters` by their mean over all ranks, with one exchange.
+    """Replace the gradients of `parameters` by their mean over all ranks, with one all-reduce.
 
-    Parameters without a gradient are left alone; every rank must have gradients on the same ones.
+    Parameters without a gradient are skipped; they must be the same on every rank.
     """
     if world_size() == 1:
         return

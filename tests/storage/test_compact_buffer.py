@@ -115,16 +115,16 @@ def test_learning_is_the_same_to_the_precision_of_the_type(policy_class):
     [
         (lambda: make(image="uint8"), r"obs_dtypes names \['image'\], which no observation has; there are \['contact'"),
         (lambda: make(depth="int4"), r"obs_dtypes has {'depth': 'int4'}; use one of: float16, bfloat16, uint8"),
-        (lambda: make(SarsaRolloutStorage, depth="uint8"), "leave obs_dtypes out"),
+        (lambda: make(SarsaRolloutStorage, depth="uint8"), "remove obs_dtypes"),
         (
             lambda: QueueRolloutStorage(
                 2, 2, [33], [None], [2], obs_segments=SEGMENTS, obs_dtypes={"depth": "uint8"}, buffer_dilation_ratio=2.0
             ),
-            "not with buffer_dilation_ratio=2.0",
+            "not supported with buffer_dilation_ratio=2.0",
         ),
     ],
 )
-def test_what_cannot_be_kept_is_refused(make_storage, message):
+def test_rejects_unsupported_dtypes_and_storages(make_storage, message):
     with pytest.raises(ValueError, match=message):
         make_storage()
 

@@ -95,7 +95,7 @@ class TestFrames:
             ([1, 2], "a list, not a dictionary"),
             ({"observations": "text"}, "'observations' is not an array"),
             ({"observations": np.array([None] * 5)}, "'observations' is not an array"),
-            ({"observations": np.zeros((4, 2))}, "the name says 5 frames"),
+            ({"observations": np.zeros((4, 2))}, "its name covers 5 frames"),
         ],
     )
     def test_foreign_content_is_refused_with_the_reason(self, tmp_path, content, reason):

@@ -1,6 +1,7 @@
-"""`RolloutFileBase`: rollouts from files, batch by batch."""
+"""`RolloutFileBase`: batches of transitions from files."""
 
 import abc
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,15 +12,20 @@ from st_rl.utils.buffer import buffer_func, buffer_method
 
 
 class RolloutFileBase(IterableDataset, abc.ABC):
-    """Delivers recorded steps of `num_envs` environments side by side, as if they were stepped together.
+    """Plays recorded steps of `num_envs` environments, as if they were stepped together.
 
-    Files are first touched by the first `reset`, `get_batch` or iteration, not by the constructor.
+    Files are opened by the first `reset`, `get_batch` or iteration, not by the constructor.
     """
 
-    def __init__(self, data_dir: Any, num_envs: int, device: torch.device | str = "cuda"):
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        num_envs: int,
+        device: torch.device | str = "cuda",
+    ):
         super().__init__()
         if num_envs < 1:
-            raise ValueError(f"num_envs is {num_envs}; a dataset delivers at least 1 environment")
+            raise ValueError(f"num_envs is {num_envs}; a dataset needs at least 1 environment")
         self.data_dir = data_dir
         self.num_envs = num_envs
         self.device = device
@@ -27,7 +33,7 @@ class RolloutFileBase(IterableDataset, abc.ABC):
         self.__initialized = False
 
     def reset(self, env_ids: Sequence[int] | torch.Tensor | None = None) -> None:
-        """Start all environments anew, or give some of them other trajectories."""
+        """Restart all environments, or assign other trajectories to some of them."""
         if env_ids is None or len(env_ids) == self.num_envs:
             self.reset_all()
             self.__initialized = True
@@ -37,7 +43,7 @@ class RolloutFileBase(IterableDataset, abc.ABC):
     def get_batch(self, num_transitions_per_env: int | None = None) -> Any:
         """The next step of all environments, leaves `(N, ...)`, or the next `n` steps, leaves `(n, N, ...)`.
 
-        The buffer may be reused by the next call: copy what you keep.
+        The next call may reuse the buffer: copy what you need later.
         """
         if not self.__initialized:
             self.reset()
@@ -50,7 +56,7 @@ class RolloutFileBase(IterableDataset, abc.ABC):
         return buffer
 
     def get_transition_batch(self) -> tuple[Any, dict[str, Any]]:
-        """The next step of all environments and the infos that an environment would give with it."""
+        """The next step of all environments, and infos like those of an environment."""
         buffer = self.get_batch()
         timeout = buffer.get("timeout") if isinstance(buffer, dict) else getattr(buffer, "timeout", None)
         return buffer, {} if timeout is None else {"time_outs": timeout}
@@ -64,15 +70,15 @@ class RolloutFileBase(IterableDataset, abc.ABC):
 
     @abc.abstractmethod
     def reset_all(self) -> None:
-        """Give every environment a trajectory."""
+        """Assign a trajectory to every environment."""
 
     @abc.abstractmethod
     def refresh_handlers(self, env_ids: Sequence[int] | torch.Tensor | None = None) -> None:
-        """Give some environments, or all, another trajectory."""
+        """Assign another trajectory to some environments, or to all."""
 
     @abc.abstractmethod
     def get_buffer(self, num_transitions_per_env: int | None = None) -> Any:
-        """A buffer with leaves `(N, ...)`, or `(n, N, ...)`: a named array tuple, a tensor or a dict of tensors."""
+        """Allocate a named array tuple, tensor or dict of tensors, leaves `(N, ...)` or `(n, N, ...)`."""
 
     @abc.abstractmethod
     def fill_transition(self, buffer: Any, env_ids: Sequence[int] | torch.Tensor | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Demonstrations in the formats of others: one npz file, or a data set of Minari."""
+"""Exports demonstrations as one npz file or as a Minari dataset."""
 
 import json
 import math
@@ -19,7 +19,7 @@ MINARI_VERSION = "0.5.0"
 
 
 class Episode:
-    """A recorded episode, or what is left of one: arrays `(n, width)` and flags `(n,)`."""
+    """A recorded episode, or a part of one: arrays `(n, width)` and flags `(n,)`."""
 
     def __init__(self, frames: Frames):
         self.observations = frames["observations"].astype(np.float32, copy=False)
@@ -29,7 +29,7 @@ class Episode:
         dones, time_outs = frames["dones"][:, 0] > 0, frames["timeouts"][:, 0] > 0
         self.terminations = dones & ~time_outs
         self.truncations = dones & time_outs
-        # Whatever stops without an end was cut.
+        # A recording that stops before the end of the episode is truncated.
         self.truncations[-1] |= not dones[-1]
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Episode:
 
 
 def episodes(folders: Sequence[str]) -> Iterator[Episode]:
-    """The episodes of trajectory folders; those with a gap in pieces, damaged files left out."""
+    """Iterate over the episodes of trajectory folders; split at gaps, without unreadable files."""
     for folder in folders:
         metadata = layout.read_metadata(os.path.dirname(folder)) or {}
         for frames in maintenance.read_pieces(folder, metadata):
@@ -45,7 +45,7 @@ def episodes(folders: Sequence[str]) -> Iterator[Episode]:
 
 
 def export_npz(recorded: Iterable[Episode], path: Path) -> int:
-    """Write all episodes one after the other, arrays `(frames, ...)`, and `episode_lengths`; returns their number."""
+    """Write the concatenated episodes, arrays `(frames, ...)`, and `episode_lengths`; returns their number."""
     found = list(recorded)
     names = ("observations", "privileged_observations", "actions", "rewards", "terminations", "truncations")
     arrays = {name: np.concatenate([getattr(episode, name) for episode in found]) for name in names} if found else {}
@@ -57,17 +57,17 @@ def export_npz(recorded: Iterable[Episode], path: Path) -> int:
 
 
 def export_minari(recorded: Iterable[Episode], folder: Path, description: str = "") -> int:
-    """Write a data set that `minari.MinariDataset(folder / "data")` reads; returns the number of episodes.
+    """Write a dataset that `minari.MinariDataset(folder / "data")` reads; returns the number of episodes.
 
-    Minari wants the observation after the last step, which the files do not hold: the last one stands twice. Only the
-    actor's observations travel.
+    Minari needs the observation after the last step, which the files do not hold: the last one is repeated. Only actor
+    observations are exported.
     """
     h5py = _require_h5py()
     data = folder / "data"
     if data.exists():
         raise FileExistsError(f"{data} exists already: name a folder that does not, or delete it")
     folder.mkdir(parents=True, exist_ok=True)
-    # Readers never see half a data set.
+    # Renamed when complete, so that readers never see an incomplete dataset.
     with tempfile.TemporaryDirectory(prefix=".data-", dir=folder, ignore_cleanup_errors=True) as beside:
         complete = Path(beside) / "data"
         complete.mkdir()
@@ -77,7 +77,7 @@ def export_minari(recorded: Iterable[Episode], folder: Path, description: str = 
 
 
 def _write_minari(h5py: Any, recorded: Iterable[Episode], data: Path, title: str, description: str) -> int:
-    """Write the files of a data set with a title into the folder `data`; returns the number of episodes."""
+    """Write the files of a dataset into the folder `data`; returns the number of episodes."""
     num_episodes = num_steps = 0
     sizes = (0, 0)
     with h5py.File(data / "main_data.hdf5", "w", track_order=True) as file:
@@ -102,13 +102,13 @@ def _write_minari(h5py: Any, recorded: Iterable[Episode], data: Path, title: str
         "dataset_size": round((data / "main_data.hdf5").stat().st_size / 1e6, 1),
         "description": description,
     }
-    # JSON of Python: the bounds of the spaces are infinite.
+    # Python's JSON dialect, because the bounds of the spaces are infinite.
     (data / layout.METADATA_FILE).write_text(json.dumps(metadata), encoding="utf-8")
     return num_episodes
 
 
 def _box(size: int) -> str:
-    """An unbounded space of so many numbers, as Minari writes it."""
+    """An unbounded Box space of a size, in Minari's JSON."""
     bounds = {"low": [-math.inf] * size, "high": [math.inf] * size}
     return json.dumps({"type": "Box", "dtype": "float32", "shape": [size], **bounds})
 

@@ -1,4 +1,4 @@
-"""The file that each environment is reading, side by side on one device."""
+"""The current frame file of every environment, on one device."""
 
 import itertools
 import os
@@ -15,23 +15,23 @@ FLAGS = ("dones", "timeouts")
 FIELDS = ("observations", "privileged_observations", "actions", "rewards", *FLAGS)
 
 
-def complete(frames: Frames) -> Frames:
-    """The fields of transitions among the arrays of a file, `(n, width)`, with what it may leave out."""
+def complete_fields(frames: Frames) -> Frames:
+    """The transition fields of a file, `(n, width)`, with defaults for optional ones."""
     missing = [name for name in ("observations", "actions", "rewards", "dones") if name not in frames]
     if missing:
         raise FrameFileError(f"it has no {', '.join(missing)}")
     count = len(frames["actions"])
-    stand_ins = {"privileged_observations": frames["observations"], "timeouts": np.zeros(count)}
-    fields = {name: frames.get(name, stand_ins.get(name)) for name in FIELDS}
-    complete_fields = {name: np.asarray(array).reshape(count, -1) for name, array in fields.items()}
+    defaults = {"privileged_observations": frames["observations"], "timeouts": np.zeros(count)}
+    fields = {name: frames.get(name, defaults.get(name)) for name in FIELDS}
+    complete = {name: np.asarray(array).reshape(count, -1) for name, array in fields.items()}
     for name in ("rewards", *FLAGS):
-        if complete_fields[name].shape[1] != 1:
-            raise FrameFileError(f"its {name} are {complete_fields[name].shape[1]} numbers a frame, not one")
-    return complete_fields
+        if complete[name].shape[1] != 1:
+            raise FrameFileError(f"its {name} are {complete[name].shape[1]} numbers a frame, not one")
+    return complete
 
 
 class LoadedFile(NamedTuple):
-    """The frames of a file: the fields of transitions packed `(n, F)`, and all other arrays; and which file it was."""
+    """The frames of a file: transition fields packed `(n, F)`, all other arrays, and the identity of the file."""
 
     packed: np.ndarray
     others: Frames
@@ -39,7 +39,7 @@ class LoadedFile(NamedTuple):
 
 
 def file_identity(path: str) -> tuple[int, int] | None:
-    """What tells a file from another one under the same name; None for one that is gone."""
+    """Inode and modification time, which identify a file under its name; None if it is gone."""
     try:
         found = os.stat(path)
     except OSError:
@@ -48,29 +48,29 @@ def file_identity(path: str) -> tuple[int, int] | None:
 
 
 class FrameStore:
-    """Keeps one file of frames for each of N environments, so that one gather reads a frame of every one.
+    """Stores one file of frames for each of N environments, so that one gather reads a frame of each.
 
-    All fields of a frame lie beside each other in one tensor `(N, capacity, F)`, as long as the longest file so far.
-    The first file decides how wide every field is.
+    All fields are packed in one tensor `(N, capacity, F)`, where the capacity is the length of the longest file so far.
+    The first file defines the width of every field.
     """
 
     def __init__(self, num_envs: int, device: torch.device | str):
         self.num_envs = num_envs
         self.device = device
         self.columns: dict[str, slice] = {}
-        # Nothing on the device before there is something to keep.
+        # Allocated on the device with the first file.
         self._frames = torch.zeros(num_envs, 0, 0)
 
     def load(self, path: str, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames]) -> LoadedFile:
-        """Read a file, its components by `assemble`; `FrameFileError` if it does not fit. Any thread may call it."""
+        """Read a file, assembling its components with `assemble`; `FrameFileError` if it does not fit. Thread-safe."""
         identity = file_identity(path)
         frames = read_complete_frames(path, metadata, assemble)
         others = {name: array for name, array in frames.items() if name not in FIELDS}
         return LoadedFile(self.pack(frames), others, identity)
 
     def pack(self, frames: Frames) -> np.ndarray:
-        """The fields of a file as `(n, F)`; `FrameFileError` when they do not fit."""
-        fields = complete(frames)
+        """Pack the fields of a file as `(n, F)`; `FrameFileError` if their widths differ from those of other files."""
+        fields = complete_fields(frames)
         widths = [array.shape[1] for array in fields.values()]
         stops = list(itertools.accumulate(widths))
         columns = {name: slice(stop - width, stop) for name, width, stop in zip(fields, widths, stops)}
@@ -93,24 +93,24 @@ class FrameStore:
         return self.unpack(self._frames[env, :count])
 
     def unpack(self, frames: Tensor) -> dict[str, Tensor]:
-        """Fields of packed frames `(n, F)`: numbers and flags `(n,)`, the rest `(n, width)`."""
+        """Unpack frames `(n, F)`: rewards and flags `(n,)`, other fields `(n, width)`."""
         fields = {name: frames[:, where] for name, where in self.columns.items()}
         fields["rewards"] = fields["rewards"][:, 0]
         return fields | {name: fields[name][:, 0] > 0 for name in FLAGS}
 
     def gather(self, envs: np.ndarray, frames: np.ndarray) -> dict[str, Tensor]:
-        """One frame of each of some environments, fields `(n, ...)`, copied."""
+        """Copy one frame of each of the given environments, fields `(n, ...)`."""
         rows = torch.from_numpy(envs * self._frames.shape[1] + frames).to(self.device)
         return self.unpack(self._frames.flatten(0, 1).index_select(0, rows))
 
     def empty(self, name: str, leading: tuple[int, ...]) -> Tensor:
-        """A tensor for a field with these leading sizes, its content left to chance."""
+        """Allocate an uninitialized tensor for a field with these leading sizes."""
         where = self.columns[name]
         shape = leading if name in ("rewards", *FLAGS) else (*leading, where.stop - where.start)
         return torch.empty(shape, dtype=torch.bool if name in FLAGS else torch.float32, device=self.device)
 
     def _grow(self, capacity: int, width: int) -> None:
-        """Make room for longer files and keep what is there; an ordinary tensor even in inference mode."""
+        """Reallocate for longer files and copy the content; not an inference tensor."""
         with torch.inference_mode(False):
             grown = torch.zeros(self.num_envs, capacity, width, device=self.device)
         grown[:, : self._frames.shape[1], : self._frames.shape[2]] = self._frames

@@ -1,4 +1,4 @@
-"""Files of frames: published whole or not at all, and read without ever running code from them."""
+"""Frame files: written atomically, read without running code from them."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from st_rl.utils.files import load_plain_pickle
 from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
 
 Frames = dict[str, np.ndarray]
-# Arrays of a pickle name these and nothing else, and a pickle can change none of them.
+# The only globals in pickles of arrays; a pickle can modify none of them.
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _ARRAY_PARTS = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype} | {
     (module, "_reconstruct"): np.empty(0).__reduce__()[0] for module in _ARRAY_MODULES
@@ -26,14 +26,14 @@ _ARRAY_PARTS = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype} |
 
 
 class FrameFileError(RuntimeError):
-    """A file that is not a whole file of frames."""
+    """A file that is not a complete frame file."""
 
 
 def write_frames(path: StrPath, frames: Mapping[str, np.ndarray]) -> None:
-    """Write arrays `(n, ...)` under their names; the file appears under its own name when it is complete.
+    """Write arrays `(n, ...)` by name, atomically.
 
-    The suffix decides the format: `.npz`, else a pickle. Nothing waits for the disk: after a power failure a file may
-    be cut short, which a reader notices and skips.
+    The suffix selects the format: `.npz`, else pickle. The file is not flushed to disk: after a power failure it may be
+    truncated, which readers detect.
     """
     folder, name = os.path.split(os.fspath(path))
     temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{name}")
@@ -57,13 +57,13 @@ def _write_content(file: IO[bytes], frames: Mapping[str, np.ndarray], as_npz: bo
 
 
 def read_frames(path: StrPath) -> Frames:
-    """The arrays `(n, ...)` of a file; `FrameFileError` for one that is cut short, foreign or not named for its length.
+    """Read the arrays `(n, ...)` of a file; `FrameFileError` if it is truncated, foreign or its name does not match.
 
-    One-tuples around an array, which savers of other libraries write, are unwrapped.
+    One-tuples around an array, as older savers write them, are unwrapped.
     """
     try:
         content = _read_npz(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
-    # A damaged archive or pickle may raise nearly anything.
+    # A corrupt archive or pickle may raise nearly anything.
     except Exception as error:
         raise FrameFileError(str(error) or type(error).__name__) from error
     if not isinstance(content, dict):
@@ -71,12 +71,12 @@ def read_frames(path: StrPath) -> Frames:
     frames = {name: _unwrapped(value) for name, value in content.items()}
     start, stop = frame_range(os.fspath(path))
     if stop <= start:
-        raise FrameFileError("its name stands for no frames")
+        raise FrameFileError("its name covers no frames")
     for name, array in frames.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise FrameFileError(f"'{name}' is not an array of numbers")
         if array.shape[:1] != (stop - start,):
-            raise FrameFileError(f"'{name}' has shape {array.shape}, but the name says {stop - start} frames")
+            raise FrameFileError(f"'{name}' has shape {array.shape}, but its name covers {stop - start} frames")
     return frames
 
 
@@ -85,7 +85,7 @@ def assemble_observations(frames: dict[str, Any], metadata: Mapping[str, Any]) -
     kinds, parts = metadata.get("obs_disassemble_mapping") or {}, []
     for name in metadata.get("obs_segments") or {}:
         if f"obs_{name}" not in frames:
-            raise FrameFileError(f"it has no obs_{name}, which the metadata promise")
+            raise FrameFileError(f"it has no obs_{name}, which metadata.json lists")
         part = frames.pop(f"obs_{name}")
         parts.append(get_decompressor(kinds[name])(part) if name in kinds else part)
     if parts:
@@ -97,14 +97,14 @@ def assemble_observations(frames: dict[str, Any], metadata: Mapping[str, Any]) -
 def read_complete_frames(
     path: StrPath, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames] | None = None
 ) -> Frames:
-    """The arrays of a file with its observations put together, by `assemble` if given, where they are components."""
+    """Read a file; if it stores components, assemble its observations, with `assemble` if given."""
     frames = read_frames(path)
     if "observations" in frames or metadata.get("obs_disassemble_mapping") is None:
         return frames
     return assemble_observations(frames, metadata) if assemble is None else assemble(frames)
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrapped(value: object) -> Any:
     value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
     return np.asarray(value) if isinstance(value, ArrayType) else value
 
@@ -114,14 +114,14 @@ def _read_npz(path: StrPath) -> Frames:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except zipfile.BadZipFile as error:
-        raise FrameFileError(f"it is not a whole npz file: {error}") from error
+        raise FrameFileError(f"it is not a complete npz file: {error}") from error
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads dictionaries of arrays fast and stops at everything else."""
+    """Fast unpickler for dictionaries of arrays; rejects everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give what the pickle of an array needs, refuse the rest."""
+        """Return the globals of array pickles, reject all others."""
         try:
             return _ARRAY_PARTS[module, name]
         except KeyError:
@@ -134,11 +134,11 @@ def _read_pickle(path: StrPath) -> Any:
     try:
         return _ArrayUnpickler(io.BytesIO(data)).load()
     except Exception:
-        # Older protocols and other writers need more than the fast reader knows: the careful one decides.
+        # Older protocols and other writers need the full restricted unpickler.
         try:
             return load_plain_pickle(io.BytesIO(data))
         except PlainPickleError as error:
             reason = error.__cause__
         if isinstance(reason, PlainPickleError):
             raise FrameFileError(f"refused, because {reason}; only arrays and plain containers are admitted") from None
-        raise FrameFileError(f"not a whole pickle of arrays ({type(reason).__name__}: {reason})") from None
+        raise FrameFileError(f"not a complete pickle of arrays ({type(reason).__name__}: {reason})") from None

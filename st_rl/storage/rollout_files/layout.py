@@ -1,4 +1,4 @@
-"""Where a demonstration folder keeps what: the names of its folders and files, and the frames a name stands for.
+"""The layout of a demonstration folder: names of folders and files, and the frame range in a file name.
 
 A folder holds `metadata.json` and for every trajectory a folder `trajectory_{index}` with files
 `traj_{start:06d}_{stop:06d}.pickle`, and an empty file `done` once its episode is finished.
@@ -32,7 +32,7 @@ def trajectory_folder(save_dir: StrPath, index: int) -> str:
 
 
 def trajectory_index(folder: StrPath) -> int | None:
-    """The number in the name of a trajectory's folder; None where there is none."""
+    """The index in the name of a trajectory folder; None if it has none."""
     digits = os.path.basename(folder).removeprefix(TRAJECTORY_PREFIX)
     return int(digits) if digits.isdecimal() else None
 
@@ -51,12 +51,12 @@ def frame_range(file_name: str) -> tuple[int, int]:
 
 
 def is_frame_file(name: str) -> bool:
-    """Whether a file of this name holds frames, complete ones."""
+    """Whether a file name is that of a complete frame file."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
 def frame_files(folder: StrPath) -> list[str]:
-    """Names of the files that hold a trajectory's frames, in order; empty for a folder that is gone."""
+    """Names of the frame files of a trajectory, in order; empty if the folder is gone."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -65,19 +65,16 @@ def frame_files(folder: StrPath) -> list[str]:
 
 
 def is_finished(folder: StrPath) -> bool:
-    """Whether the episode of a trajectory has ended, as its writer says."""
+    """Whether the writer has marked the episode of a trajectory as finished."""
     return os.path.exists(os.path.join(folder, DONE_FILE))
 
 
 def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
-    """Every trajectory folder and every other file under `root`, in natural order; nothing inside of them.
-
-    What lies directly in a folder comes before what lies deeper.
-    """
+    """Yield every trajectory folder and every file outside of them under `root`, in natural order, top-down."""
     try:
         with os.scandir(root) as scan:
             entries = sorted(scan, key=lambda entry: natural_order(entry.name))
-    except OSError:  # deleted while we looked
+    except OSError:  # deleted since it was listed
         return
     deeper = []
     for entry in entries:
@@ -90,18 +87,18 @@ def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
 
 
 def trajectory_folders(root: StrPath) -> list[str]:
-    """All trajectory folders under `root` in natural order, the empty ones too."""
+    """All trajectory folders under `root` in natural order, including empty ones."""
     return [entry.path for entry in walk(root) if entry.is_dir()]
 
 
 def own_trajectories(folder: StrPath) -> list[str]:
-    """The trajectory folders that lie directly in a folder, in natural order, the empty ones too."""
+    """The trajectory folders directly in a folder, in natural order, including empty ones."""
     folder = os.fspath(folder)
     return [path for path in trajectory_folders(folder) if os.path.dirname(path) == folder.rstrip(os.sep)]
 
 
 def read_metadata(folder: StrPath) -> dict[str, Any] | None:
-    """What `metadata.json` of a folder says, in its order; None when it is missing or damaged."""
+    """Read `metadata.json` of a folder; None if it is missing or corrupt."""
     try:
         content = json.loads(Path(folder, METADATA_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

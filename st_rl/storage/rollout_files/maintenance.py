@@ -12,7 +12,7 @@ import numpy as np
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
-from st_rl.storage.rollout_files.frame_store import complete
+from st_rl.storage.rollout_files.frame_store import complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
 from st_rl.utils.files import write_json
 from st_rl.utils.files.heartbeat import heartbeats, is_alive
@@ -50,7 +50,7 @@ def inspect_trajectory(folder: str, metadata: Mapping[str, Any]) -> TrajectorySt
     for name in layout.frame_files(folder):
         path = os.path.join(folder, name)
         try:
-            frames = complete(read_complete_frames(path, metadata))
+            frames = complete_fields(read_complete_frames(path, metadata))
             state.num_bytes += os.path.getsize(path)
         except (FrameFileError, OSError) as error:
             state.damaged[path] = str(error)
@@ -193,7 +193,7 @@ def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
     expected = None
     for name in layout.frame_files(folder):
         try:
-            frames = complete(read_complete_frames(os.path.join(folder, name), metadata))
+            frames = complete_fields(read_complete_frames(os.path.join(folder, name), metadata))
         except (FrameFileError, OSError):
             continue
         start, stop = layout.frame_range(name)

@@ -1,18 +1,18 @@
-"""Work that a thread does before its result is asked for."""
+"""Background prefetching of function results."""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-# A call is worth a thread when waiting for it costs more than handing it over, or when whoever asks is busy elsewhere
-# for more than this share of the time it takes.
+# A call runs in the thread if it takes at least this time, or if the time between two `take` calls is at least this
+# fraction of it; otherwise handing it over costs more than it saves.
 SLOW_S = 1e-3
-BUSY_SHARE = 0.5
+BUSY_FRACTION = 0.5
 
 
 class Expected(NamedTuple):
-    """A call whose result will be asked for, and its result to come; None where no thread works ahead."""
+    """A call and its future; None if the call is left to `take`."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -20,51 +20,51 @@ class Expected(NamedTuple):
 
 
 class ReadAhead:
-    """Calls functions in a thread as soon as their results are expected, and hands each result out once.
+    """Calls functions in a thread as soon as their results are expected; each result is taken once.
 
-    Quick calls, as from a warm disk, are left until the result is asked for by somebody who does nothing else.
+    Fast calls, such as reads from a warm disk, run in `take` unless the caller is busy in between.
     """
 
     def __init__(self, enabled: bool = True, slow_s: float = SLOW_S) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="st_rl dataset") if enabled else None
         self._expected: dict[str, Expected] = {}
         self._slow_s = slow_s
-        # How long a call takes, and how long it is between two results that are asked for; averages of the last ones.
-        self._pace_s = 0.0
-        self._pause_s = 0.0
-        self._left_at = time.perf_counter()
+        # Moving averages: duration of a call, time between two `take` calls.
+        self._call_s = 0.0
+        self._idle_s = 0.0
+        self._last_take = time.perf_counter()
 
     def __contains__(self, key: str) -> bool:
         return key in self._expected
 
     def expect(self, key: str, function: Callable[..., Any], *args: Any) -> None:
-        """Say that the result of a call will be taken under this name; what is expected already stays as it is."""
+        """Announce that the result of a call will be taken under `key`; no-op if `key` is already expected."""
         if key not in self._expected:
-            ahead = self._executor if self._is_worth_it() else None
+            ahead = self._executor if self._should_prefetch() else None
             future = None if ahead is None else ahead.submit(self._timed, function, *args)
             self._expected[key] = Expected(function, args, future)
 
     def take(self, key: str) -> Any:
-        """The result of what was expected; of a call here and now, if the thread has not begun with it."""
+        """Return an expected result; makes the call itself if the thread has not started it."""
         function, args, future = self._expected.pop(key)
-        self._pause_s += 0.01 * (time.perf_counter() - self._left_at - self._pause_s)
+        self._idle_s += 0.01 * (time.perf_counter() - self._last_take - self._idle_s)
         try:
             return self._timed(function, *args) if future is None or future.cancel() else future.result()
         finally:
-            self._left_at = time.perf_counter()
+            self._last_take = time.perf_counter()
 
-    def _is_worth_it(self) -> bool:
-        return self._pace_s >= self._slow_s or self._pause_s >= BUSY_SHARE * self._pace_s > 0.0
+    def _should_prefetch(self) -> bool:
+        return self._call_s >= self._slow_s or self._idle_s >= BUSY_FRACTION * self._call_s > 0.0
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
         begin = time.perf_counter()
         try:
             return function(*args)
         finally:
-            self._pace_s += 0.1 * (time.perf_counter() - begin - self._pace_s)
+            self._call_s += 0.1 * (time.perf_counter() - begin - self._call_s)
 
     def close(self) -> None:
-        """Drop all that was expected, and end the thread."""
+        """Cancel all expected calls and stop the thread."""
         for expected in self._expected.values():
             if expected.future is not None:
                 expected.future.cancel()
