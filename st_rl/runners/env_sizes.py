@@ -27,7 +27,7 @@ def read_sizes(env: VecEnv, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
         )
     if critic_obs is not None:
         return EnvSizes(int(num_obs), int(critic_obs.shape[-1]), True)
-    # Enough to play a policy; `check_critic_obs` raises in training.
+    # Enough to play a policy; training raises `critic_obs_error`.
     num_critic_obs = getattr(env, "num_privileged_obs", None) or num_obs
     return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs)
 
@@ -35,24 +35,27 @@ def read_sizes(env: VecEnv, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
 def check_tensor(name: str, value: object) -> Tensor:
     """Return the value; TypeError if it is not a tensor."""
     if not isinstance(value, Tensor):
-        kind = type(value)
-        raise TypeError(
-            f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
-            "st_rl.env.check_env(env) lists all such errors"
-        )
+        raise not_a_tensor_error(name, value)
     return value
 
 
-def check_critic_obs(critic_obs: Tensor | None, sizes: EnvSizes) -> Tensor | None:
-    """Return the critic observation `(N, Oc)`; ValueError if it is missing, or was missing at construction."""
-    if (critic_obs is not None) == sizes.has_critic_obs:
-        return critic_obs
-    if critic_obs is None:
-        raise ValueError(
+def not_a_tensor_error(name: str, value: object) -> TypeError:
+    """Return the error for a value of the environment that is not a tensor."""
+    kind = type(value)
+    return TypeError(
+        f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
+        "st_rl.env.check_env(env) lists all such errors"
+    )
+
+
+def critic_obs_error(sizes: EnvSizes) -> ValueError:
+    """Return the error for a critic observation that is missing, or that was missing at construction."""
+    if sizes.has_critic_obs:
+        return ValueError(
             f"the environment delivers no critic observations, expected are {sizes.num_critic_obs} values; deliver "
             "extras['observations']['critic'] in get_observations() and in step(), or set num_privileged_obs=0"
         )
-    raise ValueError(
+    return ValueError(
         "step() delivers infos['observations']['critic'] but get_observations() does not; deliver it in both"
     )
 

@@ -30,7 +30,7 @@ from st_rl.loggers.writers import make_writer
 from st_rl.modules import InferencePolicy
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
-from st_rl.runners.env_sizes import check_critic_obs, check_tensor, read_sizes
+from st_rl.runners.env_sizes import check_tensor, critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
@@ -350,7 +350,7 @@ class OnPolicyRunner(Configurable):
         outcome = self.env.step(actions.to(getattr(self.env, "device", self.device), copy=True))
         next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
         rewards = self._non_finite.clean("rewards", rewards).reshape(-1)
-        dones = check_tensor("dones", dones).to(self.device).reshape(-1)
+        dones = self._non_finite.clean("dones", dones).reshape(-1)
         obs, critic_obs = self.alg.engine.compile(self._normalize)(*self._clean(next_obs, next_critic_obs))
         infos = self._clean_infos(infos)
         self.alg.process_env_step(rewards, dones, infos, obs, critic_obs)
@@ -359,7 +359,8 @@ class OnPolicyRunner(Configurable):
     def _clean(self, obs: Tensor, critic_obs: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Move observations to the device and replace non-finite values, which would corrupt the normalizers."""
         obs = self._non_finite.clean("observations", obs)
-        critic_obs = check_critic_obs(critic_obs, self._sizes)
+        if (critic_obs is not None) != self._sizes.has_critic_obs:
+            raise critic_obs_error(self._sizes)
         return obs, None if critic_obs is None else self._non_finite.clean("critic observations", critic_obs)
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
