@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,16 +11,20 @@ from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.evaluation.rendering import FrameRenderer
+from st_rl.sim.evaluation.rollout import Policy
 from st_rl.sim.evaluation.video import open_video
 from st_rl.sim.require import MjData, MjModel, require_mujoco
 from st_rl.sim.robots import Robot
 from st_rl.utils import rotations
 
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
 _VIDEO_FPS = 25.0
 
 
 def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
-    """The clip as positions `(F, nq)` and velocities `(F, nv)` of the model; MotionError if it lacks a joint."""
+    """Positions `(F, nq)` and velocities `(F, nv)` of the model in a clip; MotionError if it lacks a joint."""
     base = robot.require_locomotion("a motion")
     clip = reorder_joints(clip, robot.joint_names)
     qpos = np.tile(robot.default_qpos, (clip.num_frames, 1))
@@ -29,14 +33,14 @@ def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.nd
     qpos[:, list(robot.qpos_indices)] = clip.joint_pos
     qvel = np.zeros((clip.num_frames, robot.model.nv))
     qvel[:, base.qvel : base.qvel + 3] = clip.root_lin_vel
-    # A free joint turns in the frame of its body.
+    # The angular velocity of a free joint is in the body frame.
     qvel[:, base.qvel + 3 : base.qvel + 6] = rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel)
     qvel[:, list(robot.qvel_indices)] = clip.joint_vel
     return qpos, qvel
 
 
 def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
-    """The clip with the feet and all bodies of the robot, root first, where its joints put them."""
+    """The clip with feet and bodies of the robot, root first, by forward kinematics."""
     mujoco, model = require_mujoco(), robot.model
     base = robot.require_locomotion("a motion")
     qpos, qvel = clip_to_qpos_qvel(robot, clip)
@@ -50,40 +54,45 @@ def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
         rows["pos"].append(data.xpos[bodies])
         rows["rot"].append(data.xquat[bodies])
         rows["foot_pos"].append(data.geom_xpos[feet])
-        rows["velocity"].append(_velocities(mujoco, model, data, mujoco.mjtObj.mjOBJ_XBODY, bodies))
-        rows["foot_velocity"].append(_velocities(mujoco, model, data, mujoco.mjtObj.mjOBJ_GEOM, feet))
+        rows["velocity"].append(_object_velocities(model, data, mujoco.mjtObj.mjOBJ_XBODY, bodies))
+        rows["foot_velocity"].append(_object_velocities(model, data, mujoco.mjtObj.mjOBJ_GEOM, feet))
     found = {name: np.stack(values) for name, values in rows.items()}
     names = tuple(model.body(body).name for body in bodies)
-    turning, moving = found["velocity"][..., :3], found["velocity"][..., 3:]
+    ang_vel, lin_vel = found["velocity"][..., :3], found["velocity"][..., 3:]
     return replace(
         clip,
-        bodies=Bodies(names, found["pos"], rotations.remove_sign_flips(found["rot"]), moving, turning),
+        bodies=Bodies(names, found["pos"], rotations.remove_sign_flips(found["rot"]), lin_vel, ang_vel),
         feet=Feet(tuple(foot.name for foot in robot.feet), found["foot_pos"], found["foot_velocity"][..., 3:]),
     )
 
 
-def _velocities(mujoco: Any, model: MjModel, data: MjData, kind: Any, ids: list[int]) -> np.ndarray:
-    """`(len(ids), 6)` angular and linear velocity of objects in the world's frame."""
-    velocity = np.zeros((len(ids), 6))
+def _object_velocities(model: MjModel, data: MjData, object_type: int, ids: list[int]) -> np.ndarray:
+    """`(len(ids), 6)` angular and linear velocity of objects in the world frame."""
+    mujoco, velocity = require_mujoco(), np.zeros((len(ids), 6))
     for row, number in zip(velocity, ids):
-        mujoco.mj_objectVelocity(model, data, kind, number, row, 0)
+        mujoco.mj_objectVelocity(model, data, object_type, number, row, 0)
     return velocity
 
 
 @torch.inference_mode()
 def record_policy(
-    task: Any, policy: Any, name: str, seconds: float, settle_s: float = 1.0, command: tuple[float, ...] | None = None
+    task: "LeggedWalk",
+    policy: Policy,
+    name: str,
+    seconds: float,
+    warmup_s: float = 1.0,
+    command: tuple[float, ...] | None = None,
 ) -> MotionClip:
-    """What the first robot of a task does under a policy, as a clip; ValueError when its episode ends before.
+    """A clip of the first robot of a task under a policy; ValueError if its episode ends early.
 
-    `settle_s` seconds at the beginning are left out. `command` is held all the time, where the task takes commands.
+    The first `warmup_s` seconds are dropped. `command` is held all the time, if given.
     """
     robot, base = task.robot, task.robot.require_locomotion("a motion")
     task.reset()
     if command is not None:
         task.hold_commands(torch.tensor([command], device=task.device).repeat(task.num_envs, 1))
     rows = []
-    num_steps, skipped = round((seconds + settle_s) / task.step_dt) + 1, round(settle_s / task.step_dt)
+    num_steps, skipped = round((seconds + warmup_s) / task.step_dt) + 1, round(warmup_s / task.step_dt)
     for step in range(num_steps):
         obs = split_observations(task.get_observations())[0]
         dones = split_step(task.step(policy(obs)))[3]
@@ -95,7 +104,7 @@ def record_policy(
         rows.append(torch.cat([task.backend.qpos[0], task.backend.qvel[0]]).cpu().numpy().astype(np.float64))
     qpos, qvel = np.split(np.stack(rows[skipped:]), [robot.model.nq], axis=1)
     rotation = rotations.normalize(qpos[:, base.qpos + 3 : base.qpos + 7])
-    turning = rotations.rotate(rotation, qvel[:, base.qvel + 3 : base.qvel + 6])
+    ang_vel = rotations.rotate(rotation, qvel[:, base.qvel + 3 : base.qvel + 6])
     clip = make_clip(
         name,
         1.0 / task.step_dt,
@@ -105,7 +114,7 @@ def record_policy(
         rotation,
         joint_vel=qvel[:, list(robot.qvel_indices)],
         root_lin_vel=qvel[:, base.qvel : base.qvel + 3],
-        root_ang_vel=turning,
+        root_ang_vel=ang_vel,
     )
     return add_body_poses(robot, clip)
 
@@ -113,13 +122,13 @@ def record_policy(
 def render_clip(
     robot: Robot, clip: MotionClip, path: Path, repeats: int = 1, width: int = 640, height: int = 360
 ) -> None:
-    """Write the clip as an mp4 in real time, `repeats` times; each time the robot goes on from where it has got to."""
+    """Write the clip as an mp4 in real time, `repeats` times in a row, each from the position where the last ended."""
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; a video shows the clip at least once")
     mujoco, base = require_mujoco(), robot.require_locomotion("a motion")
     every = max(1, round(clip.fps / _VIDEO_FPS))
     qpos, _ = clip_to_qpos_qvel(robot, clip)
-    way = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]
+    displacement = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]
     data = mujoco.MjData(robot.model)
     with (
         FrameRenderer(robot.model, width, height) as renderer,
@@ -128,6 +137,6 @@ def render_clip(
         for repeat in range(repeats):
             for row in qpos[:-1:every]:
                 data.qpos[:] = row
-                data.qpos[base.qpos : base.qpos + 2] += repeat * way
+                data.qpos[base.qpos : base.qpos + 2] += repeat * displacement
                 mujoco.mj_forward(robot.model, data)
                 video.add(renderer.draw(data))

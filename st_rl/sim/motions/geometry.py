@@ -16,10 +16,10 @@ _SHOULDER_NAME = re.compile(r"shoulder.*pitch", re.IGNORECASE)
 
 
 def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
-    """Geometry of a quadruped whose legs are hip (sideways), thigh, calf and foot; ValueError for another robot."""
+    """Geometry of a quadruped with legs of hip (roll), thigh and calf (pitch); ValueError for another robot."""
     model = robot.model
     robot.require_locomotion("a motion")
-    # In the order of the gaits' phases: from front to rear, the right one first, whatever the order in the file.
+    # In the order of a gait's offsets: front to rear, right before left.
     ordered = [robot.feet[place] for place in robot.feet_by_place]
     feet = np.array([model.geom(foot.name).id for foot in ordered])
     calves = model.geom_bodyid[feet]
@@ -63,16 +63,16 @@ def _gyration(robot: Robot) -> tuple[float, float]:
 
 
 def biped_geometry(robot: Robot) -> BipedGeometry:
-    """Geometry of a robot with two legs of six joints like the humanoid's; ValueError for another robot."""
+    """Geometry of a biped with legs of six joints like the humanoid; ValueError for another robot."""
     model = robot.model
     base = robot.require_locomotion("a walk").body
-    # The left foot first, whatever the order in the file.
+    # The left foot first.
     feet = sorted(robot.feet, key=lambda foot: -robot.foot_positions[robot.feet.index(foot), 1])
     geoms = np.array([model.geom(foot.name).id for foot in feet])
     bodies = _bodies_of_legs(robot, geoms)
-    places = {int(joint): place for place, joint in enumerate(model.dof_jntid[list(robot.qvel_indices)])}
+    index = {int(joint): i for i, joint in enumerate(model.dof_jntid[list(robot.qvel_indices)])}
     joints = model.body_jntadr[bodies] if bodies is not None else None
-    if bodies is None or joints is None or not _is_known_leg(robot, bodies, joints, geoms, places):
+    if bodies is None or joints is None or not _is_known_leg(robot, bodies, joints, geoms, index):
         raise ValueError(
             f"{robot.path} is no biped whose walk can be made: it needs two legs whose hips turn about y, x and z in "
             "one point, knees about y straight below, and ankles about y and x in one point; record a policy instead"
@@ -85,7 +85,7 @@ def biped_geometry(robot: Robot) -> BipedGeometry:
     return BipedGeometry(
         joint_names=robot.joint_names,
         default_pose=robot.default_joint_pos.copy(),
-        legs=np.vectorize(lambda joint: places[int(joint)])(joints),
+        legs=np.vectorize(lambda joint: index[int(joint)])(joints),
         shoulders=_shoulders(robot),
         foot_names=(feet[0].name, feet[1].name),
         hips=model.body_pos[bodies[:, 0]].copy(),
@@ -113,11 +113,11 @@ def _bodies_of_legs(robot: Robot, geoms: np.ndarray) -> np.ndarray | None:
 
 
 def _is_known_leg(
-    robot: Robot, bodies: np.ndarray, joints: np.ndarray, geoms: np.ndarray, places: dict[int, int]
+    robot: Robot, bodies: np.ndarray, joints: np.ndarray, geoms: np.ndarray, index: dict[int, int]
 ) -> bool:
     """Whether the legs are alike and of the one kind that has a solution here."""
     model = robot.model
-    if (model.body_jntnum[bodies] != 1).any() or any(int(joint) not in places for joint in joints.reshape(-1)):
+    if (model.body_jntnum[bodies] != 1).any() or any(int(joint) not in index for joint in joints.reshape(-1)):
         return False
     offsets, shapes = model.body_pos[bodies], model.geom_pos[geoms]
     apart = np.concatenate([offsets[:, [1, 2, 5]].reshape(-1), offsets[:, [3, 4], :2].reshape(-1)])

@@ -1,4 +1,4 @@
-"""Robots as MJCF files, and the reader that tells a task what is in one."""
+"""Robots: MJCF files, descriptions, and what a task reads from them."""
 
 from st_rl.sim.robots.mirror import Mirror
 from st_rl.sim.robots.robot import Foot, FreeJoint, Robot, robot_path

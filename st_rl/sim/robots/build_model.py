@@ -1,4 +1,4 @@
-"""From the file of a robot to the model that a task simulates: with what a description says, ground and sensors."""
+"""Builds the model that a task simulates: MJCF, description, ground and sensors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import NamedTuple
 import numpy as np
 
 from st_rl.sim.require import MjModel, MjSpec, require_mujoco
-from st_rl.sim.robots.apply_description import adapt, described_falls, described_feet
+from st_rl.sim.robots.apply_description import apply_description, find_described_fall_geoms, find_described_feet
 from st_rl.sim.robots.description import RobotDescription
 from st_rl.sim.robots.model_queries import ground_contact_bits, has_ground, home_qpos, pose_data
 from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet
 
 
 class FreeJoint(NamedTuple):
-    """Where the free joint of the base starts: position and quaternion (7), velocities (6)."""
+    """Body and addresses of the base's free joint: position and quaternion (7), velocities (6)."""
 
     body: int
     qpos: int
     qvel: int
 
 
-def assemble(
+def build_model(
     path: Path, build_world: Callable[[MjSpec], None] | None, description: RobotDescription | None
 ) -> tuple[MjModel, FreeJoint | None]:
-    """The model of a file with ground and sensors where its base floats, and its free joint."""
+    """The model of a file and its free joint; a floating base gets ground and sensors."""
     mujoco = require_mujoco()
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
@@ -34,9 +34,9 @@ def assemble(
             spec.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
-    # Outside, because what a description gets wrong is not MuJoCo's word.
+    # Errors of the description are not errors of MuJoCo.
     if description is not None:
-        adapt(spec, description)
+        apply_description(spec, description)
     try:
         if build_world is not None:
             build_world(spec)
@@ -48,7 +48,7 @@ def assemble(
         return model, None
     joint = int(free[0])
     floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
-    shapes = foot_shapes(model, floating, description), fall_geoms(model, floating, description)
+    shapes = find_foot_shapes(model, floating, description), fall_geoms(model, floating, description)
     recompile = add_missing_sensors(spec, model, *shapes)
     if not has_ground(model):
         _add_floor(spec)
@@ -57,7 +57,7 @@ def assemble(
 
 
 def _add_floor(spec: MjSpec) -> None:
-    """Add a plane with tiles, on which motion can be seen, and a sky and light to see it by."""
+    """Add a checkered plane, a sky and light."""
     mujoco = require_mujoco()
     if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
         spec.add_texture(
@@ -92,16 +92,16 @@ def _add_floor(spec: MjSpec) -> None:
     )
 
 
-def foot_shapes(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
+def find_foot_shapes(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> list[FootShape]:
     """The feet in the home pose."""
     data = pose_data(model, home_qpos(model))
     if description is not None and description.feet:
-        return described_feet(model, data, description)
+        return find_described_feet(model, data, description)
     return find_feet(model, data, floating.body)
 
 
 def fall_geoms(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> list[int]:
-    """Geoms that tell a fall."""
+    """Geoms of which a contact means a fall."""
     if description is not None and description.falls:
-        return described_falls(model, pose_data(model, home_qpos(model)), description)
+        return find_described_fall_geoms(model, pose_data(model, home_qpos(model)), description)
     return find_fall_geoms(model, floating.body)

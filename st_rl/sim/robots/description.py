@@ -1,4 +1,4 @@
-"""A robot description: a YAML file that says of somebody's MJCF what a task needs to know and the MJCF does not say."""
+"""A robot description: a YAML file with what a task needs and an MJCF does not say."""
 
 import dataclasses
 import importlib.util
@@ -13,32 +13,32 @@ import yaml
 from st_rl.utils.config import unknown_name_message
 
 SUFFIXES = (".yaml", ".yml")
-"""File names that end so are descriptions, others MJCF."""
+"""Suffixes of descriptions; other files are MJCF."""
 PACKAGE_PREFIX = "package:"
 GAINS = ("stiffness", "damping", "effort_limit", "armature", "friction")
-"""What `actuators` may say of a joint."""
+"""Keys of a joint under `actuators`."""
 
 
 @dataclass(frozen=True)
 class RobotDescription:
-    """What a description file says; keys of tables are regular expressions that match whole names."""
+    """Content of a description file; keys of tables are regular expressions that match whole names."""
 
     path: Path
     """The description file."""
     mjcf: Path
-    """The MJCF file: a path from the description's folder on, or `package:NAME/PATH` for one in a Python package."""
+    """The MJCF file: a path relative to the description, or `package:NAME/PATH` for one in a Python package."""
     joints: tuple[str, ...] = ()
     """Patterns in the order in which actions and observations list the joints; the order of the MJCF without any."""
     actuators: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Servo of each joint: `stiffness` in Nm/rad and `damping` in Nm s/rad, and optionally `effort_limit` in Nm,
     `armature` in kg m^2 and `friction` in Nm. They replace the actuators of the MJCF."""
     passive: tuple[str, ...] = ()
-    """Joints that nothing drives."""
+    """Joints without an actuator."""
     default_pose: Mapping[str, float] = field(default_factory=dict)
     """Joint positions, rad; others as in the keyframe `home` of the MJCF, else zero."""
     base_height: float | None = None
-    """Height of the base in the default pose, m; None to stand on what reaches lowest, and without a `default_pose` to
-    be where the MJCF puts it."""
+    """Height of the base in the default pose, m; None puts the lowest geom on the ground, or keeps the height of the
+    MJCF without a `default_pose`."""
     feet: tuple[str, ...] = ()
     """Geoms, bodies or sites that are feet; found by their names and places without any."""
     falls: tuple[str, ...] = ()
@@ -48,11 +48,11 @@ class RobotDescription:
     self_collisions: bool | None = None
     """Whether parts of the robot touch each other; None for what the MJCF says."""
     action_scale: float | Mapping[str, float] | None = None
-    """Change of a joint's target for an action of one, rad; None for the task's own number."""
+    """Change of a joint target for an action of one, rad; None for the default of the task."""
 
     @classmethod
     def from_file(cls, path: str | Path) -> "RobotDescription":
-        """Read a description; ValueError with the file, the key and the remedy for one that cannot be understood."""
+        """Read a description; ValueError with the file, the key and the remedy for an invalid one."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"no robot description '{path}': give the path of a .yaml file")
@@ -73,11 +73,11 @@ class RobotDescription:
 
 
 def find_mjcf(name: str, description: Path) -> Path:
-    """The MJCF that a description names: from its own folder on, or in an installed package."""
+    """The MJCF of a description: relative to its folder, or in an installed package."""
     if name.startswith(PACKAGE_PREFIX):
         package, _, rest = name.removeprefix(PACKAGE_PREFIX).partition("/")
         try:
-            # Finds a package without running any of its code.
+            # Finds a package without importing it.
             spec = importlib.util.find_spec(package) if package and "." not in package else None
         except ValueError:
             spec = None
@@ -108,32 +108,33 @@ def _number(value: Any, where: str) -> float:
     return number
 
 
-def _boolean(value: Any, where: str) -> bool:
+def _boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{where}: {value!r} is neither true nor false")
     return value
 
 
-def _words(value: Any, where: str) -> tuple[str, ...]:
+def _words(value: object, where: str) -> tuple[str, ...]:
     """A list of names, or one name."""
-    values = value if isinstance(value, list) else [value]
-    for item in values:
+    names: list[str] = []
+    for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, str):
             raise ValueError(f"{where}: {item!r} is no name: give a list of names or patterns")
-    return tuple(values)
+        names.append(item)
+    return tuple(names)
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
+def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: {value!r} is no table: give lines 'name or pattern: value'")
     return {str(key): item for key, item in value.items()}
 
 
-def _numbers(value: Any, where: str) -> dict[str, float]:
+def _numbers(value: object, where: str) -> dict[str, float]:
     return {key: _number(item, f"{where}: {key}") for key, item in _table(value, where).items()}
 
 
-def _gains(value: Any, where: str) -> dict[str, dict[str, float]]:
+def _gains(value: object, where: str) -> dict[str, dict[str, float]]:
     """Gains by pattern."""
     result = {}
     for pattern, item in _table(value, where).items():
@@ -147,7 +148,7 @@ def _gains(value: Any, where: str) -> dict[str, dict[str, float]]:
     return result
 
 
-def _scale(value: Any, where: str) -> float | dict[str, float]:
+def _scale(value: object, where: str) -> float | dict[str, float]:
     scale = _numbers(value, where) if isinstance(value, Mapping) else _number(value, where)
     for name, number in scale.items() if isinstance(scale, dict) else [("", scale)]:
         if number <= 0:

@@ -1,4 +1,4 @@
-"""The left-right symmetry of a robot, measured on its model: which joint is the mirror image of which, and its sign."""
+"""The left-right symmetry of a robot, measured on its model: partner and sign of each joint."""
 
 from typing import NamedTuple
 
@@ -6,41 +6,41 @@ import numpy as np
 
 from st_rl.sim.require import MjData, MjModel, require_mujoco
 
-# A mirror image may be off by this share of the robot's size, and its axis by this much from parallel (cosine).
+# Tolerance of a mirrored position relative to the size of the robot, and of the cosine between axes.
 _PLACE_TOLERANCE = 0.02
 _AXIS_TOLERANCE = 0.05
 
 
 class Mirror(NamedTuple):
-    """Where each joint's mirror image is: `mirrored[i] = signs[i] * x[joints[i]]`."""
+    """Mirrored joints: `mirrored[i] = signs[i] * x[joints[i]]`."""
 
     joints: tuple[int, ...]
-    """Index of each joint's counterpart on the other side, its own in the middle."""
+    """Index of each joint's partner on the other side, or of the joint itself."""
     signs: tuple[int, ...]
-    """Whether the counterpart turns by the same or by the opposite angle."""
+    """1 if the partner has the same angle, -1 for the opposite."""
     feet: tuple[int, ...]
-    """Index of each foot's counterpart."""
+    """Index of each foot's partner."""
 
 
 def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet: list[int]) -> Mirror:
-    """Find the counterparts in the pose of `data`, from places and axes and not from names.
+    """Find partners in the pose of `data` by positions and axes, not by names.
 
     Args:
         model: The `mujoco.MjModel`.
-        data: Its data in a pose that is symmetric itself, after kinematics.
+        data: Its data in a symmetric pose, after kinematics.
         base: Body whose forward-up plane is the mirror.
         joints: Ids of hinge and slide joints.
         feet: Ids of geoms.
 
     Raises:
-        ValueError: A joint or a foot has no counterpart; the message names it.
+        ValueError: A joint or a foot has no partner; the message names it.
     """
     rotation = data.xmat[base].reshape(3, 3)
     anchors = (data.xanchor[joints] - data.xpos[base]) @ rotation
     axes = data.xaxis[joints] @ rotation
     soles = (data.geom_xpos[feet] - data.xpos[base]) @ rotation
     size = float(np.ptp(np.concatenate([anchors, soles]), axis=0).max()) if joints else 0.0
-    # An axis of rotation is mirrored against the way in which a direction is.
+    # A rotation axis is a pseudovector.
     turns = model.jnt_type[joints] == int(require_mujoco().mjtJoint.mjJNT_HINGE)
     mirrored_axes = axes * np.where(turns[:, None], [-1, 1, -1], [1, -1, 1])
     alignment = mirrored_axes @ axes.T
@@ -57,12 +57,12 @@ def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet
 
 
 def _distances(places: np.ndarray) -> np.ndarray:
-    """`(K, K)` distance of the mirror image of each place `(K, 3)` from each place."""
+    """`(K, K)` distance of each mirrored position `(K, 3)` from each position."""
     return np.linalg.norm((places * [1, -1, 1])[:, None] - places[None], axis=2)
 
 
 def _pair(distance: np.ndarray, tolerance: float, names: list[str], kind: str) -> list[int]:
-    """The nearest counterpart of each; ValueError where there is none or pairs do not agree."""
+    """The nearest partner of each; ValueError if there is none or partners do not agree."""
     partners = [int(row.argmin()) for row in distance]
     for i, partner in enumerate(partners):
         if distance[i, partner] > tolerance or partners[partner] != i:

@@ -1,4 +1,4 @@
-"""What a task needs to know about a robot, read from its MJCF file and from what a description adds to it."""
+"""`Robot`: joints, actuators, feet and sensors of an MJCF model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from st_rl.sim.require import MjModel, MjSpec, require_mujoco
-from st_rl.sim.robots.apply_description import described_scale
-from st_rl.sim.robots.build_model import FreeJoint, assemble, fall_geoms, foot_shapes
+from st_rl.sim.robots.apply_description import find_action_scale
+from st_rl.sim.robots.build_model import FreeJoint, build_model, fall_geoms, find_foot_shapes
 from st_rl.sim.robots.description import SUFFIXES, RobotDescription
 from st_rl.sim.robots.mirror import Mirror, find_mirror
 from st_rl.sim.robots.model_queries import home_qpos, pose_data, sole_height
@@ -20,7 +20,7 @@ _POSE_TOLERANCE = 1e-3
 
 
 class Foot(NamedTuple):
-    """Where the sensors of one foot start in `sensordata`."""
+    """Addresses of the sensors of one foot in `sensordata`."""
 
     name: str
     """Name of the foot's geom."""
@@ -31,7 +31,7 @@ class Foot(NamedTuple):
     velocity: int
     """World velocity of the geom's centre (3)."""
     radius: float
-    """Height of the centre above the ground when the foot stands on it."""
+    """Height of the centre above the ground in stance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,13 @@ class Robot:
     gear: np.ndarray
     """`(nu,)` joint torque for each unit of actuator force, and servo control for each unit of joint position."""
     free_joint: FreeJoint | None
-    """The floating base; None for a robot that is bolted down."""
+    """The floating base; None for a robot with a fixed base."""
     mass: float
     """Mass of everything that moves."""
     feet: tuple[Foot, ...]
     """Feet, in model order; empty without a floating base."""
     fall_sensors: tuple[int, ...]
-    """Contact counts in `sensordata` that are positive only when the robot has fallen (base and knees)."""
+    """Addresses of contact counts that are positive only after a fall (base and knees)."""
     action_scale: np.ndarray | None = None
     """`(nu,)` change of a joint's target for an action of one, where a description says so."""
 
@@ -97,13 +97,13 @@ class Robot:
         ValueError, with the file's name and the remedy, for a file that cannot be driven.
         """
         path = Path(path)
-        model, floating = assemble(path, build_world, description)
+        model, floating = build_model(path, build_world, description)
         if model.nu == 0:
             raise ValueError(
                 f"{path} has no actuators: add <position> or <motor> actuators to its joints, or give the gains of its "
                 "joints in a robot description (actuators in a .yaml file)"
             )
-        joints = [_driven_joint(model, a, path) for a in range(model.nu)]
+        joints = [_actuated_joint(model, a, path) for a in range(model.nu)]
         actuation = _actuation(model, path)
         position = actuation == "position"
         limited = model.jnt_limited[joints].astype(bool)[:, None]
@@ -111,7 +111,7 @@ class Robot:
         control_limited = model.actuator_ctrllimited.astype(bool)[:, None]
         fallback = joint_range if position else np.full_like(joint_range, [-np.inf, np.inf])
         gear = model.actuator_gear[:, 0].copy()
-        # A servo's control is a length of gear times the joint's angle: everything here is per joint.
+        # A servo's control is gear times the joint angle; here everything is per joint.
         servo_range = np.sort(model.actuator_ctrlrange / gear[:, None], axis=1)
         control_range = servo_range if position else model.actuator_ctrlrange
         names = tuple(model.joint(j).name or f"joint_{j}" for j in joints)
@@ -133,7 +133,7 @@ class Robot:
             mass=float(model.body_mass[1:].sum()),
             feet=tuple(_feet(model, floating, description)),
             fall_sensors=tuple(_fall_sensors(model, floating, description)),
-            action_scale=None if description is None else described_scale(names, description),
+            action_scale=None if description is None else find_action_scale(names, description),
         )
 
     @property
@@ -148,7 +148,7 @@ class Robot:
 
     @property
     def foot_positions(self) -> np.ndarray:
-        """`(F, 3)` where the feet are in the default pose, in the frame of the base: forward, left, up."""
+        """`(F, 3)` positions of the feet in the default pose, in the base frame."""
         if self.free_joint is None:
             return np.zeros((0, 3))
         data = pose_data(self.model, self.default_qpos)
@@ -158,7 +158,7 @@ class Robot:
 
     @property
     def hip_positions(self) -> np.ndarray:
-        """`(F, 3)` where the leg of each foot begins in the default pose, in the frame of the base."""
+        """`(F, 3)` positions of the hips of all feet in the default pose, in the base frame."""
         if self.free_joint is None:
             return np.zeros((0, 3))
         model, base = self.model, self.free_joint.body
@@ -178,22 +178,22 @@ class Robot:
         The file's order where there are not as many feet on the right as on the left.
         """
         places = self.foot_positions
-        from_the_front = np.argsort(-places[:, 0], kind="stable")
+        front_to_rear = np.argsort(-places[:, 0], kind="stable")
         is_right = places[:, 1] < places[:, 1].mean() if len(places) else np.zeros(0, dtype=bool)
-        right, left = ([int(f) for f in from_the_front if is_right[f] == side] for side in (True, False))
+        right, left = ([int(f) for f in front_to_rear if is_right[f] == side] for side in (True, False))
         if len(right) != len(left):
             return tuple(range(len(places)))
         return tuple(foot for row in zip(right, left) for foot in row)
 
     def mirror(self) -> Mirror:
-        """Counterparts of joints and feet on the other side, measured on the model; ValueError without any."""
+        """Left-right partners of joints and feet, measured on the model; ValueError without symmetry."""
         base = self.require_locomotion("a mirror image").body
         joints = [int(joint) for joint in self.model.dof_jntid[list(self.qvel_indices)]]
         feet = [int(self.model.geom(foot.name).id) for foot in self.feet]
         try:
             found = find_mirror(self.model, pose_data(self.model, self.default_qpos), base, joints, feet)
         except ValueError:
-            # A lopsided pose hides the symmetry of the robot; then the pose is what the error is about.
+            # An asymmetric default pose hides the symmetry of the robot; the check below reports the pose.
             found = find_mirror(self.model, pose_data(self.model, self.model.qpos0), base, joints, feet)
         pose = self.default_joint_pos
         apart = np.abs(pose - pose[list(found.joints)] * found.signs)
@@ -206,7 +206,7 @@ class Robot:
         return found
 
     def require_locomotion(self, purpose: str) -> FreeJoint:
-        """The free joint, or a ValueError that says what is missing in the file for a purpose, such as `walking`."""
+        """The free joint; ValueError without a free joint or feet, for a purpose such as `walking`."""
         if self.free_joint is None:
             raise ValueError(
                 f"{self.path} has no free joint, so its base cannot move: add <freejoint/> to the robot's base body "
@@ -235,7 +235,7 @@ def robot_path(name: str) -> Path:
 
 
 def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
-    """The feet with the addresses of their sensors."""
+    """The feet with their sensor addresses."""
     if floating is None:
         return []
     data = pose_data(model, home_qpos(model))
@@ -247,12 +247,12 @@ def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescript
             velocity=_address(model, "velocity", shape),
             radius=sole_height(model, data, shape.geom),
         )
-        for shape in foot_shapes(model, floating, description)
+        for shape in find_foot_shapes(model, floating, description)
     ]
 
 
 def _fall_sensors(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[int]:
-    """Addresses of the contact counts that tell a fall."""
+    """Addresses of the contact counts of fall geoms."""
     if floating is None:
         return []
     geoms = fall_geoms(model, floating, description)
@@ -260,14 +260,14 @@ def _fall_sensors(model: MjModel, floating: FreeJoint | None, description: Robot
 
 
 def _address(model: MjModel, kind: SensorKind, shape: FootShape) -> int:
-    """Where a sensor starts that `assemble` has made sure of."""
+    """Address of a sensor that `build_model` has added."""
     address = sensor_address(model, shape.geom, kind, shape.body)
     if address is None:
         raise RuntimeError(f"geom {shape.geom} has no {kind} sensor although one was added")
     return address
 
 
-def _driven_joint(model: MjModel, actuator: int, path: Path) -> int:
+def _actuated_joint(model: MjModel, actuator: int, path: Path) -> int:
     """The hinge or slide joint that an actuator drives."""
     mujoco = require_mujoco()
     name = model.actuator(actuator).name or f"number {actuator}"

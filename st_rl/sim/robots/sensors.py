@@ -10,24 +10,22 @@ SensorKind = Literal["contact", "position", "velocity"]
 
 _FOOT_NAME = re.compile(r"foot|feet|toe|sole", re.IGNORECASE)
 _KNEE_NAME = re.compile(r"knee", re.IGNORECASE)
-# A leaf link whose lowest shape hangs in this lowest share of the robot's height is a leg, not an arm.
-_LOW_SHARE = 0.25
-# Numbers of MuJoCo's contact sensor: its data bit "found" and its reduction "netforce".
+# A leaf link is a leg, not an arm, if its lowest geom is within this fraction of the robot's height.
+_LEG_HEIGHT_FRACTION = 0.25
+# Constants of MuJoCo's contact sensor: data bit "found", reduction "netforce".
 _FOUND = 1
 _NET_FORCE = 3
-
-
 # Soles within this height of each other are level, m.
 _LEVEL = 1e-3
 
 
 class FootShape(NamedTuple):
-    """What of a model is one foot."""
+    """One foot of a model."""
 
     geom: int
-    """The geom whose place and velocity are the foot's."""
+    """The geom of which position and velocity are measured."""
     body: int | None
-    """Body that touches the ground with all of its geoms, when a foot is made of several; None for the geom alone."""
+    """Body of which all geoms are the foot; None for a foot of one geom."""
 
 
 def find_feet(model: MjModel, data: MjData, base_body: int) -> list[FootShape]:
@@ -46,11 +44,11 @@ def find_feet(model: MjModel, data: MjData, base_body: int) -> list[FootShape]:
     leaves = [g for g in colliding if int(model.geom_bodyid[g]) not in parents]
     if not leaves:
         return []
-    # Of a link without a name only its lowest geom is the foot: the others may be the leg.
+    # Without a name only the lowest geom of a link is the foot: the others may be the leg.
     lowest = [foot._replace(body=None) for foot in foot_of_each_body(model, data, leaves)]
     height = [float(data.geom_xpos[foot.geom, 2]) for foot in lowest]
     ground, top = min(height), max(float(data.xpos[base_body, 2]), *height)
-    return [foot for foot, z in zip(lowest, height) if z - ground <= _LOW_SHARE * (top - ground)]
+    return [foot for foot, z in zip(lowest, height) if z - ground <= _LEG_HEIGHT_FRACTION * (top - ground)]
 
 
 def foot_of_each_body(model: MjModel, data: MjData, geoms: list[int]) -> list[FootShape]:
@@ -69,16 +67,16 @@ def foot_of_each_body(model: MjModel, data: MjData, geoms: list[int]) -> list[Fo
 
 
 def find_fall_geoms(model: MjModel, base_body: int) -> list[int]:
-    """Geom ids that touch the ground only when the robot has fallen: those of its base, and its knees."""
+    """Geoms that touch the ground only after a fall: those of the base and the knees."""
     base = [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == base_body and is_colliding(model, g)]
     knees = [g for g in range(model.ngeom) if _KNEE_NAME.search(model.geom(g).name) and is_colliding(model, g)]
     return sorted({*base, *knees})
 
 
 def sensor_address(model: MjModel, geom: int, kind: SensorKind, body: int | None = None) -> int | None:
-    """Where the sensor of a geom, or for contacts of a body, starts in `sensordata`; None without one.
+    """Address in `sensordata` of the sensor of a geom, or of the contacts of a body; None without one.
 
-    It measures in the frame of the world; a contact sensor counts contacts, with anything or with the world.
+    It measures in the world frame; a contact sensor counts contacts, with anything or with the world.
     """
     objects = require_mujoco().mjtObj
     wanted = (int(objects.mjOBJ_GEOM), geom)
@@ -95,10 +93,10 @@ def sensor_address(model: MjModel, geom: int, kind: SensorKind, body: int | None
 
 
 def add_missing_sensors(spec: MjSpec, model: MjModel, feet: list[FootShape], fall_geoms: list[int]) -> bool:
-    """Add the contact, position and velocity sensors that the file lacks; say whether any was added.
+    """Add missing contact, position and velocity sensors; return whether any was added.
 
-    `model` is the compiled `spec`. A geom or body without a name gets one. Added contact sensors count what touches
-    the world, and not parts of the robot that touch each other.
+    `model` is the compiled `spec`. Geoms and bodies without a name get one. Added contact sensors count contacts
+    with the world, not self-collisions.
     """
     every: tuple[SensorKind, ...] = ("contact", "position", "velocity")
     wanted = dict.fromkeys([FootShape(g, None) for g in fall_geoms], every[:1]) | dict.fromkeys(feet, every)
@@ -112,7 +110,7 @@ def add_missing_sensors(spec: MjSpec, model: MjModel, feet: list[FootShape], fal
 
 
 def _add_sensor(spec: MjSpec, kind: SensorKind, shape: FootShape) -> None:
-    """Add one sensor to a file."""
+    """Add one sensor."""
     objects = require_mujoco().mjtObj
     by_body = kind == "contact" and shape.body is not None
     elements, number = (spec.bodies, shape.body) if by_body else (spec.geoms, shape.geom)

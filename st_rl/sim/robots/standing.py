@@ -1,4 +1,4 @@
-"""Whether a robot stands in its default pose, under its own gains and nothing else."""
+"""Simulates whether a robot stands in its default pose under its gains."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from st_rl.sim.backends.base import with_physics
 from st_rl.sim.require import MjData, MjModel, require_mujoco
 from st_rl.sim.robots.robot import Robot
 
-# A base that leans by more has fallen, degrees.
+# A base that leans by more degrees has fallen.
 _FALLEN = 60.0
 
 
 class StandingResult(NamedTuple):
-    """What became of a robot that was put down in its default pose."""
+    """Result of a simulation from the default pose."""
 
     height: float
     """Height of the base at the end, m."""
     lean: float
     """Angle between the base and its default orientation's vertical at the end, degrees."""
     fell_after: float | None
-    """Seconds until something that tells a fall touched the ground, or the base leaned too far; None if it stood."""
+    """Seconds until a fall geom touched the ground or the base leaned too far; None if it stood."""
     sag: np.ndarray
     """`(nu,)` distance of the joints from their targets at the end, rad."""
     effort: np.ndarray
@@ -37,11 +37,11 @@ class StandingResult(NamedTuple):
 
 
 def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None = None) -> StandingResult:
-    """Put a robot down in its default pose and hold it there with fine physics.
+    """Hold a robot in its default pose with fine physics.
 
     Args:
         robot: With a free joint.
-        seconds: How long.
+        seconds: Duration.
         gains: Stiffness and damping for a robot with torque actuators, unused for others.
     """
     mujoco = require_mujoco()
@@ -90,7 +90,7 @@ def _lean(data: MjData, body: int, upright: np.ndarray) -> float:
 
 
 def _self_contacts(model: MjModel, data: MjData) -> tuple[tuple[str, str], ...]:
-    """Pairs of bodies of one robot that touch each other."""
+    """Pairs of bodies of the robot in contact with each other."""
     pairs = set()
     for contact in data.contact:
         bodies = sorted(int(model.geom_bodyid[geom]) for geom in contact.geom)

@@ -19,7 +19,7 @@ from st_rl.sim.envs.legged_walk_cfg import (
     WalkNoiseCfg,
 )
 from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights
-from st_rl.sim.robots.name_patterns import compiled
+from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import ppo_config
 from st_rl.sim.terms import rewards as terms
@@ -115,7 +115,7 @@ class HumanoidWalk(LeggedWalk):
 
     def _posture_joints(self) -> tuple[int, ...]:
         """Places of the joints of the term `posture`; ValueError when there are none although it counts."""
-        pattern = compiled(self.cfg.posture_joints, "posture_joints")
+        pattern = compile_pattern(self.cfg.posture_joints, "posture_joints")
         found = tuple(place for place, name in enumerate(self.robot.joint_names) if pattern.search(name))
         if not found and self.cfg.rewards.get("posture"):
             raise ValueError(

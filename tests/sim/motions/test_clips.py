@@ -227,7 +227,7 @@ def test_a_policy_becomes_a_clip():
     def policy(obs):
         return torch.zeros(2, 12)
 
-    clip = record_policy(task, policy, "standing", 0.4, settle_s=0.2, command=(0.0, 0.0, 0.0))
+    clip = record_policy(task, policy, "standing", 0.4, warmup_s=0.2, command=(0.0, 0.0, 0.0))
     assert clip.num_frames == 21
     assert clip.fps == pytest.approx(50.0)
     assert clip.joint_names == task.robot.joint_names
@@ -239,4 +239,4 @@ def test_a_policy_becomes_a_clip():
         return torch.full((2, 12), 6.0)
 
     with pytest.raises(ValueError, match="episode ended after"):
-        record_policy(task, falls, "falling", 2.0, settle_s=0.0)
+        record_policy(task, falls, "falling", 2.0, warmup_s=0.0)
