@@ -91,7 +91,7 @@ class EpisodeStatistics:
         if same_episodes:
             self.cur_reward_sum.copy_(state["cur_reward_sum"])
             self.cur_episode_length.copy_(state["cur_episode_length"])
-        for name in ("rframebuffer", "rewbuffer", "lenbuffer"):
-            buffer = getattr(self, name)
+        buffers = {"rframebuffer": self.rframebuffer, "rewbuffer": self.rewbuffer, "lenbuffer": self.lenbuffer}
+        for name, buffer in buffers.items():
             buffer.clear()
             buffer.extend(state[name])

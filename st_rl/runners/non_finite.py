@@ -77,7 +77,7 @@ def report_non_finite(
         first, *others = in_update
         also = f" (followed by {', '.join(others)})" if others else ""
         logger.warning(
-            f"iteration {iteration}: {first}{also} was NaN or Inf in {max(in_update.values())} mini-batches, whose "
+            f"iteration {iteration}: {first}{also} was NaN or Inf in {max(in_update.values())} mini-batches; their "
             "steps were skipped. Lower the learning rate or check the rewards"
         )
     never_finite = [name for name, (count, _) in from_env.items() if count >= num_rows]

@@ -28,6 +28,7 @@ from st_rl.loggers.iteration_report import (
 )
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import InferencePolicy
+from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.env_sizes import check_tensor, critic_obs_error, read_sizes
@@ -389,14 +390,17 @@ class OnPolicyRunner(Configurable):
 
     def evaluation(self) -> None:
         """Read tracking error and cost of transport from the environment; NaN where it has none."""
-        error = getattr(self.env, "tracking_error", None)
+        error, cost = self._read_metric("tracking_error"), self._read_metric("CoT")
         if error is None:
-            error = getattr(self.env, "lin_vel_rmsd", None)
-            error = NAN if error is None else torch.as_tensor(error).float().mean()
-        cost = getattr(self.env, "CoT", None)
-        # Copies: the environment may overwrite its own.
-        self.metrics_velrmsd = torch.as_tensor(error).detach().float().clone()
-        self.metrics_CoT = torch.as_tensor(NAN if cost is None else cost).detach().float().clone()
+            rmsd = self._read_metric("lin_vel_rmsd")
+            error = torch.tensor(NAN) if rmsd is None else rmsd.mean()
+        self.metrics_velrmsd = error
+        self.metrics_CoT = torch.tensor(NAN) if cost is None else cost
+
+    def _read_metric(self, name: str) -> Tensor | None:
+        """Return a copy of an optional metric of the environment as floats."""
+        value = getattr(self.env, name, None)
+        return None if value is None else torch.as_tensor(value).detach().float().clone()
 
     def _log_locals(self, it: int, start_iter: int, tot_iter: int, result: IterationResult) -> dict[str, Any]:
         """Return the dictionary that `log` receives."""
@@ -415,11 +419,11 @@ class OnPolicyRunner(Configurable):
         """Return the scalars of one iteration by log tag, without those of episode infos; one host sync."""
         alg, returns, step_rewards = self.alg, locs["rewbuffer"], locs["rframebuffer"]
         seconds = locs["collection_time"] + locs["learn_time"]
-        std = getattr(alg.actor_critic, "std", None)
+        policy = alg.actor_critic
         scalars: dict[str, float | Tensor] = {f"Loss/{name}": value for name, value in locs["losses"].items()}
         scalars |= {f"Train/{name}": value for name, value in locs["stats"].items()}
         scalars["Loss/learning_rate"] = alg.learning_rate
-        scalars["Policy/mean_noise_std"] = std if isinstance(std, Tensor) else NAN
+        scalars["Policy/mean_noise_std"] = policy.std if isinstance(policy, GaussianPolicy) else NAN
         scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs / max(seconds, 1e-9)
         scalars["Perf/collection time"] = locs["collection_time"]
         scalars["Perf/learning_time"] = locs["learn_time"]

@@ -119,7 +119,7 @@ def test_non_finite_update_is_one_warning_that_names_first_tensor(caplog):
     messages = warnings(caplog)
     assert len(messages) == 1
     assert messages[0].startswith(
-        "iteration 0: value_loss (followed by total_loss, gradient_norm) was NaN or Inf in 4 mini-batches, whose "
+        "iteration 0: value_loss (followed by total_loss, gradient_norm) was NaN or Inf in 4 mini-batches; their "
         "steps were skipped"
     )
 
