@@ -1,4 +1,4 @@
-"""Settings that tasks share, and how single fields of them are overridden."""
+"""Settings of all tasks, and overrides of single fields."""
 
 import copy
 import dataclasses
@@ -18,27 +18,29 @@ Range = tuple[float, float]
 
 @dataclass
 class ControlCfg:
-    """How an action becomes the control of the joints."""
+    """How actions control the joints."""
 
     action_scale: float | tuple[float, ...] = 0.3
-    """Joint target = default position + action_scale * action, in radians; one number, or one for each joint. What a
-    robot's description says comes first."""
+    """Joint target = default position + action_scale * action, rad; one number or one per joint.
+
+    A value in the robot's description takes precedence.
+    """
     clip_actions: float = 6.0
     """Actions are clipped to this absolute value."""
     latency_s: Range = (0.0, 0.0)
-    """Delay between an action and its effect, drawn once for each robot, in whole physics substeps."""
+    """Delay between an action and its effect, sampled once per robot, in whole physics substeps."""
     stiffness: float | None = None
-    """Position gain of the PD law, Nm/rad; needed for robots with torque actuators, unused for others."""
+    """Position gain of the PD controller, Nm/rad; required for torque actuators only."""
     damping: float | None = None
-    """Velocity gain of the PD law, Nm s/rad; needed for robots with torque actuators, unused for others."""
+    """Velocity gain of the PD controller, Nm s/rad; required for torque actuators only."""
 
 
 @dataclass
 class NormalizationCfg:
-    """Fixed scales that bring observations near one."""
+    """Fixed scales of observations."""
 
     obs_scales: dict[str, float] = field(default_factory=dict)
-    """Factor for each kind of quantity."""
+    """Factor by name; observation terms refer to the names."""
     clip_observations: float = 10.0
     """Scaled observations are clipped to this absolute value."""
 
@@ -58,13 +60,13 @@ class TaskCfg:
     robot: str = "quadruped"
     """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     num_envs: int = 256
-    """Number of robots simulated together unless the caller says otherwise."""
+    """Default number of robots."""
     episode_length_s: float = 10.0
     """Seconds after which an episode ends by time-out."""
     physics: PhysicsCfg = field(default_factory=PhysicsCfg)
-    """How finely physics is computed."""
+    """Physics settings."""
     control: ControlCfg = field(default_factory=ControlCfg)
-    """How actions drive the joints."""
+    """Joint control."""
     normalization: NormalizationCfg = field(default_factory=NormalizationCfg)
     """Scales of observations."""
     noise: NoiseCfg = field(default_factory=NoiseCfg)
@@ -72,12 +74,12 @@ class TaskCfg:
     rewards: dict[str, float] = field(default_factory=dict)
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     only_positive_rewards: bool = False
-    """Whether the sum of the terms is cut off below at zero, so that falling early never pays."""
+    """Whether the reward is clipped at zero from below, so that ending an episode early never pays."""
     privileged_actor: bool = False
     """Whether the actor sees all that the critic sees, without noise: a teacher for `st-rl distill`."""
 
     def for_evaluation(self, fine: bool = True) -> "TaskCfg":
-        """A copy to judge a policy with: nothing disturbed or randomised, and fine physics unless told otherwise."""
+        """Return a copy for evaluations: without disturbances and randomization, with fine physics by default."""
         cfg = copy.deepcopy(self)
         cfg.noise.level = 0.0
         cfg.physics = fine_physics(cfg.physics) if fine else cfg.physics
@@ -85,10 +87,10 @@ class TaskCfg:
 
 
 def with_overrides(cfg: Cfg, overrides: Mapping[str, Any]) -> Cfg:
-    """A copy of a configuration with fields replaced by dotted name, such as `{"commands.lin_vel_x": (0.3, 1.0)}`.
+    """Return a copy of a configuration with overrides by dotted name, such as `{"commands.lin_vel_x": (0.3, 1.0)}`.
 
-    Reaches into nested dataclasses and dictionaries. An unknown name is a ValueError with the nearest known one, and
-    a value that does not fit its field is one that says what would.
+    Names reach into nested dataclasses and dictionaries. ValueError for an unknown name, with the nearest known one,
+    and for a value of another type, with the expected one.
     """
     cfg = copy.deepcopy(cfg)
     for name, value in overrides.items():
@@ -97,7 +99,7 @@ def with_overrides(cfg: Cfg, overrides: Mapping[str, Any]) -> Cfg:
 
 
 def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
-    """`part` with the value at the end of the path `keys` replaced."""
+    """Return `part` with the value at the path `keys` replaced."""
     head, rest = keys[0], keys[1:]
     if isinstance(part, dict):
         known = list(part)
@@ -117,11 +119,11 @@ def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
 
 
 def _as_declared(part: Any, field_name: str, value: Any, name: str) -> Any:
-    """The value as the type of its field wants it; ValueError, with the whole name, for one that does not fit."""
+    """Return the value converted to the type of its field; ValueError with the full name if it does not fit."""
     try:
         kinds = typing.get_type_hints(type(part))
     except NameError:
-        # A configuration of somebody else's whose types are not to be found from here.
+        # A user's configuration with types that cannot be resolved here.
         return value
     try:
         return fitted(kinds[field_name], value)

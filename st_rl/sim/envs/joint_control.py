@@ -1,4 +1,4 @@
-"""From joint targets to the control of each substep."""
+"""Joint control: from position targets to actuator controls of each substep."""
 
 import itertools
 import math
@@ -12,10 +12,10 @@ from st_rl.sim.robots import Robot
 
 
 class JointControl:
-    """Drives the actuated joints to targets, late by each robot's latency, with servos or with a PD law.
+    """Tracks joint position targets, delayed by each robot's latency, with servos or a PD controller.
 
-    Servos follow a target by themselves. For torque actuators the torque is `kp (target - q) - kd qd` of every substep,
-    within the effort limits.
+    Position actuators take the target itself. Torque actuators get `kp (target - q) - kd qd` in every substep, within
+    the effort limits.
     """
 
     def __init__(
@@ -26,13 +26,13 @@ class JointControl:
         random: torch.Tensor,
         register_buffer: Callable[[str, torch.Tensor], torch.Tensor],
     ) -> None:
-        """Draw the latencies from uniform numbers `random` `(N,)`; `register_buffer` is that of the task."""
+        """Sample the latencies from uniform numbers `random` `(N,)`; `register_buffer` is that of the task."""
         self._backend = backend
         self._substeps = backend.physics.substeps
         is_torque = robot.actuation == "torque"
         if is_torque and (cfg.stiffness is None or cfg.damping is None):
             raise ValueError(
-                f"{robot.path} has torque actuators, which need the gains of a PD law: "
+                f"{robot.path} has torque actuators, which need PD gains: "
                 "set control.stiffness and control.damping (for example 35 and 0.5)"
             )
         if not is_torque and (cfg.stiffness is not None or cfg.damping is not None):
@@ -46,7 +46,7 @@ class JointControl:
         self.default = _row(robot.default_joint_pos, backend.device).clamp(self._lower, self._upper)
         self._effort = _row(robot.effort_limit, backend.device)
         gain = robot.model.actuator_gainprm[:, 0] if is_torque else 1.0
-        # Control for each unit of joint position (servos) or of joint torque (motors).
+        # Control per unit of joint position (servos) or joint torque (motors).
         self._control_factor = _row(1 / (robot.gear * gain) if is_torque else robot.gear, backend.device)
         self._is_scaled = not torch.equal(self._control_factor, torch.ones_like(self._control_factor))
         self._q = Columns(robot.qpos_indices, backend.device)
@@ -58,14 +58,14 @@ class JointControl:
         latency = low + torch.floor(random * (high - low + 1)).long().clamp(max=high - low)
         self.latency_s = latency * backend.physics.timestep
         substep = torch.arange(self._substeps, device=backend.device)[:, None]
-        # (substeps, N): how many actions back the target of a substep lies.
+        # (substeps, N): age of the target of a substep, in actions.
         age = -torch.div(substep - latency[None], self._substeps, rounding_mode="floor")
         self._age = register_buffer("latency_age", age.clamp(min=0))
         length = 1 + math.ceil(high / self._substeps)
         self._history = register_buffer("target_history", self.default.repeat(length, backend.num_envs, 1))
 
     def apply(self, targets: torch.Tensor) -> None:
-        """Advance physics by one control period towards joint targets `(N, nu)`."""
+        """Step physics for one control period with joint targets `(N, nu)`."""
         targets = targets.clamp(self._lower, self._upper)
         is_delayed = len(self._history) > 1
         if is_delayed:
@@ -81,40 +81,39 @@ class JointControl:
             self._backend.step(1)
 
     def reset(self, mask: torch.Tensor) -> None:
-        """Forget the earlier targets of the robots of `mask` `(N,)`."""
+        """Clear the target history of the robots of `mask` `(N,)`."""
         if len(self._history) > 1:
             self._history.copy_(torch.where(mask[:, None], self.default, self._history))
 
     def _delayed(self, substep: int) -> torch.Tensor:
-        """`(N, nu)` the target that has arrived by a substep."""
+        """`(N, nu)` delayed target of a substep."""
         index = self._age[substep, None, :, None].expand(1, -1, self._history.shape[2])
         return self._history.gather(0, index).squeeze(0)
 
     def _torque(self, target: torch.Tensor) -> torch.Tensor:
-        """`(N, nu)` torque of the PD law in the newest state."""
+        """`(N, nu)` PD torque in the current state."""
         stiffness, damping = self._gains or (0.0, 0.0)
         torque = stiffness * (target - self._q(self._backend.qpos)) - damping * self._qd(self._backend.qvel)
         return torque.clamp(-self._effort, self._effort)
 
     def _set(self, value: torch.Tensor) -> None:
-        """Hand joint positions or torques `(N, nu)` to the actuators."""
+        """Send joint positions or torques `(N, nu)` to the actuators."""
         self._backend.set_control(value * self._control_factor if self._is_scaled else value)
 
 
 class Columns:
-    """Picks columns of a matrix: a view where they lie side by side, a copy otherwise."""
+    """Selects columns of a matrix: a view if they are adjacent, a copy otherwise."""
 
     def __init__(self, indices: tuple[int, ...], device: torch.device) -> None:
-        """Remember the columns."""
         adjacent = all(b == a + 1 for a, b in itertools.pairwise(indices))
         self._slice = slice(indices[0], indices[-1] + 1) if adjacent and indices else None
         self._indices = torch.tensor(indices, dtype=torch.long, device=device)
 
     def __call__(self, matrix: torch.Tensor) -> torch.Tensor:
-        """`(N, len(indices))` the columns of `matrix` `(N, M)`."""
+        """Return the columns `(N, len(indices))` of `matrix` `(N, M)`."""
         return matrix[:, self._slice] if self._slice is not None else matrix.index_select(1, self._indices)
 
 
 def _row(values: object, device: torch.device) -> torch.Tensor:
-    """A float32 vector on a device."""
+    """Return a float32 vector on a device."""
     return torch.as_tensor(values, dtype=torch.float32, device=device)

@@ -15,16 +15,17 @@ from st_rl.utils.config import unknown_name_message
 
 @dataclass
 class StyleCfg:
-    """What the robot should have in common with the reference."""
+    """The quantities in which robot and reference are compared."""
 
     fields: tuple[str, ...] = ("joint_pos", "joint_vel", "base_height")
-    """Quantities of which a style is made, in this order (`STYLE_FIELDS` of `motion_reference`)."""
+    """Quantities of a style, in order (`STYLE_FIELDS` of `motion_reference`)."""
     noise: dict[str, float] = field(default_factory=lambda: {"joint_pos": 0.03, "joint_vel": 1.0, "base_height": 0.005})
-    """Largest deviation added to fields of robot and reference alike, uniform: what is smaller is no matter of style.
-    Those that the style has not are of no account.
-    Without any, a discriminator can tell a robot by the jitter of its exploration alone."""
+    """Amplitude of the uniform noise on the fields of robot and reference; fields that the style lacks are ignored.
+
+    Without noise a discriminator recognizes the robot by the jitter of its exploration.
+    """
     start_fraction: float = 0.8
-    """Share of episodes that start from a state of the reference; the others start near the default pose."""
+    """Fraction of episodes that start from a state of the reference; others start near the default pose."""
 
 
 @dataclass
@@ -32,33 +33,33 @@ class LeggedAmpCfg(LeggedWalkCfg):
     """Settings of walking in a style; the defaults are those of `quadruped-amp`."""
 
     motions: tuple[str, ...] = ("trot",)
-    """Clips to move like: files, folders, or names of the library's own (trot, pace, bound, trot_0.5, ...)."""
+    """Reference clips: files, folders, or built-in names (trot, pace, bound, trot_0.5, ...)."""
     style: StyleCfg = field(default_factory=StyleCfg)
-    """What of them counts."""
+    """The compared quantities."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
             lin_vel_x=(0.3, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
         )
     )
-    """Velocities to follow; the clips that come with the library walk straight ahead."""
+    """Commands; the built-in clips walk straight ahead."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.32))
-    """The clock that the robot sees; the period is that of a stride of the library's clips."""
+    """The observed gait clock, with the stride period of the built-in clips."""
     push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.0))
-    """Disturbances."""
+    """Pushes."""
 
     def for_evaluation(self, fine: bool = True) -> "LeggedAmpCfg":
-        """A copy without noise, pushes, latency and randomisation, from the default pose; fine physics by default."""
+        """Return a copy without noise, pushes, latency and randomization, from the default pose."""
         cfg = cast("LeggedAmpCfg", super().for_evaluation(fine))
         cfg.style.start_fraction, cfg.style.noise = 0.0, {}
         return cfg
 
 
 class LeggedAmp(LeggedWalk):
-    """Walking robots that deliver how they move, and how the reference does.
+    """Walking robots that report the style of their motion and of a reference motion.
 
-    `observations["ref_obs"]`, `(N, 2, D)`, is the style before and after the step, the last one of an episode too: it
-    never crosses a reset. `ref_motion`, `(N, 2 D)`, is that of a reference which every robot has beside it: it starts
-    where the robot starts, goes on with it, and at the end of its clip starts anew at random.
+    `observations["ref_obs"]` `(N, 2, D)` is the style before and after the step; it never crosses a reset.
+    `ref_motion` `(N, 2 D)` is that of a reference clip of each robot, which starts with the episode, advances with
+    every step, and restarts at a random time at its end.
     """
 
     cfg: LeggedAmpCfg  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -70,27 +71,27 @@ class LeggedAmp(LeggedWalk):
         return outcome
 
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The newest observation `(N, O)`, and its groups and the reference, as copies."""
+        """Return copies of the observation `(N, O)`, its groups and the reference."""
         obs, extras = super().get_observations()
         self._add_styles(extras)
         return obs, extras
 
     def _add_styles(self, infos: dict[str, Any]) -> None:
-        """Put the last transition of robots and references into infos."""
+        """Add the last style transitions of robots and references to infos."""
         infos["observations"]["ref_obs"] = self.style_transition.clone()
         infos["ref_motion"] = self.reference_transition.clone()
 
     def _set_constants(self) -> None:
-        """Put what never changes on the device, the reference too."""
+        """Load the reference onto the device too."""
         super()._set_constants()
         style = self.cfg.style
         if not 0.0 <= style.start_fraction <= 1.0:
             raise ValueError(f"style.start_fraction is a fraction from 0 to 1, got {style.start_fraction}")
         self.reference = MotionReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
         self.clip = self.register_buffer("clip", self._zeros(dtype=torch.long))
-        """`(N,)` which clip the reference of each robot follows."""
+        """`(N,)` reference clip of each robot."""
         self.clip_time = self.register_buffer("clip_time", self._zeros())
-        """`(N,)` where in it, s."""
+        """`(N,)` time in the clip, s."""
         self._style_before = self.register_buffer("style_before", self._zeros(self.reference.width))
         self.style_transition = self.register_buffer("style_transition", self._zeros(2, self.reference.width))
         """`(N, 2, D)` style of the robots before and after the last step."""
@@ -110,11 +111,11 @@ class LeggedAmp(LeggedWalk):
         return ranges
 
     def _style(self) -> torch.Tensor:
-        """`(N, D)` how the robots are now."""
+        """`(N, D)` current style of the robots."""
         return torch.cat([getattr(self, name) for name in self.cfg.style.fields], dim=1)
 
     def _update_errors(self) -> None:
-        """Compute what rewards need, and the transitions of robots and references, before robots are reset."""
+        """Compute the tracking errors and the style transitions, before any reset."""
         super()._update_errors()
         self.style_transition[:, 0].copy_(self._style_before)
         self.style_transition[:, 1].copy_(self._style())
@@ -125,20 +126,20 @@ class LeggedAmp(LeggedWalk):
             self.reference_transition.add_(other)
 
     def _reset_envs(self, mask: torch.Tensor) -> None:
-        """Let the references go on, reset the robots of `mask`, and remember how all are now."""
-        clip, time = self.reference.draw(self.random["reference"][:, :2])
+        """Advance the references, reset the robots of `mask`, and store the current styles."""
+        clip, time = self.reference.sample(self.random["reference"][:, :2])
         self.clip_time.add_(self.step_dt)
-        anew = mask | self.reference.is_over(self.clip, self.clip_time)
-        self.clip.copy_(torch.where(anew, clip, self.clip))
-        self.clip_time.copy_(torch.where(anew, time, self.clip_time))
+        restarts = mask | self.reference.is_over(self.clip, self.clip_time)
+        self.clip.copy_(torch.where(restarts, clip, self.clip))
+        self.clip_time.copy_(torch.where(restarts, time, self.clip_time))
         super()._reset_envs(mask)
-        # A robot that starts like a cyclic clip starts at its beat.
+        # A robot that starts from a cyclic clip has its phase.
         from_reference = mask & self._starts_from_reference
         self.phase.copy_(torch.where(from_reference, (self.clip_time / self.cfg.gait.period_s).frac(), self.phase))
         self._style_before.copy_(self._style())
 
     def _sample_initial_states(self) -> None:
-        """Write a start for every robot: that of its reference, or one near the default pose."""
+        """Sample an initial state for every robot: that of its reference, or one near the default pose."""
         super()._sample_initial_states()
         qpos, qvel = self.reference.state(self.clip, self.clip_time)
         self._starts_from_reference = self.random["reference"][:, 2] < self.cfg.style.start_fraction

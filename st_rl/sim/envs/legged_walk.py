@@ -65,7 +65,7 @@ class LeggedWalk(Task):
     joint_offset: torch.Tensor
     """`(N, J)` joint positions relative to the default pose, rad."""
     moving: torch.Tensor
-    """`(N,)` bool: the command is to move and not to stand."""
+    """`(N,)` bool: the command is not to stand."""
     foot_contact: torch.Tensor
     """`(N, F)` bool: the foot touches something."""
     foot_height: torch.Tensor
@@ -73,13 +73,13 @@ class LeggedWalk(Task):
     foot_velocity: torch.Tensor
     """`(N, F, 2)` horizontal velocity of the foot in the world, m/s."""
     velocity_error: torch.Tensor
-    """`(N, 3)` command minus velocity: forward, to the left, turning."""
+    """`(N, 3)` command minus measured lin_vel_x, lin_vel_y and ang_vel_yaw."""
     has_fallen: torch.Tensor
     """`(N,)` bool: the base or a knee touches something."""
     foot_stance: torch.Tensor
-    """`(N, F)` bool: the gait clock wants the foot on the ground."""
+    """`(N, F)` bool: the foot is in stance by the gait clock."""
     swing_height: torch.Tensor
-    """`(N, F)` height that the gait clock wants of a swinging sole, m."""
+    """`(N, F)` desired height of the sole by the gait clock, m."""
 
     def __init__(self, cfg: LeggedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         """Build the robots, sample their properties and start the first episodes."""
@@ -127,25 +127,25 @@ class LeggedWalk(Task):
         }
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Start a new episode of every robot; arguments are accepted for older callers and unused."""
+        """Reset every robot and return `get_observations()`; arguments are ignored."""
         outcome = super().reset()
         self._tracked_commands.copy_(self.commands)
         return outcome
 
     def hold_commands(self, commands: torch.Tensor) -> None:
-        """Give every robot its command `(N, 3)` and keep it over all episodes to come, for an evaluation."""
+        """Set the commands `(N, 3)` and keep them over all further episodes, for an evaluation."""
         if commands.shape != self.commands.shape:
             raise ValueError(
                 f"a command is lin_vel_x, lin_vel_y and ang_vel_yaw of each robot, {tuple(self.commands.shape)}; got "
                 f"{tuple(commands.shape)}"
             )
-        self.commands.copy_(self._or_stand(commands))
+        self.commands.copy_(self._zero_small(commands))
         self._commands_are_held = True
         self._read_state()
         self._deliver(self.compute_observation())
 
     def push(self, velocity: torch.Tensor, mask: torch.Tensor) -> None:
-        """Change the velocity of the bases of `mask` `(N,)` by `velocity` `(N, 3)` in the world's frame, m/s."""
+        """Add `velocity` `(N, 3)`, m/s in the world frame, to the base velocity of the robots of `mask` `(N,)`."""
         self.backend.add_velocity(velocity, mask, self._base.qvel)
         self._read_state()
         self._deliver(self.compute_observation())
@@ -205,14 +205,14 @@ class LeggedWalk(Task):
         return torch.where(self.moving, cost, torch.nan).nanmean()
 
     def _apply_actions(self, actions: torch.Tensor) -> None:
-        """Advance physics by one control period towards default pose plus scaled action."""
+        """Step physics for one control period with targets `default_pose + scale * action`."""
         # Here and not in `_update_errors`: compiled code would copy them after new commands were sampled.
         self._tracked_commands.copy_(self.commands)
         self._control.apply(self._targets(actions))
         self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
 
     def _targets(self, actions: torch.Tensor) -> torch.Tensor:
-        """`(N, J)` joint positions that actions ask for."""
+        """`(N, J)` joint position targets of actions `(N, J)`."""
         scale = self.cfg.control.action_scale
         if isinstance(scale, float | int):
             return torch.add(self._default_joint_pos, actions, alpha=scale)
@@ -250,59 +250,59 @@ class LeggedWalk(Task):
         return angle.sin_().mul_(self.moving[:, None])
 
     def _metrics(self) -> torch.Tensor:
-        """Absolute errors of tracking, `(N, 3)`."""
+        """`(N, 3)` absolute tracking errors."""
         return self.velocity_error.abs()
 
     def _reset_envs(self, mask: torch.Tensor) -> None:
-        """Put the robots of `mask` where they start, then give new commands and pushes to whom they are due."""
+        """Reset the robots of `mask`, then resample commands and apply pushes where due."""
         self._sample_initial_states()
         self.backend.reset(mask, self._start_qpos, self._start_qvel)
         self._control.reset(mask)
         self.actions.masked_fill_(mask[:, None], 0.0)
         self._episode_length.masked_fill_(mask, 0)
         self.phase.copy_(torch.where(mask, self.random["phase"].squeeze(1), self.phase))
-        self._new_commands()
+        self._resample_commands()
         self._push_at_random(mask)
         self._read_state()
 
     def _sample_initial_states(self) -> None:
-        """Write a start near the default pose for every robot."""
+        """Sample an initial state near the default pose for every robot."""
         random, base = self.random, self._base
         self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
-        # Sine and cosine of half the angle turn the default orientation about the vertical.
+        # Sine and cosine of half the yaw rotate the default orientation about the vertical.
         sine, cosine = torch.add(self._quarter_turn, random["half_yaw"]).sin_().split(1, dim=1)
         orientation = torch.addcmul(sine * self._turned_orientation, cosine, self._default_orientation)
         self._start_qpos[:, base.qpos + 3 : base.qpos + 7] = orientation
         self._start_qvel[:, base.qvel : base.qvel + 6] = random["velocity"]
 
-    def _new_commands(self) -> None:
-        """Draw commands for robots at the start of an episode and every so often after it."""
+    def _resample_commands(self) -> None:
+        """Resample commands at the start of an episode and every `commands.resample_s` seconds."""
         if self._commands_are_held:
             return
         commands = self.random["commands"] * (self.random["standing"] >= self.cfg.commands.standing_fraction)
         is_due = (self._episode_length % self._resample_steps == 0)[:, None]
-        self.commands.copy_(torch.where(is_due, self._or_stand(commands), self.commands))
+        self.commands.copy_(torch.where(is_due, self._zero_small(commands), self.commands))
 
-    def _or_stand(self, commands: torch.Tensor) -> torch.Tensor:
-        """The commands `(N, 3)`, zero where they mean to stand: a robot told to stand and to move may lean and fall."""
+    def _zero_small(self, commands: torch.Tensor) -> torch.Tensor:
+        """The commands `(N, 3)`, zero where too small to walk: a robot that stands and leans to move may fall."""
         return commands * (commands.norm(dim=1, keepdim=True) > self.cfg.commands.moving_threshold)
 
     def _push_at_random(self, was_reset: torch.Tensor) -> None:
-        """Push robots, now and then, that have not just been reset."""
+        """Push robots at random intervals, except those that were just reset."""
         if self.cfg.push.max_speed == 0:
             return
         is_due = self.random["push_due"].squeeze(1) < self.step_dt / self.cfg.push.interval_s
         self.backend.add_velocity(self.random["push"], is_due & ~was_reset, self._base.qvel)
 
     def _set_constants(self) -> None:
-        """Put what never changes on the device."""
+        """Put constants on the device."""
         robot, cfg, device = self.robot, self.cfg, self.backend.device
         self._default_qpos = _constant(robot.default_qpos, device)
         self.default_height = float(robot.default_qpos[self._base.qpos + 2])
         """Height of the base in the default pose, m."""
         self._default_joint_pos = _constant(robot.default_joint_pos, device)
         if robot.action_scale is not None:
-            # Written here because checkpoints and exported policies take it from the configuration.
+            # Checkpoints and exported policies read it from the configuration.
             cfg.control.action_scale = tuple(robot.action_scale.tolist())
         scale = _constant(cfg.control.action_scale, device)
         if scale.dim() > 0 and len(scale) != robot.num_joints:
@@ -321,11 +321,11 @@ class LeggedWalk(Task):
         phase_of_foot = dict(zip(robot.feet_by_place, cfg.gait.offsets))
         self._foot_offsets = _constant([phase_of_foot[foot] for foot in range(len(robot.feet))], device)
         self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
-        # Views of the tensors of the backend: they keep their address, and asking the backend brings them up to date.
+        # Views of the backend tensors, which keep their address; reading the backend property updates them.
         qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]
         self.base_height, self._orientation = qpos[:, 2:3], qpos[:, 3:7]
         self._world_lin_vel, self.base_ang_vel = qvel[:, :3], qvel[:, 3:6]
-        # World vectors that are turned into the frame of the base: gravity, and in each step the velocity.
+        # World vectors to rotate into the base frame: gravity, and the velocity of each step.
         self._world_vectors = self._zeros(2, 3)
         self._world_vectors[:, 0, 2] = -1.0
         self._start_qpos = self._default_qpos.repeat(self.num_envs, 1)
@@ -335,11 +335,11 @@ class LeggedWalk(Task):
         self._full_turn = _constant(2 * math.pi, device)
         self._default_orientation = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7]
         w, x, y, z = self._default_orientation.tolist()
-        # The default orientation after half a turn about the vertical.
+        # The default orientation after a rotation of pi about the vertical.
         self._turned_orientation = _constant([-z, -y, x, w], device)
 
     def _check_settings(self) -> None:
-        """ValueError for settings that make no sense, such as a foot without a phase or a clock that stands still."""
+        """ValueError for invalid settings, such as a foot without a phase."""
         gait, push = self.cfg.gait, self.cfg.push
         for part in ("commands", "randomization"):
             for name, value in vars(getattr(self.cfg, part)).items():
@@ -364,5 +364,5 @@ class LeggedWalk(Task):
 
 
 def _constant(values: object, device: torch.device) -> torch.Tensor:
-    """A float32 tensor on a device."""
+    """Return a float32 tensor on a device."""
     return torch.as_tensor(values, dtype=torch.float32, device=device)

@@ -8,32 +8,32 @@ from st_rl.sim.envs.cfg import NoiseCfg, NormalizationCfg, Range, TaskCfg
 
 @dataclass
 class CommandsCfg:
-    """Velocities that a robot is told to reach, drawn uniformly."""
+    """Commanded velocities, sampled uniformly."""
 
     lin_vel_x: Range = (-0.5, 1.0)
-    """Forward speed, m/s."""
+    """Forward velocity, m/s."""
     lin_vel_y: Range = (-0.4, 0.4)
-    """Speed to the left, m/s."""
+    """Leftward velocity, m/s."""
     ang_vel_yaw: Range = (-0.8, 0.8)
-    """Turning rate to the left, rad/s."""
+    """Yaw rate, rad/s."""
     standing_fraction: float = 0.1
-    """Share of commands that are zero."""
+    """Fraction of commands that are zero."""
     resample_s: float = 5.0
     """Seconds between two commands."""
     moving_threshold: float = 0.1
-    """A command of a smaller norm means to stand on all feet, and becomes zero."""
+    """Commands of a smaller norm become zero: stand on all feet."""
 
 
 @dataclass
 class GaitCfg:
-    """The clock that the robot walks to."""
+    """The gait clock."""
 
     period_s: float = 0.5
     """Seconds of one stride."""
     offsets: tuple[float, ...] = (0.0, 0.5, 0.5, 0.0)
     """Phase of each foot, from front to rear and in each row the right one first; the default is a trot."""
     stance_fraction: float = 0.55
-    """Share of a stride that a foot spends on the ground."""
+    """Fraction of a stride in which a foot is on the ground."""
     swing_height: float = 0.06
     """Height of the sole in the middle of a swing, m."""
 
@@ -58,29 +58,29 @@ class WalkNoiseCfg(NoiseCfg):
 
 @dataclass
 class RandomizationCfg:
-    """Properties drawn once for each robot; None leaves what the robot's file says."""
+    """Properties sampled once per robot; None keeps the value of the robot's file."""
 
     friction: Range | None = (0.5, 1.25)
     """Sliding friction of every surface."""
     base_mass: Range | None = (0.9, 1.2)
-    """Factor for mass and inertia of the trunk: the base, and what is called torso, trunk or chest."""
+    """Factor of mass and inertia of the trunk: the base, and bodies named torso, trunk or chest."""
     motor_strength: Range | None = (0.9, 1.1)
-    """Factor for the torque of all motors of a robot."""
+    """Factor of all motor torques of a robot."""
 
 
 @dataclass
 class PushCfg:
-    """Sudden changes of the base's velocity."""
+    """Random changes of the base velocity."""
 
     interval_s: float = 5.0
     """Mean seconds between two pushes."""
     max_speed: float = 0.5
-    """Largest change along each horizontal axis, m/s; 0 switches pushes off."""
+    """Largest change along each horizontal axis, m/s; 0 disables pushes."""
 
 
 @dataclass
 class ResetCfg:
-    """How far a new episode starts from the default pose, at most."""
+    """Largest deviation of an initial state from the default pose."""
 
     joint_pos: float = 0.15
     """rad"""
@@ -95,7 +95,7 @@ class LeggedWalkCfg(TaskCfg):
     """Settings of a walking task; the defaults are those of `quadruped-walk`."""
 
     only_positive_rewards: bool = True
-    """Whether the sum of the terms is cut off below at zero, so that falling early never pays."""
+    """Whether the reward is clipped at zero from below, so that ending an episode early never pays."""
     normalization: NormalizationCfg = field(
         default_factory=lambda: NormalizationCfg(
             {"lin_vel": 1.0, "ang_vel": 0.25, "commands": 2.0, "joint_pos": 1.0, "joint_vel": 0.05}
@@ -103,22 +103,22 @@ class LeggedWalkCfg(TaskCfg):
     )
     """Scales of observations."""
     observe_linear_velocity: bool = True
-    """Whether the actor sees the base's linear velocity, which a real robot must estimate; the critic always does."""
+    """Whether the actor sees the base linear velocity, which hardware cannot measure; the critic always does."""
     commands: CommandsCfg = field(default_factory=CommandsCfg)
-    """Velocities to follow."""
+    """Commands."""
     gait: GaitCfg = field(default_factory=GaitCfg)
-    """The clock to walk to."""
+    """The gait clock."""
     noise: WalkNoiseCfg = field(default_factory=WalkNoiseCfg)  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=RandomizationCfg)
-    """Differences between robots."""
+    """Domain randomization."""
     push: PushCfg = field(default_factory=PushCfg)
-    """Disturbances."""
+    """Pushes."""
     reset: ResetCfg = field(default_factory=ResetCfg)
-    """Start of an episode."""
+    """Initial states."""
 
     def for_evaluation(self, fine: bool = True) -> "LeggedWalkCfg":
-        """A copy without noise, pushes, latency and randomisation; fine physics unless told otherwise."""
+        """Return a copy without noise, pushes, latency and randomization, with fine physics by default."""
         cfg = cast("LeggedWalkCfg", super().for_evaluation(fine))
         cfg.push.max_speed = 0.0
         cfg.control.latency_s = (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The motions that robots should move like, on their device."""
+"""Reference motions on the device of a task."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,14 +22,11 @@ STYLE_FIELDS: dict[str, Callable[[MotionClip], np.ndarray]] = {
     "base_lin_vel": lambda clip: rotations.rotate_inverse(clip.root_rot, clip.root_lin_vel),
     "base_ang_vel": lambda clip: rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel),
 }
-"""What a style can be made of, `(F, width)` of a clip; walking tasks have attributes of the same names."""
+"""Quantities of a style, `(F, width)` of a clip; walking tasks have attributes of the same names."""
 
 
 class MotionReference:
-    """Clips resampled to the period of control: transitions of style, and states to start from.
-
-    Reading it waits for nothing, so that it may happen inside a captured step.
-    """
+    """Clips resampled to the control period: style transitions and initial states, readable without a host sync."""
 
     def __init__(
         self,
@@ -39,7 +36,7 @@ class MotionReference:
         step_dt: float,
         device: torch.device | str,
     ) -> None:
-        """Load motions, as `motion_paths` names them, for a robot; joints are put into its order by their names."""
+        """Load motions, named as for `motion_paths`; joints are matched to those of the robot by name."""
         for name in fields:
             if name not in STYLE_FIELDS:
                 raise ValueError(unknown_name_message("style field", name, STYLE_FIELDS))
@@ -47,15 +44,15 @@ class MotionReference:
             raise ValueError(f"a style needs fields: choose among {', '.join(STYLE_FIELDS)}")
         loaded = load_clips(motions, robot.joint_names)
         self.clips = [resample(reorder_joints(clip, robot.joint_names), 1.0 / step_dt) for clip in loaded]
-        """The clips, with the joints of the robot and one frame for each step."""
+        """The clips with the joints of the robot and one frame per step."""
         for clip in self.clips:
             if clip.num_frames < 3:
                 raise MotionError(clip.where, "the clip", f"is only {clip.duration:.3g} s long", "use a longer one")
         self.widths = {name: STYLE_FIELDS[name](self.clips[0]).shape[1] for name in fields}
-        """Numbers of each field."""
+        """Width of each field."""
         styles = [np.concatenate([STYLE_FIELDS[name](clip) for name in fields], axis=1) for clip in self.clips]
         self.width = styles[0].shape[1]
-        """Numbers of a style."""
+        """`D`, the width of a style."""
         weights, durations = [clip.weight for clip in self.clips], [step_dt] * len(self.clips)
         pairs = [torch.from_numpy(np.concatenate([style[:-1], style[1:]], axis=1)) for style in styles]
         self._transitions = MotionTable(pairs, durations, weights, device)
@@ -64,19 +61,19 @@ class MotionReference:
         states = []
         for clip in self.clips:
             qpos, qvel = clip_to_qpos_qvel(robot, clip)
-            # Wherever a clip has got to, robots start at home.
+            # Robots start at their default position, wherever the clip is.
             qpos[:, base.qpos : base.qpos + 2] = robot.default_qpos[base.qpos : base.qpos + 2]
             states.append(torch.from_numpy(np.concatenate([qpos, qvel], axis=1))[:-1])
         rotation = range(base.qpos + 3, base.qpos + 7)
         self._states = MotionTable(states, durations, weights, device, [rotation])
 
-    def draw(self, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Clips `(N,)`, by weight, and times `(N,)` in them for uniform random numbers `(N, 2)` in [0, 1)."""
+    def sample(self, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sample clips `(N,)` by weight and times `(N,)` in them from uniform numbers `(N, 2)` in [0, 1)."""
         clip = self._transitions.sample_clips(uniform[:, 0])
         return clip, (uniform[:, 1] * self._transitions.lengths[clip]).to(uniform.dtype)
 
     def is_over(self, clip: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-        """`(N,)` bool: no whole step is left of the clip at that time."""
+        """`(N,)` bool: less than a step of the clip is left at that time."""
         return time > self._transitions.lengths[clip]
 
     def transition(self, clip: torch.Tensor, time: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Values of settings in the types that their fields are declared with."""
+"""Conversion of values to the declared types of configuration fields."""
 
 import dataclasses
 import types
@@ -17,9 +17,9 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
 
 
 def fitted(kind: Any, value: Any) -> Any:
-    """The value as a field of this type holds it: lists as tuples, one word as a tuple of it.
+    """Return the value as a field of this type holds it: lists become tuples, a single word a tuple of one.
 
-    TypeError, whose text says what the type takes, for a value of another type.
+    TypeError with the expected type as text for a value of another type.
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind in _PLAIN:
@@ -45,7 +45,7 @@ def fitted(kind: Any, value: Any) -> Any:
 
 
 def _first_fit(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The value as the first of several types that takes it holds it."""
+    """Return the value converted to the first of several types that accepts it."""
     words = []
     for kind in kinds:
         try:
@@ -56,7 +56,7 @@ def _first_fit(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def _fitted_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """The value as a tuple of these types, or of any length where the second is `...`."""
+    """Return the value as a tuple of these types, of any length if the second is `...`."""
     if kinds[-1] is ...:
         items = (value,) if isinstance(value, str) else value
         words = f"several of: {_words(kinds[0])}"
@@ -74,7 +74,7 @@ def _fitted_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 def _words(kind: Any) -> str:
-    """What a type takes, in words."""
+    """Describe a type in words."""
     if kind in _PLAIN:
         return _PLAIN[kind][1]
     return "a pair" if typing.get_origin(kind) is tuple else str(kind)

@@ -29,12 +29,12 @@ def effort(task: "Balance") -> torch.Tensor:
 
 
 def pole_down(task: "Balance") -> torch.Tensor:
-    """Whether the pole leans further than it may."""
+    """Whether the pole leans by more than `max_angle`."""
     return task.pole_angle.abs() > task.cfg.max_angle
 
 
 def off_rail(task: "Balance") -> torch.Tensor:
-    """Whether the cart is further from the middle than it may be."""
+    """Whether the cart is more than `max_position` from the middle."""
     return task.cart_position.abs() > task.cfg.max_position
 
 
@@ -45,7 +45,7 @@ class BalanceCfg(TaskCfg):
     robot: str = "cartpole"
     """Path of an MJCF file with joints `slider` and `hinge`, or the name of a built-in robot."""
     num_envs: int = 64
-    """Number of robots simulated together unless the caller says otherwise."""
+    """Default number of robots."""
     episode_length_s: float = 5.0
     """Seconds after which an episode ends by time-out."""
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=6.0, clip_actions=2.0))
@@ -116,18 +116,18 @@ class Balance(Task):
         self.backend.step(self.cfg.physics.substeps)
 
     def _read_state(self) -> None:
-        """Name the columns of the state; both joints have one position and one velocity each, in the same order."""
+        """Read the columns of both joints; positions and velocities have the same order."""
         qpos, qvel = self.backend.qpos, self.backend.qvel
         self.cart_position, self.cart_velocity = qpos[:, self._slider], qvel[:, self._slider]
         self.pole_angle = torch.remainder(qpos[:, self._hinge] + math.pi, 2 * math.pi) - math.pi
         self.pole_velocity = qvel[:, self._hinge]
 
     def _metrics(self) -> torch.Tensor:
-        """Distances from the goal, `(N, 2)`."""
+        """`(N, 2)` absolute angle of the pole and position of the cart."""
         return torch.stack([self.pole_angle, self.cart_position], dim=1).abs_()
 
     def _reset_envs(self, mask: torch.Tensor) -> None:
-        """Put the cart-poles of `mask` near the middle with the pole almost upright."""
+        """Reset the cart-poles of `mask` near the middle with the pole almost upright."""
         self.backend.reset(mask, self.random["position"], self.random["velocity"])
         self.actions.masked_fill_(mask[:, None], 0.0)
         self._episode_length.masked_fill_(mask, 0)

@@ -1,4 +1,4 @@
-"""The task `humanoid-amp`: a humanoid that walks as commanded, in the style of a reference."""
+"""The task `humanoid-amp`: a humanoid follows velocity commands in the style of a reference walk."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -20,27 +20,27 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     robot: str = "humanoid"
     """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     motions: tuple[str, ...] = ("walk",)
-    """Clips to move like: files, folders, or names of the library's own (walk, walk_0.4, ...)."""
+    """Reference clips: files, folders, or built-in names (walk, walk_0.4, ...)."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidAmp.REWARDS))
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
-    """How finely physics is computed."""
+    """Physics settings."""
     control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
-    """How actions drive the joints."""
+    """Joint control."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
             lin_vel_x=(0.2, 0.8), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
         )
     )
-    """Velocities to follow; the clips that come with the library walk straight ahead."""
+    """Commands; the built-in clips walk straight ahead."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_fraction=0.6))
-    """The clock that the robot sees, that of the library's clips: the right foot follows the left one."""
+    """The observed gait clock, that of the built-in clips: the right foot follows the left one."""
     noise: WalkNoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: HumanoidWalkCfg().randomization)
-    """Differences between robots."""
+    """Domain randomization."""
     reset: ResetCfg = field(default_factory=lambda: HumanoidWalkCfg().reset)
-    """Start of an episode that does not start from the reference."""
+    """Initial states that are not from the reference."""
 
 
 class HumanoidAmp(LeggedAmp):

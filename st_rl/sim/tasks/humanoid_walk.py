@@ -1,4 +1,4 @@
-"""The task `humanoid-walk`: a humanoid that walks and turns as commanded, on two feet and with quiet arms."""
+"""The task `humanoid-walk`: a humanoid follows velocity commands with quiet arms."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -26,24 +26,24 @@ from st_rl.sim.terms import rewards as terms
 from st_rl.sim.terms import terminations
 from st_rl.utils.rotations import quat_rotate_inverse
 
-# Squared error at which the reward for turning has fallen to 1/e, (rad/s)^2.
-TURNING_SCALE = 0.5
-# Distance of the feet, sideways, below which they would soon be in each other's way, m.
+# Squared error at which the reward for the yaw rate is 1/e, (rad/s)^2.
+YAW_RATE_SCALE = 0.5
+# Lateral distance of the feet below which they may collide, m.
 NARROWEST_STEP = 0.14
 
 
 def track_ang_vel_z(task: "HumanoidWalk") -> torch.Tensor:
-    """One when the pelvis turns as commanded, less with the squared error; a pelvis swings with every step."""
-    return torch.exp(-task.velocity_error[:, 2].square() / TURNING_SCALE)
+    """`exp(-error^2 / scale)` of the yaw rate, with a wide scale because the pelvis swings with every step."""
+    return torch.exp(-task.velocity_error[:, 2].square() / YAW_RATE_SCALE)
 
 
 def posture(task: "HumanoidWalk") -> torch.Tensor:
-    """Squared distance from the default pose of the joints that are not needed to step."""
+    """Squared deviation of `posture_joints` from the default pose."""
     return task.posture_columns(task.joint_offset).square().sum(dim=1)
 
 
 def narrow_step(task: "HumanoidWalk") -> torch.Tensor:
-    """Squared distance by which the feet are too near to each other sideways, crossed legs too, m^2."""
+    """Squared amount by which the lateral foot distance, negative for crossed legs, is too small, m^2."""
     return (NARROWEST_STEP - task.step_width).clamp_(min=0.0).square()
 
 
@@ -53,34 +53,34 @@ class HumanoidWalkCfg(LeggedWalkCfg):
 
     robot: str = "humanoid"
     """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
-    # With three iterations of the solver two legs on the CPU and on a GPU feel different ground. Contacts: eight of the
-    # feet, and room for knees and pelvis when it falls.
+    # With three solver iterations contacts differ between CPU and GPU. Contacts: eight of the feet, and four more for
+    # knees and pelvis in a fall.
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(iterations=4, max_contacts=12))
-    """How finely physics is computed."""
+    """Physics settings."""
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
-    """How actions drive the joints."""
+    """Joint control."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidWalk.REWARDS))
     """Weight of each reward term, per second; a term of weight 0 is not computed."""
     posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
-    """Joints of the term `posture`: a pattern that is found in their names."""
+    """Joints of the term `posture`: a regular expression to search in their names."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(lin_vel_x=(-0.1, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(-0.6, 0.6))
     )
-    """Velocities to follow."""
+    """Commands."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5)))
-    """The clock to walk to."""
+    """The gait clock."""
     noise: WalkNoiseCfg = field(default_factory=lambda: WalkNoiseCfg(level=0.5))
     """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.9, 1.3)))
-    """Differences between robots."""
+    """Domain randomization."""
     push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.6))
-    """Disturbances."""
+    """Pushes."""
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(joint_pos=0.05, velocity=0.1))
-    """Start of an episode."""
+    """Initial states."""
 
 
 class HumanoidWalk(LeggedWalk):
-    """Walking robots with two feet, which know how far apart they set them."""
+    """Walking robots with two feet."""
 
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         **QuadrupedWalk.REWARDS,
@@ -96,10 +96,10 @@ class HumanoidWalk(LeggedWalk):
 
     cfg: HumanoidWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     step_width: torch.Tensor
-    """`(N,)` distance from the right to the left foot, sideways in the frame of the base, m; judged like the errors."""
+    """`(N,)` lateral distance from the right to the left foot in the base frame, m, before any reset."""
 
     def _set_constants(self) -> None:
-        """Put what never changes on the device."""
+        """Put constants on the device."""
         super()._set_constants()
         self.posture_columns = Columns(self._posture_joints(), self.backend.device)
         left, right = self._left_and_right_foot()
@@ -109,12 +109,12 @@ class HumanoidWalk(LeggedWalk):
         )
 
     def _check_settings(self) -> None:
-        """ValueError for another number of feet than two, too."""
+        """Check the number of feet too."""
         self._left_and_right_foot()
         super()._check_settings()
 
     def _posture_joints(self) -> tuple[int, ...]:
-        """Places of the joints of the term `posture`; ValueError when there are none although it counts."""
+        """Indices of `posture_joints`; ValueError if there are none and the term has a weight."""
         pattern = compile_pattern(self.cfg.posture_joints, "posture_joints")
         found = tuple(place for place, name in enumerate(self.robot.joint_names) if pattern.search(name))
         if not found and self.cfg.rewards.get("posture"):
@@ -125,7 +125,7 @@ class HumanoidWalk(LeggedWalk):
         return found
 
     def _left_and_right_foot(self) -> tuple[int, int]:
-        """Places of the two feet among those of the robot; ValueError for another number of feet."""
+        """Indices of the left and the right foot; ValueError for another number of feet."""
         robot = self.robot
         if len(robot.feet) != 2:
             raise ValueError(f"{robot.path} has {len(robot.feet)} feet; humanoid-walk needs two: use quadruped-walk")
@@ -133,7 +133,7 @@ class HumanoidWalk(LeggedWalk):
         return (0, 1) if first > second else (1, 0)
 
     def _update_errors(self) -> None:
-        """Compute what rewards need, the distance of the feet too."""
+        """Compute the tracking errors and the distance of the feet."""
         super()._update_errors()
         feet = self.backend.sensordata.index_select(1, self._foot_position_columns).view(-1, 2, 3)
         self.step_width = quat_rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]

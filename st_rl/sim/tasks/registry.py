@@ -45,19 +45,19 @@ TASKS: dict[str, TaskEntry] = {
         humanoid_amp.HumanoidAmp,
         humanoid_amp.HumanoidAmpCfg,
         humanoid_amp.TRAINING,
-        "walk as commanded, in the style of a reference walk",
+        "follow velocity commands in the style of a reference walk",
     ),
     "humanoid-walk": TaskEntry(
         humanoid_walk.HumanoidWalk,
         humanoid_walk.HumanoidWalkCfg,
         humanoid_walk.TRAINING,
-        "walk and turn as commanded, on two feet and with quiet arms",
+        "follow velocity commands on two feet, with quiet arms",
     ),
     "quadruped-amp": TaskEntry(
         quadruped_amp.QuadrupedAmp,
         quadruped_amp.QuadrupedAmpCfg,
         quadruped_amp.TRAINING,
-        "walk as commanded, in the style of a trot, pace or bound",
+        "follow velocity commands in the style of a trot, pace or bound",
     ),
     "quadruped-parkour": TaskEntry(
         quadruped_parkour.QuadrupedParkour,
@@ -75,7 +75,7 @@ TASKS: dict[str, TaskEntry] = {
         quadruped_walk.QuadrupedWalk,
         quadruped_walk.QuadrupedWalkCfg,
         quadruped_walk.TRAINING,
-        "follow commands forward, sideways and turning on flat ground",
+        "follow velocity commands on flat ground",
     ),
 }
 """Tasks that `make_task` and the command line know."""
@@ -101,10 +101,10 @@ def make_task(
 
     Args:
         name: One of `TASKS`, or the path of a class, `package.module:Class`, which needs `cfg`.
-        num_envs: Number of robots; the configuration's own number by default.
-        device: Where tensors live; it also decides which backend steps physics.
-        seed: Of the task's random numbers on the CPU; on a GPU they follow `torch.manual_seed`.
-        cfg: The configuration to start from, by default that of the task; not modified.
+        num_envs: Number of robots; that of the configuration by default.
+        device: Device of the tensors; it selects the physics backend too.
+        seed: Seed of the task's random numbers on the CPU; a GPU uses `torch.manual_seed`.
+        cfg: The configuration, by default that of the task; not modified.
         overrides: Fields to replace by dotted name, such as `**{"commands.lin_vel_x": (0.3, 1.0)}`.
     """
     if is_class_path(name):

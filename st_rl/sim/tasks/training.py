@@ -4,7 +4,7 @@ from typing import Any
 
 
 def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: Any) -> dict[str, Any]:
-    """A PPO configuration with the settings that made the built-in tasks learn fast; `algorithm` overrides its keys."""
+    """Return a PPO configuration with settings tuned on the built-in tasks; `algorithm` overrides its keys."""
     return {
         "runner_class_name": "OnPolicyRunner",
         "experiment_name": name,
@@ -48,11 +48,11 @@ def amp_config(
     task_reward_lerp: float = 0.5,
     **algorithm: Any,
 ) -> dict[str, Any]:
-    """A configuration for motion priors; `style_width` is the number of values of a style (the task's `D`)."""
+    """Return a configuration for motion priors; `style_width` is `D`, the width of a style of the task."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
     config["runner_class_name"] = "AmpPolicyRunner"
     config["policy"]["class_name"] = "AmpActorCritic"
-    # Slower than the policy, whose rate adapts: a discriminator that runs ahead rewards nothing.
+    # Slower than the policy with its adaptive rate: a discriminator that is always right gives no reward.
     config["algorithm"].setdefault("discriminator_cfg", {"learning_rate": 1e-4})
     config["policy"]["amp_discriminator"] = {
         "input_dim": 2 * style_width,

@@ -7,29 +7,29 @@ import torch
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
 
-# Squared error at which a tracking reward has fallen to 1/e, (m/s)^2 or (rad/s)^2.
+# Squared error at which a tracking reward is 1/e, (m/s)^2 or (rad/s)^2.
 TRACKING_SCALE = 0.15
-# Height of the base that walking asks for, as a fraction of that of the default pose.
+# Desired base height as a fraction of that of the default pose.
 WALKING_HEIGHT = 0.9
 
 
 def track_lin_vel_xy(task: "LeggedWalk") -> torch.Tensor:
-    """One when the base moves in the plane as commanded, less with the squared error."""
+    """`exp(-error^2 / scale)` of the horizontal velocity."""
     return torch.exp(-task.velocity_error[:, :2].square().sum(dim=1) / TRACKING_SCALE)
 
 
 def track_ang_vel_z(task: "LeggedWalk") -> torch.Tensor:
-    """One when the base turns as commanded, less with the squared error."""
+    """`exp(-error^2 / scale)` of the yaw rate."""
     return torch.exp(-task.velocity_error[:, 2].square() / TRACKING_SCALE)
 
 
 def alive(task: "LeggedWalk") -> torch.Tensor:
-    """One for every step that is not a fall."""
+    """One in every step."""
     return torch.ones_like(task.phase)
 
 
 def lin_vel_z(task: "LeggedWalk") -> torch.Tensor:
-    """Squared speed of the base along its own upward axis."""
+    """Squared velocity of the base along its own z axis."""
     return task.base_lin_vel[:, 2].square()
 
 
@@ -49,7 +49,7 @@ def action_rate(task: "LeggedWalk") -> torch.Tensor:
 
 
 def base_height(task: "LeggedWalk") -> torch.Tensor:
-    """Squared distance by which the base is below the height of walking, m^2."""
+    """Squared distance of the base below the desired height, m^2."""
     return (WALKING_HEIGHT * task.default_height - task.base_height.squeeze(1)).clamp_(min=0.0).square()
 
 
@@ -59,20 +59,20 @@ def pose(task: "LeggedWalk") -> torch.Tensor:
 
 
 def foot_slip(task: "LeggedWalk") -> torch.Tensor:
-    """Squared horizontal speed of the feet on the ground."""
+    """Squared horizontal velocity of feet in contact."""
     return (task.foot_velocity.square().sum(dim=2) * task.foot_contact).sum(dim=1)
 
 
 def gait(task: "LeggedWalk") -> torch.Tensor:
-    """From -1 to 1: how many feet are on the ground or off it as the gait clock says."""
+    """Agreement of the foot contacts with the gait clock, from -1 to 1."""
     return (task.foot_contact == task.foot_stance).float().mean(dim=1) * 2.0 - 1.0
 
 
 def foot_clearance(task: "LeggedWalk") -> torch.Tensor:
-    """Squared distance by which swinging feet stay below the height that the gait clock asks for."""
+    """Squared distance of swing feet below the height of the gait clock, m^2."""
     return (task.swing_height - task.foot_height).clamp_(min=0.0).mul_(~task.foot_stance).square().sum(dim=1)
 
 
 def energy(task: "LeggedWalk") -> torch.Tensor:
-    """Mechanical power of the joints, W, braking counted too."""
+    """Absolute mechanical power of the joints, W."""
     return (task.torques * task.joint_vel).abs().sum(dim=1)

@@ -1,17 +1,17 @@
-"""A depth camera without a renderer: rays against the columns of a track."""
+"""A depth camera without a renderer: ray casts against the columns of a track."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 
-# A ray component smaller than this counts as this: a division by zero would give no number.
+# Smallest ray component, against a division by zero.
 _TINY = 1.0e-6
 
 
 @dataclass
 class DepthCameraCfg:
-    """Where the camera sits and what it sees; it sees the ground, not the robot itself."""
+    """Pose and image of the camera; it sees the ground, not the robot itself."""
 
     height: int = 16
     """Rows of the image."""
@@ -22,19 +22,19 @@ class DepthCameraCfg:
     horizontal_view: float = 1.05
     """Angle between the leftmost and the rightmost column, rad."""
     position: tuple[float, float, float] = (0.25, 0.0, 0.05)
-    """In the frame of the base, m."""
+    """Position in the frame of the base, m."""
     pitch: float = 0.75
-    """Angle by which it looks down, rad."""
+    """Downward pitch, rad."""
     far: float = 2.0
-    """Depth that counts as infinite, m."""
+    """Largest depth, m."""
     covered: bool = False
-    """Whether a lid covers the lens: every pixel is far. For a policy that is blind but of the same size."""
+    """Whether every pixel has the largest depth, for a blind policy of the same size."""
 
 
 def pixel_rays(cfg: DepthCameraCfg) -> torch.Tensor:
     """`(height * width, 3)` rays of the pixels in the frame of the base, row by row from the upper left.
 
-    Along the optical axis each has the length 1, so that the length to a hit, in rays, is its depth.
+    Each has length 1 along the optical axis, so that the distance to a hit in ray lengths is its depth.
     """
     up = torch.tan(torch.linspace(0.5, -0.5, cfg.height, dtype=torch.float64) * cfg.vertical_view)
     left = torch.tan(torch.linspace(0.5, -0.5, cfg.width, dtype=torch.float64) * cfg.horizontal_view)
@@ -53,22 +53,21 @@ def cast_rays(
     floor: float,
     far: float,
 ) -> torch.Tensor:
-    """How many lengths of each ray it is to the first hit, at most `far`: `(N, R)`.
+    """Distance to the first hit of each ray in ray lengths, at most `far`, `(N, R)`.
 
     Args:
-        origins: `(N, 3)` where the rays start, y from the middle of the track.
+        origins: `(N, 3)` origins of the rays, y from the center line of the track.
         rays: `(N, R, 3)`
-        edges: `(N, S + 1)` where the columns along x start, and where the last one ends.
-        heights: `(N, S)` of the columns, which reach down to the floor.
-        half_width: Of the track.
-        floor: Height of the floor, which has no end.
-        far: What a ray that hits nothing gives.
+        edges: `(N, S + 1)` start of each column along x, and end of the last one.
+        heights: `(N, S)` heights of the columns, which reach down to the floor.
+        half_width: Half the width of the track.
+        floor: Height of the infinite floor.
+        far: Result of a ray without a hit.
     """
     inverse = 1.0 / torch.where(rays.abs() < _TINY, _TINY, rays)
     along, across, upward = inverse.transpose(1, 2).contiguous().unbind(1)
     place, offset, height = origins.split(1, dim=1)
-    # A ray is inside a column between its entries and its exits along all three axes: (N, S, R), as the last axis is
-    # the one along which a processor is fast.
+    # Slab method: a ray is inside a column between its last entry and first exit along the three axes, (N, S, R).
     at_edges = (edges - place)[:, :, None] * along[:, None]
     at_tops = (heights - height)[:, :, None] * upward[:, None]
     at_floor = (floor - height) * upward

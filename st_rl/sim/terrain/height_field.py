@@ -1,7 +1,7 @@
-"""Ground given as heights on a grid: in the world of a robot, and as a function of the place.
+"""Height fields: in the MuJoCo world of a robot, and as a lookup in torch.
 
-Rows run along y and columns along x. Between its points the ground is made of triangles: every cell is cut from its
-corner at the smallest x and y to the opposite one, as MuJoCo does it.
+Rows run along y and columns along x. As in MuJoCo, every cell is split into two triangles along the diagonal from its
+corner at the smallest x and y.
 """
 
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from st_rl.sim.robots.model_queries import ground_contact_bits
 
 # Solid ground below the lowest point, m.
 _DEPTH = 1.0
-# Seconds and damping in which a contact springs back, half of MuJoCo's default, and how much that counts beside what
-# the robot's shapes say: a foot that sinks in by more than its radius is held by the sides of the ground's prisms.
+# solref of the ground (time constant half of MuJoCo's default, damping ratio) and its solmix relative to the robot's
+# geoms: a foot that penetrates by more than its radius gets stuck between the prisms of the field.
 _CONTACT = [0.01, 1.0]
 _WEIGHT = 1000.0
 
@@ -32,7 +32,7 @@ class HeightField(NamedTuple):
 
 
 class Ground:
-    """A height field on a device, to be asked for heights."""
+    """A height field on a device, for height queries."""
 
     def __init__(self, field: HeightField, device: torch.device | str) -> None:
         self._heights = torch.as_tensor(field.heights, dtype=torch.float32, device=device).contiguous()
@@ -40,12 +40,12 @@ class Ground:
         self._spacing = field.spacing
 
     def height_at(self, points: torch.Tensor) -> torch.Tensor:
-        """Heights `(...)` at world places `(..., 2)`, m; outside of the field those of its edge."""
+        """Heights `(...)` at world positions `(..., 2)`, m; outside of the field those of its edge."""
         return height_at(self._heights, (points - self._origin) / self._spacing)
 
 
 def height_at(heights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Heights `(...)` of the triangles over a grid `(R, C)` at `places` `(..., 2)`: column and row with fractions."""
+    """Interpolated heights `(...)` of a grid `(R, C)` at `places` `(..., 2)`: fractional column and row."""
     num_rows, num_columns = heights.shape
     x, y = places[..., 0].clamp(0.0, num_columns - 1.0), places[..., 1].clamp(0.0, num_rows - 1.0)
     # The last cell contains the far edge.
@@ -54,7 +54,7 @@ def height_at(heights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     corner = row * num_columns + column
     flat = heights.view(-1)
     low, high = flat[corner], flat[corner + num_columns + 1]
-    # The third corner lies across the diagonal: at the smaller x where the place is nearer to the next row.
+    # The third corner of the triangle is off the diagonal: at the smaller x above it, at the larger x below it.
     is_upper = y > x
     third = flat[torch.where(is_upper, corner + num_columns, corner + 1)]
     first, second = torch.where(is_upper, y, x), torch.where(is_upper, x, y)
@@ -62,7 +62,7 @@ def height_at(heights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> None:
-    """Add a height field to the world of a `mujoco.MjSpec` in place of the planes there, touched as they were."""
+    """Replace the planes in the world of a `mujoco.MjSpec` by a height field with the same contact bits."""
     mujoco = require_mujoco()
     rows, columns = field.heights.shape
     low, high = float(field.heights.min()), float(field.heights.max())
@@ -71,7 +71,7 @@ def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> No
         name=name,
         nrow=rows,
         ncol=columns,
-        # MuJoCo stretches what it is given over this height, and knows no field without any.
+        # MuJoCo scales the data to this height and rejects zero.
         size=[*half, max(high - low, 1.0e-3), _DEPTH],
         userdata=field.heights.astype(np.float32).reshape(-1),
     )

@@ -1,9 +1,8 @@
-"""Tracks of blocks: their geometry as tables, and as boxes in the world of a robot.
+"""Parkour tracks: their geometry as tables, and as boxes in the MuJoCo world of a robot.
 
-A track runs along x. It is cut into columns, each with one height over its whole width, so that everything a task
-needs (heights, blocks, what a camera sees) follows from where the columns start and how high they are. Tracks lie side
-by side along y, so far apart that none is seen from another; `L` of them, one for each name and level, with `S` columns
-and `B` blocks at most.
+A track runs along x. It is divided into columns of constant height, so that heights, blocks and depth images follow
+from the edges and heights of the columns. Tracks are placed side by side along y, out of sight of each other: `L` of
+them, one per name and level, with at most `S` columns and `B` blocks.
 """
 
 import itertools
@@ -19,8 +18,8 @@ from st_rl.sim.robots.model_queries import ground_contact_bits
 from st_rl.utils.config import unknown_name_message
 
 BLOCKS = ("step_up", "step_down", "hurdle", "gap")
-"""Kinds of blocks; what lies between them is to walk on."""
-# Further away than any robot gets.
+"""Kinds of blocks; the ground between them is flat."""
+# Position that no robot reaches, m.
 _NEVER = 1.0e3
 _SPREAD = 0.2
 _COLORS = ((0.66, 0.70, 0.75, 1.0), (0.42, 0.56, 0.72, 1.0))
@@ -28,10 +27,10 @@ _COLORS = ((0.66, 0.70, 0.75, 1.0), (0.42, 0.56, 0.72, 1.0))
 
 @dataclass
 class TracksCfg:
-    """What the tracks look like; a range holds the first and the last level."""
+    """Geometry of the tracks; a range holds the values of the first and the last level."""
 
     sequences: dict[str, tuple[str, ...]]
-    """Blocks of each track in their order, of the kinds step_up, step_down, hurdle and gap; none to walk only."""
+    """Blocks of each track in order: step_up, step_down, hurdle, gap; none for a flat track."""
     num_levels: int = 5
     """Levels of difficulty of each track."""
     step_height: Range = (0.10, 0.30)
@@ -43,30 +42,30 @@ class TracksCfg:
     gap_length: Range = (0.18, 0.50)
     """Length of a gap along the track, m."""
     first_block: float = 1.4
-    """Where the first block begins; robots start around 0, m."""
+    """Start of the first block, m; robots start around 0."""
     spacing: float = 1.4
-    """Distance between the beginnings of two blocks, drawn within a fifth of it, m."""
+    """Distance between the starts of two blocks, m, randomized by up to a fifth."""
     run_out: float = 20.0
-    """Length of the flat end, long enough for an episode, m."""
+    """Length of the flat end, m; long enough for an episode."""
     width: float = 2.0
     """Width of a track, m."""
     pit_depth: float = 0.6
-    """Depth of gaps, and of everything beside a track, m."""
+    """Depth of gaps and of the floor beside a track, m."""
     seed: int = 0
-    """Of the distances between blocks."""
+    """Seed of the distances between blocks."""
 
 
 class Block(NamedTuple):
     """One block of one track."""
 
     start: float
-    """Where it begins, m."""
+    """Start, m."""
     end: float
-    """Where it ends, m; a step ends where it begins."""
+    """End, m; equal to the start for a step."""
     kind: str
     """One of `BLOCKS`."""
     height: float
-    """Of a step or a hurdle, m."""
+    """Height of a step or a hurdle, m."""
 
     @property
     def direction(self) -> float:
@@ -75,29 +74,29 @@ class Block(NamedTuple):
 
 
 class Tracks(NamedTuple):
-    """The tables of all tracks; unused columns have no length, unused blocks are never reached."""
+    """Tables of all tracks; unused columns have zero length, unused blocks are never reached."""
 
     edges: np.ndarray
-    """`(L, S + 1)` where the columns start and the last one ends, m."""
+    """`(L, S + 1)` start of each column and end of the last one, m."""
     ground: np.ndarray
-    """`(L, S)` height of the columns, m; gaps are as deep as the floor."""
+    """`(L, S)` height of the columns, m; that of the floor in gaps."""
     surface: np.ndarray
     """`(L, S)` the same with gaps bridged."""
     blocks: list[list[Block]]
     """Blocks of each track, in order."""
     centers: np.ndarray
-    """`(L,)` middle of each track along y, m."""
+    """`(L,)` center line of each track along y, m."""
     floor: float
     """Height of the floor around the tracks, m."""
 
 
 def build_tracks(cfg: TracksCfg, far: float) -> Tracks:
-    """The tracks of a configuration, further apart than `far`; track `t` at level `l` is row `t * num_levels + l`."""
+    """Build the tracks, further apart than `far`; track `t` at level `l` is row `t * num_levels + l`."""
     _check(cfg)
     random = np.random.default_rng(cfg.seed)
     built = []
     for kinds in cfg.sequences.values():
-        # The same distances at every level, so that levels differ in difficulty only.
+        # The same distances at every level, so that only the difficulty differs.
         gaps = cfg.spacing * (1.0 + _SPREAD * random.uniform(-1.0, 1.0, size=len(kinds)))
         built += [_build_track(cfg, kinds, gaps, level) for level in range(cfg.num_levels)]
     count = max(len(ground) for _, ground, _, _ in built)
@@ -111,7 +110,7 @@ def build_tracks(cfg: TracksCfg, far: float) -> Tracks:
 def _build_track(
     cfg: TracksCfg, kinds: Sequence[str], distances: np.ndarray, level: int
 ) -> tuple[list[float], list[float], list[float], list[Block]]:
-    """Edges, ground, surface and blocks of one track whose lowest walkable column is at height 0."""
+    """Edges, ground, surface and blocks of one track, with the lowest walkable column at height 0."""
     difficulty = level / max(1, cfg.num_levels - 1)
     step, hurdle, gap = (
         low + difficulty * (high - low) for low, high in (cfg.step_height, cfg.hurdle_height, cfg.gap_length)

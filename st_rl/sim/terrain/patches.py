@@ -1,8 +1,8 @@
-"""Rough ground: patches of different kinds and difficulties as heights, side by side in one field.
+"""Rough ground: patches of several kinds and levels, side by side in one height field.
 
-A patch is a square whose middle and whose rim are flat; what lies between is to be crossed. It is described by how far
-each of its points is from the middle, so that it is the same in all four directions. Every kind is a function of a
-`Grid`, a size and a random generator; sizes grow with the level.
+A patch is a square with a flat center and a flat rim. Its heights depend on the distance from the center, so that it is
+the same in all four directions. Every kind is a function of a `Grid`, a size that grows with the level, and a random
+generator.
 """
 
 import math
@@ -19,18 +19,18 @@ from st_rl.utils.config import unknown_name_message
 
 @dataclass
 class TerrainCfg:
-    """What the ground looks like; a range holds the first and the last level."""
+    """Geometry of the ground; a range holds the values of the first and the last level."""
 
     kinds: tuple[str, ...] = ("steps_up", "steps_down", "slope_up", "slope_down", "waves", "rubble")
-    """Kinds of patches, as they are met on the way out from the middle; also `flat`."""
+    """Kinds of patches, as seen on the way out from the center; also `flat`."""
     num_levels: int = 8
     """Levels of difficulty of each kind."""
     patch_size: float = 7.0
     """Side of a patch, m."""
     spacing: float = 0.05
-    """Distance between the points of the grid, m; a step is as steep as one of these allows."""
+    """Distance between grid points, m; it limits the steepness of steps."""
     middle: float = 1.5
-    """Side of the flat square in the middle of a patch, m."""
+    """Side of the flat square at the center of a patch, m."""
     rim: float = 0.5
     """Width of the flat rim of a patch, m."""
     border: float = 2.0
@@ -50,32 +50,32 @@ class TerrainCfg:
     rubble_size: float = 0.25
     """Side of a stone, m."""
     seed: int = 0
-    """Of the stones."""
+    """Seed of the stones."""
 
 
 class Grid(NamedTuple):
     """The points of a patch."""
 
     x: np.ndarray
-    """`(P, P)` from the middle, m."""
+    """`(P, P)` from the center, m."""
     y: np.ndarray
-    """`(P, P)` from the middle, m."""
+    """`(P, P)` from the center, m."""
     spacing: float
-    """Between points, m."""
+    """Distance between points, m."""
     middle: float
-    """Where the flat middle ends, m from the centre."""
+    """Distance from the center at which the flat square ends, m."""
     rim: float
-    """Where the flat rim begins, m from the centre."""
+    """Distance from the center at which the flat rim begins, m."""
 
     @property
     def distance(self) -> np.ndarray:
-        """`(P, P)` distance from the middle along the farther axis, m: the same on squares."""
+        """`(P, P)` distance from the center along the farther axis, m."""
         return np.maximum(np.abs(self.x), np.abs(self.y))
 
     @property
     def is_rough(self) -> np.ndarray:
-        """`(P, P)` bool: neither the middle nor the rim."""
-        # A hair's breadth, because grid points are not exact numbers.
+        """`(P, P)` bool: neither flat center nor rim."""
+        # Grid points are not exact: a small tolerance.
         return (self.distance > self.middle + 1e-9) & (self.distance < self.rim - 1e-9)
 
 
@@ -109,13 +109,13 @@ def steps_down(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Gener
 def waves(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
     """`(P, P)` crests and valleys along both axes, `size` apart in height."""
     turns = 2.0 * math.pi / cfg.wave_length
-    # Fades in and out over a quarter of a wave: a wave that began at once would begin with a step.
+    # Fades in and out over a quarter of a wave, to start without a step.
     fade = np.minimum(grid.distance - grid.middle, grid.rim - grid.distance) / (cfg.wave_length / 4)
     return size / 4 * (np.sin(turns * grid.x) + np.sin(turns * grid.y)) * fade.clip(0.0, 1.0)
 
 
 def rubble(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
-    """`(P, P)` flat stones side by side, each of a height of its own up to `size`."""
+    """`(P, P)` flat stones side by side with random heights up to `size`."""
     width = max(1, round(cfg.rubble_size / grid.spacing))
     count = -(-len(grid.x) // width)
     stones = random.uniform(0.0, size, (count, count))
@@ -132,7 +132,7 @@ KINDS: dict[str, tuple[Generator, str | None]] = {
     "waves": (waves, "wave_height"),
     "rubble": (rubble, "rubble_height"),
 }
-"""Kinds of patches: what makes them, and the setting that says how difficult they are."""
+"""Kinds of patches: generator, and the setting that holds its size."""
 
 
 def build_patch(kind: str, difficulty: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
@@ -147,7 +147,7 @@ def build_patch(kind: str, difficulty: float, cfg: TerrainCfg, random: np.random
 
 
 def build_terrain(cfg: TerrainCfg) -> HeightField:
-    """All patches in one field: kinds along y and levels along x, around them flat ground."""
+    """Build all patches in one field: kinds along y and levels along x, with a flat border."""
     check_terrain(cfg)
     random = np.random.default_rng(cfg.seed)
     points, border = _points(cfg), round(cfg.border / cfg.spacing)
@@ -163,7 +163,7 @@ def build_terrain(cfg: TerrainCfg) -> HeightField:
 
 
 def patch_centers(cfg: TerrainCfg) -> np.ndarray:
-    """`(K, L, 2)` world x and y of the middle of each patch, by kind and level, m."""
+    """`(K, L, 2)` world x and y of the center of each patch, by kind and level, m."""
     kind, level = np.meshgrid(np.arange(len(cfg.kinds)), np.arange(cfg.num_levels), indexing="ij")
     return np.stack([level, kind], axis=-1) * cfg.patch_size
 

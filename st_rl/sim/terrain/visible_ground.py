@@ -1,4 +1,4 @@
-"""The part of a large height field that is near enough to be worth drawing."""
+"""The part of a large height field that is near enough to be rendered."""
 
 import copy
 from typing import Any
@@ -7,15 +7,15 @@ import numpy as np
 
 from st_rl.sim.require import require_mujoco
 
-# Half the side of the square of ground that is drawn, and how far from its middle a robot may get, m.
+# Half the side of the rendered square, and largest distance of a robot from its center, m.
 _HALF_SIDE = 8.0
 _LARGEST_OFFSET = 3.0
 
 
 class VisibleGround:
-    """Cuts out of the height fields of a world what lies around a robot: a software renderer draws every triangle.
+    """Crops the height fields of a world around a robot, because a software renderer draws every triangle.
 
-    `model` is a copy whose fields are small; physics goes on with the whole ones.
+    `model` is a copy with cropped fields; physics keeps the full ones.
     """
 
     def __init__(self, model: Any) -> None:
@@ -26,11 +26,11 @@ class VisibleGround:
         self._geoms = [int(g) for g in np.flatnonzero(is_field) if np.allclose(model.geom_quat[g], [1, 0, 0, 0])]
         self._center = np.full(2, np.inf)
         self.model = copy.copy(model)
-        """What a renderer is made of."""
+        """The model for a renderer."""
         self._positions: dict[int, np.ndarray] = {}
 
     def follow(self, place: np.ndarray) -> bool:
-        """Cut the ground around a place `(2,)` unless it is still near the middle; whether `model` is another now."""
+        """Crop around a position `(2,)` unless it is still near the center; return whether `model` changed."""
         if not self._geoms or np.abs(place - self._center).max() <= _LARGEST_OFFSET:
             return False
         self._center = np.array(place, dtype=float)
@@ -40,7 +40,7 @@ class VisibleGround:
         return True
 
     def arrange(self, scene: Any) -> None:
-        """Put the cut fields of a `mujoco.MjvScene` where they belong."""
+        """Move the cropped fields of a `mujoco.MjvScene` to their positions."""
         if not self._positions:
             return
         by_geom = int(require_mujoco().mjtObj.mjOBJ_GEOM)
@@ -49,7 +49,7 @@ class VisibleGround:
                 shape.pos[:] = self._positions[int(shape.objid)]
 
     def _cut(self, geom: int) -> np.ndarray:
-        """Keep the rows and columns of a field around the centre; returns the position `(3,)` of what is left."""
+        """Keep the rows and columns of a field around the center; return the position `(3,)` of the crop."""
         whole, field = self._whole, int(self._whole.geom_dataid[geom])
         rows, columns = int(whole.hfield_nrow[field]), int(whole.hfield_ncol[field])
         size, position = whole.hfield_size[field], whole.geom_pos[geom]
@@ -59,7 +59,7 @@ class VisibleGround:
             middle = (self._center[axis] - position[axis] + size[axis]) / step
             reach = _HALF_SIDE / step
             low, high = (int(np.clip(round(middle + side * reach), 0, points - 1)) for side in (-1, 1))
-            # A robot that has left the field leaves two points of it to draw.
+            # At least two points remain if the robot has left the field.
             low = min(low, points - 2)
             first[axis], count[axis] = low, max(high, low + 1) - low + 1
             self.model.hfield_size[field, axis] = (count[axis] - 1) * step / 2
