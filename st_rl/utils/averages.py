@@ -1,24 +1,24 @@
-"""Averages of named numbers, kept on the device."""
+"""Averages of named values, accumulated on the device."""
 
 import torch
 from torch import Tensor
 
 
 class RunningAverages:
-    """Means over many calls of named 0-d tensors; values that are not finite are counted, not added."""
+    """Means of named 0-d tensors over many calls; non-finite values are counted, not added."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._rows: list[Tensor] = []
 
     def add(self, values: dict[str, Tensor]) -> None:
-        """Add one value for each name; a name that is missing in some calls is 0 there."""
+        """Add one value for each name; a name that is missing in a call counts as 0."""
         if list(values) != self._names:
             values = self._completed(values)
         self._rows.append(torch.stack([value.detach().float() for value in values.values()]))
 
     def _completed(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Values of all names met so far, those of this call too, in one order."""
+        """Values of all names so far, in a fixed order."""
         new = [name for name in values if name not in self._names]
         self._names += new
         self._rows = [torch.nn.functional.pad(row, (0, len(new))) for row in self._rows]
@@ -26,7 +26,7 @@ class RunningAverages:
         return {name: values.get(name, zero) for name in self._names}
 
     def means(self) -> dict[str, Tensor]:
-        """Name -> 0-d mean of its finite values (NaN where it had none)."""
+        """Name -> 0-d mean of its finite values (NaN without any)."""
         if not self._rows:
             return {}
         table = torch.stack(self._rows)
@@ -35,7 +35,7 @@ class RunningAverages:
         return dict(zip(self._names, means.unbind()))
 
     def bad_counts(self) -> dict[str, int]:
-        """Name -> how many of its values were not finite, only where there were any; waits for the device."""
+        """Name -> number of non-finite values, for names that have any; a host sync."""
         if not self._rows:
             return {}
         bad = torch.isfinite(torch.stack(self._rows)).logical_not_().sum(dim=0)

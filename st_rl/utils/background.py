@@ -1,24 +1,24 @@
-"""Calls that somebody else makes, in order, while the caller goes on."""
+"""Function calls in a background thread."""
 
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-# Calls that may wait for their turn: more than a training makes around one checkpoint.
+# More calls than a training queues for one checkpoint.
 MAX_WAITING = 8
 
 
 class BackgroundCalls:
-    """Makes calls one after the other in a thread of its own; an error comes out at the next chance."""
+    """Makes calls in order in one background thread; an exception is raised by the next `call` or `wait`."""
 
     def __init__(self) -> None:
-        # Neither exists before the first call, so that a runner that only plays starts no thread.
+        # Created by the first call, so that a runner that only plays starts no thread.
         self._executor: ThreadPoolExecutor | None = None
         self._pending: deque[Future[None]] = deque()
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Let a function be called after all earlier ones; waits only while too many of those are still to be made."""
+        """Queue a call; blocks only while the queue is full."""
         while self._pending and (self._pending[0].done() or len(self._pending) >= MAX_WAITING):
             self._pending.popleft().result()
         if self._executor is None:
@@ -26,12 +26,12 @@ class BackgroundCalls:
         self._pending.append(self._executor.submit(function, *args))
 
     def wait(self) -> None:
-        """Wait until every call has been made; raises what the first of them raised."""
+        """Wait for all calls; raises the first exception."""
         while self._pending:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """Wait, and end the thread; a later call starts another."""
+        """Wait for all calls and stop the thread; a later call starts a new one."""
         try:
             self.wait()
         finally:

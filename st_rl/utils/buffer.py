@@ -1,7 +1,7 @@
-"""Works on nested containers of arrays, leaf by leaf.
+"""Functions on nested containers of arrays, leaf by leaf.
 
-A buffer is an array (torch or numpy), or a named array tuple, named tuple, tuple, list or mapping of buffers. None
-stands for an absent part and passes through everywhere.
+A buffer is an array (torch or numpy), or a named array tuple, named tuple, tuple, list or mapping of buffers. None is a
+missing leaf and passes through.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from st_rl.utils.tree import tree_leaves, tree_map
 
 
 def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
-    """Zeros of shape `leading_dims + example.shape` and the example's dtype.
+    """Allocate zeros of shape `leading_dims + example.shape` and the example's dtype.
 
     A tensor gives a tensor on the same device; a numpy array, number or nested list gives a numpy array.
     """
@@ -27,7 +27,7 @@ def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: b
         return zeros.share_memory_() if share_memory else zeros
     array = np.asarray(example)
     if array.dtype == object:
-        raise TypeError(f"cannot build an array from a {type(example).__name__}: {example!r} is not made of numbers")
+        raise TypeError(f"cannot build an array from a {type(example).__name__}: {example!r} is not numeric")
     shape = leading + array.shape
     if not share_memory:
         return np.zeros(shape, dtype=array.dtype)
@@ -37,12 +37,12 @@ def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: b
 
 
 def buffer_from_example(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
-    """A zero buffer whose leaves have shape `leading_dims + leaf.shape`, in the same containers as `example`."""
+    """Allocate a zero buffer in the containers of `example`, leaves of shape `leading_dims + leaf.shape`."""
     return tree_map(lambda leaf: build_array(leaf, leading_dims, share_memory), example)
 
 
 def buffer_expand(buffer: Any, expand_size: int, dim: int = 0, contiguous: bool = False) -> Any:
-    """A longer copy of the buffer, with `expand_size` zero rows after the last one along `dim`."""
+    """Copy the buffer with `expand_size` zero rows appended along `dim`."""
     if expand_size < 0:
         raise ValueError(f"expand_size must not be negative, got {expand_size}")
 
@@ -92,7 +92,7 @@ def numpify_buffer(buffer: Any) -> Any:
 
 
 def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
-    """The buffer with every tensor on `device`; numpy arrays, which cannot move, are refused."""
+    """The buffer with every tensor on `device`; TypeError for numpy arrays."""
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):
@@ -103,7 +103,7 @@ def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
 
 
 def buffer_method(buffer: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the method of this name on every leaf: `buffer_method(state, "detach")`."""
+    """Call a method of every leaf: `buffer_method(state, "detach")`."""
     return tree_map(lambda leaf: getattr(leaf, method_name)(*args, **kwargs), buffer)
 
 

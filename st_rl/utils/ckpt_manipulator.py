@@ -1,7 +1,7 @@
-"""Functions that change a loaded checkpoint before an algorithm takes it over.
+"""Functions that modify a loaded checkpoint before an algorithm loads it.
 
-Each has the form `f(source_state_dict, algo_state_dict) -> new_state_dict`: the loaded checkpoint and the algorithm's
-present state give what is loaded instead. The configuration names one as `ckpt_manipulator`.
+Each has the form `f(source_state_dict, algo_state_dict) -> new_state_dict`, with the checkpoint and the algorithm's
+current state; the result is loaded instead of the checkpoint. The configuration key is `ckpt_manipulator`.
 """
 
 from collections import OrderedDict
@@ -12,13 +12,13 @@ from st_rl.utils.log import logger
 
 
 def replace_encoder0(source_state_dict: Mapping[str, Any], algo_state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the checkpoint but keep the algorithm's own, untrained first actor encoder; no optimiser state."""
+    """Return the checkpoint with the current, untrained first actor encoder and without optimizer state."""
     source = source_state_dict["model_state_dict"]
     model = OrderedDict()
     missing = []
     for key, value in algo_state_dict["model_state_dict"].items():
         if "encoders.0" in key and "critic_encoders.0" not in key:
-            logger.info("replace_encoder0: %s stays as initialised", key)
+            logger.info("replace_encoder0: %s is not loaded", key)
             model[key] = value
         elif key in source:
             model[key] = source[key]

@@ -1,4 +1,4 @@
-"""Named tuples of arrays that are indexed all fields at once, and a dictionary with attribute access."""
+"""Named tuples of arrays with indexing over all fields, and a dictionary with attribute access."""
 
 import sys
 from collections import namedtuple
@@ -9,16 +9,16 @@ _RESERVED_FIELDS = ("get", "items")
 
 
 class _ArrayTuple:
-    """What a named array tuple adds to the named tuple it derives from."""
+    """Mixin with the methods of named array tuples."""
 
     __slots__ = ()
     _fields: tuple[str, ...]
 
-    def __getitem__(self, location: Any) -> Any:
+    def __getitem__(self, location: object) -> Any:
         """Index every field at `location`; a field that is None stays None."""
         return type(self)(*(self._read(name, value, location) for name, value in self.items()))
 
-    def _read(self, name: str, value: Any, location: Any) -> Any:
+    def _read(self, name: str, value: Any, location: object) -> Any:
         """One field at `location`."""
         if value is None:
             return None
@@ -27,7 +27,7 @@ class _ArrayTuple:
         except IndexError as error:
             raise IndexError(f"field '{name}' of {type(self).__name__} at {location!r}: {error}") from error
 
-    def __setitem__(self, location: Any, value: Any) -> None:
+    def __setitem__(self, location: object, value: Any) -> None:
         """Assign a tuple with the same fields field by field, or any other value to every field that is not None."""
         same_fields = isinstance(value, tuple) and getattr(value, "_fields", None) == self._fields
         sources = tuple(value) if same_fields else (value,) * len(self._fields)
@@ -45,8 +45,8 @@ class _ArrayTuple:
         """Whether there is a field of this name."""
         return name in self._fields
 
-    def get(self, index: Any) -> Any:
-        """The field at this position, as a plain tuple gives it."""
+    def get(self, index: int) -> Any:
+        """The field at this position, like indexing of a plain tuple."""
         return tuple(value for _, value in self.items())[index]
 
     def items(self) -> Iterator[tuple[str, Any]]:
@@ -76,8 +76,8 @@ def namedarraytuple(
 ) -> Any:
     """Make a named tuple class whose instances are indexed and assigned field by field, `x[t]` and `x[t] = y`.
 
-    With `return_namedtuple_cls` the plain named tuple class of the same fields comes too: `(array tuple, named tuple)`;
-    with `classname_suffix` their names end in `_nat` and `_nt`. Fields named `get` or `items` are refused.
+    `return_namedtuple_cls` also returns the plain named tuple class: `(array tuple, named tuple)`; `classname_suffix`
+    appends `_nat` and `_nt` to their names. Fields named `get` or `items` are rejected.
     """
     module = sys._getframe(1).f_globals.get("__name__", "__main__")
     return _make(typename, field_names, module, return_namedtuple_cls, classname_suffix)
@@ -97,17 +97,17 @@ def _make(
     return (array, plain) if both else array
 
 
-def is_namedarraytuple_class(obj: Any) -> bool:
+def is_namedarraytuple_class(obj: object) -> bool:
     """Whether `obj` is a class made by `namedarraytuple`, or derived from one."""
     return isinstance(obj, type) and issubclass(obj, _ArrayTuple)
 
 
-def is_namedarraytuple(obj: Any) -> bool:
+def is_namedarraytuple(obj: object) -> bool:
     """Whether `obj` is an instance of a class made by `namedarraytuple`."""
     return is_namedarraytuple_class(type(obj))
 
 
-def is_namedtuple_class(obj: Any) -> bool:
+def is_namedtuple_class(obj: object) -> bool:
     """Whether `obj` is a named tuple class; a named array tuple class is not."""
     if not isinstance(obj, type) or not issubclass(obj, tuple) or is_namedarraytuple_class(obj):
         return False
@@ -115,7 +115,7 @@ def is_namedtuple_class(obj: Any) -> bool:
     return isinstance(fields, tuple) and all(isinstance(name, str) for name in fields)
 
 
-def is_namedtuple(obj: Any) -> bool:
+def is_namedtuple(obj: object) -> bool:
     """Whether `obj` is an instance of a named tuple class; a named array tuple is not."""
     return is_namedtuple_class(type(obj))
 

@@ -1,4 +1,4 @@
-"""Makes observation components smaller on disk.
+"""Compression of observation components on disk.
 
 A kind of compression is a pair of functions in this module, `compress_{kind}` and `decompress_{kind}`; a new kind is
 added by defining both.
@@ -14,7 +14,7 @@ Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 
 def compress_normalized_image(data: Array) -> Array:
-    """Values of `data (...)` clipped to [0, 1], times 255, cut to uint8; NaN counts as 0. Numpy or torch."""
+    """Values of `data (...)` clipped to [0, 1], times 255, truncated to uint8; NaN becomes 0. Numpy or torch."""
     if isinstance(data, torch.Tensor):
         return (data.nan_to_num(nan=0.0).clamp(0.0, 1.0) * 255).to(torch.uint8)
     return (np.clip(np.nan_to_num(data, nan=0.0), 0.0, 1.0) * 255).astype(np.uint8)

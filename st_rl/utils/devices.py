@@ -1,14 +1,13 @@
-"""Where modules live."""
+"""Moves modules between devices."""
 
 import torch
 from torch import nn
 
 
 def move_to(module: nn.Module, device: torch.device | str) -> bool:
-    """Move a module to a device; returns whether it was elsewhere.
+    """Move a module to a device unless it is there; returns whether it was moved.
 
-    A module that is there already stays untouched. `Module.to` would give the weights of a recurrent network a new
-    place in the memory of a GPU, while a captured graph goes on with the old one.
+    `Module.to` reallocates the weights of a recurrent network even on the same GPU, which breaks captured graphs.
     """
     target = torch.device(device)
     tensors = [*module.parameters(), *module.buffers()]

@@ -1,4 +1,4 @@
-"""Figures by which walking is judged."""
+"""Metrics of walking."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ def lin_vel_rmsd(actual: Tensor, command: Tensor, reduce: bool = True) -> Tensor
     """Error of the forward velocity, in m/s.
 
     `actual (N, ...)` and `command (N, ...)` have the forward velocity first on the last axis. The result is the root
-    mean square over all robots, 0-d, or with `reduce=False` the absolute error of each, `(N,)`.
+    mean square over all environments, 0-d, or with `reduce=False` the absolute error of each, `(N,)`.
     """
     error = actual[..., 0] - command[..., 0]
     return error.square().mean().sqrt() if reduce else error.abs()

@@ -11,7 +11,7 @@ from st_rl.utils.log import logger
 
 
 def rng_state_dict(device: torch.device | str | None = None) -> dict[str, Any]:
-    """The state of every generator in this process; of CUDA's when `device` is a CUDA device."""
+    """Return the state of every generator of this process; CUDA's only if `device` is a CUDA device."""
     _, keys, position, has_gauss, cached_gaussian = np.random.get_state(legacy=True)
     version, internal, gauss_next = random.getstate()
     state: dict[str, Any] = {
@@ -30,9 +30,9 @@ def rng_state_dict(device: torch.device | str | None = None) -> dict[str, Any]:
 
 
 def load_rng_state_dict(state: Mapping[str, Any], device: torch.device | str | None = None) -> None:
-    """Put every generator back into a state of `rng_state_dict`; CUDA's on `device`, or on the current CUDA device.
+    """Restore a state of `rng_state_dict`; CUDA's on `device`, or on the current CUDA device.
 
-    The tensors may lie on any device, where `map_location` put them.
+    The tensors may be on any device (`map_location`).
     """
     torch.set_rng_state(state["torch"].cpu())
     saved = state["numpy"]
@@ -43,6 +43,6 @@ def load_rng_state_dict(state: Mapping[str, Any], device: torch.device | str | N
     if "cuda" not in state:
         return
     if not torch.cuda.is_available():
-        logger.warning("the CUDA random-number state of the checkpoint is left out: there is no CUDA device here")
+        logger.warning("the CUDA random-number state of the checkpoint is ignored: there is no CUDA device")
         return
     torch.cuda.set_rng_state(state["cuda"].cpu(), "cuda" if device is None else device)

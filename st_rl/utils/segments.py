@@ -1,9 +1,9 @@
-"""Finds named components in flat observations.
+"""Named components of flat observations.
 
 `obs_segments` is an ordered mapping from component name to shape (an int or a sequence of ints). Components are
 concatenated flat, in mapping order, along the last axis of the observation.
 
-Losses call these functions; lists instead of generators let the compiler follow them.
+Losses call these functions; torch.compile traces lists, not generators.
 """
 
 import math

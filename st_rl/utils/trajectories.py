@@ -1,7 +1,7 @@
-"""Cuts rollouts into trajectories and lays them side by side, by index arithmetic with static shapes.
+"""Splits rollouts into padded trajectories and back, by index arithmetic with static shapes.
 
 A trajectory is a maximal run of steps of one environment that ends at a done (inclusive) or at the end of the buffer.
-Trajectories are ordered environment-major: all pieces of environment 0 in time order, then those of environment 1.
+Trajectories are ordered environment-major: all of environment 0 in time order, then those of environment 1.
 Shapes: `T` steps, `N` environments, `K` trajectories.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class TrajectoryIndex(NamedTuple):
-    """Where every step of a `(T, N)` rollout sits in its padded `(T, K)` batch, and the way back."""
+    """Maps the steps of a `(T, N)` rollout to its padded `(T, K)` batch and back."""
 
     padded_source: Tensor
     """`(T, K)` int64: flat index `t * N + n` of the step in each padded cell, 0 in padding."""
@@ -21,9 +21,9 @@ class TrajectoryIndex(NamedTuple):
     position: Tensor
     """`(T, N)` int64: flat index `tau * K + k` of each step in the padded batch."""
     first_step: Tensor
-    """`(K,)` int64: time of each piece's first step, 0 for pieces that are pure padding."""
+    """`(K,)` int64: time of each trajectory's first step, 0 for those that are only padding."""
     env: Tensor
-    """`(K,)` int64: environment of each piece, 0 for pieces that are pure padding."""
+    """`(K,)` int64: environment of each trajectory, 0 for those that are only padding."""
 
 
 def _starts(dones: Tensor) -> Tensor:
@@ -43,8 +43,8 @@ def count_trajectories(dones: Tensor) -> Tensor:
 def index_trajectories(dones: Tensor, num_trajectories: int | None = None) -> TrajectoryIndex:
     """Index the trajectories of `dones (T, N)` or `(T, N, 1)`.
 
-    Without `num_trajectories` the number of pieces K is read from the data (one host sync). With it K is that number,
-    which must not be smaller than the true one; the surplus pieces are pure padding and nothing waits on the device.
+    Without `num_trajectories`, K is counted in the data (one host sync). With it K is that number, at least the true
+    one; surplus trajectories are only padding, and there is no host sync.
     """
     starts = _starts(dones)
     num_steps, num_envs = starts.shape
@@ -68,7 +68,7 @@ def index_trajectories(dones: Tensor, num_trajectories: int | None = None) -> Tr
     padded_source.scatter_(0, cells, (time * num_envs + env).reshape(-1))
     masks = torch.zeros(num_steps * num_trajectories, dtype=torch.bool, device=device)
     masks.scatter_(0, cells, torch.ones_like(cells, dtype=torch.bool))
-    # Every step of a piece writes the same value, so the order of the writes does not matter.
+    # Every step of a trajectory writes the same value, so the order of the writes does not matter.
     first_step = torch.zeros(num_trajectories, dtype=torch.int64, device=device)
     first_step.scatter_(0, piece.reshape(-1), first.reshape(-1))
     first_env = torch.zeros(num_trajectories, dtype=torch.int64, device=device)
@@ -83,7 +83,7 @@ def index_trajectories(dones: Tensor, num_trajectories: int | None = None) -> Tr
 
 
 def pad(tensor: Tensor, index: TrajectoryIndex) -> Tensor:
-    """Lay the trajectories of `tensor (T, N, ...)` side by side: `(T, K, ...)`, zeros as padding."""
+    """Gather the trajectories of `tensor (T, N, ...)` as `(T, K, ...)`, padded with zeros."""
     num_steps, num_trajectories = index.masks.shape
     features = tensor.shape[2:]
     cells = tensor.reshape(-1, *features).index_select(0, index.padded_source.reshape(-1))
@@ -104,11 +104,11 @@ def unpad_trajectories(trajectories: Tensor, masks: Tensor) -> Tensor:
     """Put padded `trajectories (T, K, ...)` back into `(T, B, ...)`.
 
     `masks` is the bool mask `(T, K)` of `split_and_pad_trajectories`, or the int64 `position (T, B)` of a
-    `TrajectoryIndex`: then the result is a pure gather and nothing waits on the device.
+    `TrajectoryIndex`: then there is no host sync.
     """
     features = trajectories.shape[2:]
     position = masks if masks.dtype == torch.int64 else _positions(masks.bool(), trajectories)
-    # One gather of whole rows: several times faster than indexing with the mask, and its result is contiguous.
+    # One gather of whole rows: several times faster than indexing with the mask, and contiguous.
     cells = trajectories.reshape(-1, *features).index_select(0, position.reshape(-1))
     return cells.view(*position.shape, *features)
 

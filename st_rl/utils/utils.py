@@ -1,4 +1,4 @@
-"""The documented door to trajectories, observation slices, code state and rotations, which have files of their own."""
+"""Documented import path of trajectories, observation slices, code state and rotations."""
 
 from st_rl.utils.files.code_state import store_code_state
 from st_rl.utils.rotations import (

@@ -1,4 +1,4 @@
-"""Records beside a run which code it ran: git status and the difference to the last commit."""
+"""Records the code state of a run: git status and diff against HEAD."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ _TIMEOUT_S = 60.0
 def store_code_state(logdir: StrPath | None, repositories: StrPath | Iterable[StrPath]) -> list[str]:
     """Write `logdir/git/{repository}.diff` for the git repository around each path; return the paths written now.
 
-    `repositories` is one path or several. Whatever cannot be recorded (no git, no repository, no commit, no room) is
-    reported and skipped: a training never stops here.
+    `repositories` is one path or several. What cannot be recorded (no git, no repository, no commit, disk full) is
+    logged and skipped, never raised.
     """
     if logdir is None:
         return []
@@ -48,13 +48,13 @@ def store_code_state(logdir: StrPath | None, repositories: StrPath | Iterable[St
 
 
 def _folder_of(repository: StrPath) -> Path:
-    """The folder of a path that may name a file in a repository."""
+    """The path itself if it is a folder, else its parent."""
     path = Path(repository).resolve()
     return path if path.is_dir() else path.parent
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:
-    """The name, or the name with the first suffix `_1`, `_2`, ... that is not taken."""
+    """The name, with the first free suffix `_1`, `_2`, ... if it is taken."""
     candidate, number = name, 0
     while candidate in taken:
         number += 1
@@ -63,7 +63,7 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def _describe(root: Path) -> bytes:
-    """Status and difference to the last commit of the repository at `root`."""
+    """Status and diff against HEAD of the repository at `root`."""
     commit = _git(root, "rev-parse", "--verify", "HEAD")
     status = _git(root, "status")
     diff = _git(root, "diff", "--no-ext-diff", "HEAD")
@@ -71,14 +71,14 @@ def _describe(root: Path) -> bytes:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """Standard output of one git command run in `folder`, read-only: it takes no lock and asks no question."""
+    """Standard output of a git command in `folder`; takes no lock and never prompts."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command = ["git", "--no-pager", "-C", str(folder), "-c", "color.ui=false", *arguments]
     return subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S, env=environment).stdout
 
 
 def _reason(error: Exception) -> str:
-    """What to tell the user about a failed recording."""
+    """Short reason of a failed recording."""
     if isinstance(error, subprocess.CalledProcessError):
         return error.stderr.decode(errors="replace").strip().splitlines()[0] if error.stderr else str(error)
     if isinstance(error, FileNotFoundError) and error.filename == "git":

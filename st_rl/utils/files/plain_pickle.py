@@ -1,4 +1,4 @@
-"""Reads pickles that hold numpy arrays and plain containers, and refuses everything else before it runs."""
+"""Restricted unpickler for numpy arrays and plain containers; rejects everything else before it runs."""
 
 import bz2
 import gzip
@@ -17,11 +17,11 @@ StrPath = str | os.PathLike[str]
 
 
 class PlainPickleError(pickle.UnpicklingError):
-    """A pickle that holds more than numpy arrays and plain containers, or is not a whole pickle."""
+    """A pickle with more than numpy arrays and plain containers, or an incomplete one."""
 
 
 class _JoblibArray:
-    """Stands for joblib's note that the bytes of an array follow in the stream."""
+    """Replacement of joblib's `NumpyArrayWrapper`, which announces the bytes of an array in the stream."""
 
     subclass: Any
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class _JoblibArray:
     numpy_array_alignment_bytes: int | None = None
 
     def read(self, file: IO[bytes]) -> np.ndarray:
-        """Read the array whose bytes come next."""
+        """Read the array from the bytes that follow."""
         if _has_objects(self.dtype):
             raise PlainPickleError("it holds an array of Python objects")
         if self.numpy_array_alignment_bytes is not None:
@@ -42,13 +42,13 @@ class _JoblibArray:
 
 
 class ArrayType(np.ndarray):
-    """Stands for numpy's array where a pickle names it: something to rebuild, not to call.
+    """Replacement of `numpy.ndarray` in pickles: it can be rebuilt, not called.
 
-    numpy's own constructor takes the memory of an array from its caller, and bytes for the addresses of objects.
+    The constructor of `numpy.ndarray` would accept any buffer, also one with forged object addresses.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Refuse to make one."""
+        """Reject the call."""
         raise PlainPickleError("it calls numpy.ndarray")
 
 
@@ -57,12 +57,12 @@ _numpy_scalar: Any = np.float64(0).__reduce__()[0]
 
 
 def _reconstruct(array_type: Any, shape: Any, typecode: Any) -> np.ndarray:
-    """An array whose content comes next."""
+    """Allocate an array; its state follows."""
     return _numpy_reconstruct(np.ndarray, shape, typecode)
 
 
 def _has_objects(dtype: np.dtype) -> bool:
-    """Whether elements hold Python objects, also where a forged dtype denies it."""
+    """Whether elements hold Python objects, also if a forged dtype denies it."""
     inner = [dtype.base] if dtype.base is not dtype else [field[0] for field in (dtype.fields or {}).values()]
     return dtype.hasobject or any(_has_objects(part) for part in inner)
 
@@ -75,7 +75,7 @@ def _scalar(dtype: np.dtype, data: bytes) -> Any:
 
 
 def _numpy_globals() -> dict[tuple[str, str], Any]:
-    """What numpy 1 and numpy 2 name in the pickle of an array, under the module paths of both."""
+    """Globals in array pickles of numpy 1 and numpy 2."""
     from_buffer = np.empty(1).__reduce_ex__(5)[0]
     admitted: dict[tuple[str, str], Any] = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype}
     for core in ("numpy.core", "numpy._core"):
@@ -95,7 +95,7 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """The one use that old pickle protocols make of `_codecs.encode`: bytes written as latin-1 text."""
+    """Bytes as latin-1 text: the only use of `_codecs.encode` in old pickle protocols."""
     if encoding not in ("latin1", "latin-1"):
         raise PlainPickleError(f"it encodes text as {encoding}")
     return text.encode("latin1")
@@ -106,7 +106,7 @@ _ADMITTED["_codecs", "encode"] = _encode
 
 # The Python version of the unpickler, since joblib's arrays need a hook on one instruction.
 class _PlainUnpickler(pickle._Unpickler):
-    """An unpickler that finds only what `_ADMITTED` lists."""
+    """An unpickler that resolves the globals in `_ADMITTED` only."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
@@ -115,18 +115,18 @@ class _PlainUnpickler(pickle._Unpickler):
         self.source = file
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give what the list admits, refuse the rest."""
+        """Return an admitted global, reject all others."""
         try:
             return _ADMITTED[module, name]
         except KeyError:
             raise PlainPickleError(f"it names {module}.{name}") from None
 
     def get_extension(self, code: int) -> None:
-        """Refuse the registry of extension codes, which `find_class` does not see."""
+        """Reject extension codes, which bypass `find_class`."""
         raise PlainPickleError(f"it uses extension code {code}")
 
     def load_build(self) -> None:
-        """Restore an object's state; joblib's notes are replaced by the array that follows them."""
+        """Restore the state of an object; replaces a `_JoblibArray` by the array that follows."""
         state, instance = self.stack[-1], self.stack[-2]  # pyright: ignore[reportAttributeAccessIssue]
         if not isinstance(instance, _JoblibArray | np.ndarray | np.dtype):
             raise PlainPickleError(f"it sets the state of a {type(instance).__name__}")
@@ -145,7 +145,7 @@ class _PlainUnpickler(pickle._Unpickler):
 def load_plain_pickle(path_or_file: StrPath | IO[bytes]) -> Any:
     """Load a pickle (also joblib's, also compressed) of numpy arrays, dtypes, numbers, strings and plain containers.
 
-    Anything else in it is refused with a `PlainPickleError` that names it, and nothing of it runs.
+    Anything else raises a `PlainPickleError` that names it; nothing of it runs.
     """
     if isinstance(path_or_file, str | os.PathLike):
         name = str(path_or_file)
@@ -155,7 +155,7 @@ def load_plain_pickle(path_or_file: StrPath | IO[bytes]) -> Any:
         data = path_or_file.read()
     try:
         return _PlainUnpickler(io.BytesIO(_decompress(data))).load()
-    # What a damaged pickle raises has no common base class.
+    # The errors of a corrupt pickle have no common base class.
     except Exception as error:
         raise PlainPickleError(
             f"cannot load {name}: {str(error) or type(error).__name__}; only numpy arrays and plain containers are "
@@ -164,7 +164,7 @@ def load_plain_pickle(path_or_file: StrPath | IO[bytes]) -> Any:
 
 
 def _decompress(data: bytes) -> bytes:
-    """The data without the compression that joblib may have put around it."""
+    """Undo the compression of joblib, if any."""
     if data.startswith(b"\x1f\x8b"):
         return gzip.decompress(data)
     if data.startswith(b"BZh"):
