@@ -116,7 +116,7 @@ class DemonstrationSaver:
 
     # ---- collect -------------------------------------------------------------------------------------------------
 
-    def collect_and_save(self, config: Any = None) -> None:
+    def collect_and_save(self, config: object = None) -> None:
         """Collect until there are enough steps and episodes; if interrupted, what was collected so far is saved."""
         self.metadata = self._new_metadata(config)
         try:
@@ -359,7 +359,7 @@ class DemonstrationSaver:
                     "collect into another folder"
                 )
 
-    def _new_metadata(self, config: Any = None) -> dict[str, Any]:
+    def _new_metadata(self, config: object = None) -> dict[str, Any]:
         return {
             "config": config,
             "env": type(self.env).__name__,

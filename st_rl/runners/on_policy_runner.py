@@ -99,11 +99,9 @@ class OnPolicyRunner(Configurable):
             [env.num_actions],
             **(self.cfg.get("storage") or {}),
         )
-        self.tot_timesteps = 0
+        self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
-        self.current_learning_iteration = 0
-        self.metrics_velrmsd = torch.tensor(NAN)
-        self.metrics_CoT = torch.tensor(NAN)
+        self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
         self.git_status_repos = [st_rl.__file__]
         # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
         self.evaluator: Callable[[InferencePolicy], float] | None = None
@@ -481,7 +479,7 @@ class OnPolicyRunner(Configurable):
 
     # ---- save ----------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, infos: Any = None) -> None:
+    def save(self, path: str | Path, infos: object = None) -> None:
         """Write a checkpoint; it appears under its name only when complete."""
         self._background.wait()
         self._write_checkpoint(self._checkpoint(infos), Path(path))
@@ -490,7 +488,7 @@ class OnPolicyRunner(Configurable):
         write_checkpoint(checkpoint, path)
         self._call_writer("save_model", str(path), checkpoint["iter"])
 
-    def _checkpoint(self, infos: Any = None) -> dict[str, Any]:
+    def _checkpoint(self, infos: object = None) -> dict[str, Any]:
         """Return everything that a bit-exact resume needs, in types that a checkpoint holds."""
         checkpoint = self.alg.state_dict() | {
             "iter": self.current_learning_iteration,
@@ -612,7 +610,7 @@ class OnPolicyRunner(Configurable):
         if same_num_envs:
             load_rng_state_dict(loaded["rng_state_dict"], self.device)
 
-    def _load_env_state(self, env_state: Any) -> bool:
+    def _load_env_state(self, env_state: Mapping[str, Any] | None) -> bool:
         """Load the environment's state; returns False if it starts new episodes instead."""
         if env_state is None or not isinstance(self.env, StatefulEnv):
             return False
@@ -666,6 +664,6 @@ class OnPolicyRunner(Configurable):
         self.git_status_repos.append(repo_file_path)
 
 
-def _copy_to_host(value: Any) -> Any:
+def _copy_to_host(value: object) -> object:
     """Copy a tensor to the host; returns any other value unchanged."""
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
