@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
 
 Range = tuple[float, float]
 AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
@@ -78,13 +79,13 @@ def evaluation_commands(cfg: EvaluationCfg, task: "LeggedWalk") -> Tensor:
     return commands[torch.randperm(len(commands), generator=torch.Generator().manual_seed(0))]
 
 
-def command_ranges(cfg: EvaluationCfg, commands: Any) -> list[Range]:
+def command_ranges(cfg: EvaluationCfg, commands: "CommandsCfg") -> list[Range]:
     """The range of each axis, low to high: from `cfg`, or from the task's configuration of commands."""
     chosen = [getattr(cfg, axis) for axis in AXES]
     ranges = (given or default for given, default in zip(chosen, task_ranges(commands)))
     return [(float(min(ends)), float(max(ends))) for ends in ranges]
 
 
-def task_ranges(commands: Any) -> tuple[Range, Range, Range]:
+def task_ranges(commands: "CommandsCfg") -> tuple[Range, Range, Range]:
     """The ranges of lin_vel_x, lin_vel_y and ang_vel_yaw in a task's configuration of commands."""
     return commands.lin_vel_x, commands.lin_vel_y, commands.ang_vel_yaw

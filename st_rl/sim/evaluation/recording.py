@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
 from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.command_grid import task_ranges
 from st_rl.sim.evaluation.rendering import Arrow, FrameRenderer
@@ -57,7 +58,7 @@ class Traces:
     """Times of the resets, s."""
 
 
-def make_command_schedule(commands: Any, seconds: float) -> list[CommandSegment]:
+def make_command_schedule(commands: CommandsCfg, seconds: float) -> list[CommandSegment]:
     """Commands that cover the ranges of a task's configuration one after the other, `seconds` in total."""
     x, y, yaw = task_ranges(commands)
     rest = tuple(min(max(0.0, low), high) for low, high in (x, y, yaw))

@@ -28,7 +28,7 @@ def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet
     Args:
         model: The `mujoco.MjModel`.
         data: Its data in a symmetric pose, after kinematics.
-        base: Body whose forward-up plane is the mirror.
+        base: Body of which the x-z plane is the mirror.
         joints: Ids of hinge and slide joints.
         feet: Ids of geoms.
 
