@@ -197,7 +197,7 @@ class TestDataset:
         metadata = json.loads((recorded / "metadata.json").read_text())
         (recorded / "metadata.json").write_text(json.dumps({**metadata, "total_timesteps": 7}))
         assert main(["dataset", "check", str(recorded)]) == 0
-        assert "metadata.json said 7" in capsys.readouterr().out
+        assert "metadata.json had 7" in capsys.readouterr().out
         assert totals(recorded) == on_disk(recorded)
         assert json.loads((recorded / "metadata.json").read_text())["env"] == "RecordingEnv"
 

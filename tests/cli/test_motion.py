@@ -24,7 +24,7 @@ def test_inspect_shows_figures_and_remarks(capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "trot_0.5" in shown
     assert "FR_hip_joint" in shown
-    assert "can follow them" in shown
+    assert "can follow all clips" in shown
     (clip,) = load_clips(["trot_0.5"])
     write_motion(tmp_path / "bare.csv", clip)
     assert main(["motion", "inspect", str(tmp_path / "bare.csv"), "--fps", "50"]) == 0
@@ -59,7 +59,7 @@ def test_convert_writes_a_folder_and_computes_bodies(capsys, tmp_path):
     with np.load(files[0]) as file:
         assert file["body_pos_w"].shape == (49, 13, 3)
     assert main(["motion", "convert", "trot", str(tmp_path / "none")]) == 2
-    assert "--format says what goes into the folder" in capsys.readouterr().err
+    assert "needs --format, one of" in capsys.readouterr().err
 
 
 def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
@@ -74,12 +74,12 @@ def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["make", "trott"], "'trott' is no gait (trot, pace, bound, all, walk), and as a run: no run 'trott'"),
-        (["make", "trot", "--speeds"], "--speeds names no speed"),
+        (["make", "trott"], "'trott' is not a gait (trot, pace, bound, all, walk), nor a run: no run 'trott'"),
+        (["make", "trot", "--speeds"], "--speeds is empty"),
         (["make", "trot", "--strides", "0"], "strides is 0; a gait needs more than 0"),
-        (["view", "trot_0.5", "--no-plot", "--no-video"], "--no-plot and --no-video leave nothing to show"),
+        (["view", "trot_0.5", "--no-plot", "--no-video"], "--no-plot and --no-video leave nothing to do"),
         (["make", "trot", "--fps", "0"], "fps is 0.0; a gait needs more than 0"),
-        (["convert", "trot_0.5", "trot.json", "--weight", "-1"], "--weight is -1.0: give a number"),
+        (["convert", "trot_0.5", "trot.json", "--weight", "-1"], "--weight must not be negative, got -1.0"),
         (
             ["convert", "trot_0.5", "trot.bvh"],
             "trot.bvh: the suffix '.bvh' is that of no format; use one of: amp .json",
@@ -105,7 +105,7 @@ def test_a_walk_can_be_made_for_a_robot_with_a_description(tmp_path):
 
 def test_a_clip_is_shown_with_the_robot_that_has_its_joints(capsys):
     assert main(["motion", "inspect", "walk_0.4", "trot_0.5"]) == 0
-    assert "humanoid, quadruped: can follow them" in capsys.readouterr().out
+    assert "humanoid, quadruped: can follow all clips" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")

@@ -17,7 +17,7 @@ def test_built_in_quadruped_stands_and_is_described(capsys):
     assert sum(line.startswith("foot ") for line in lines) == 4
     assert lines[-1].startswith("stands for 0.5 s")
     assert main(["robot", "quadruped", "--seconds", "0", "--stiffness", "60"]) == 0
-    assert "note: it has servos of its own: --stiffness" in capsys.readouterr().out
+    assert "note: the robot has position servos: --stiffness" in capsys.readouterr().out
 
 
 def test_torque_robot_needs_gains_to_stand(tmp_path, capsys):
@@ -26,7 +26,7 @@ def test_torque_robot_needs_gains_to_stand(tmp_path, capsys):
     assert main(["robot", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "stands" not in shown
-    assert "note: torque motors: --stiffness and --damping here" in shown
+    assert "note: torque motors: set --stiffness and --damping here" in shown
     assert main(["robot", str(path), "--stiffness", "60", "--damping", "2", "--seconds", "0.5"]) == 0
     assert "stands for 0.5 s" in capsys.readouterr().out
     path.write_text(torque_quadruped().replace('pos="0 0 0.45"', 'pos="0 0 0.45" euler="0.5 0.5 0"'))
@@ -40,7 +40,7 @@ def test_robot_that_is_bolted_down_is_shown(tmp_path, capsys):
     assert main(["robot", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "1 joint with position servos" in shown
-    assert "bolted down" in shown
+    assert "fixed base" in shown
 
 
 def test_picture_is_a_png():

@@ -1,4 +1,4 @@
-"""Show what is found in a robot's file, and whether the robot stands: st-rl robot FILE."""
+"""Show the joints and feet of a robot file, and whether the robot stands: st-rl robot FILE."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import parse_options
 
 if TYPE_CHECKING:
+    import numpy as np
+    from rich.table import Table
+
     from st_rl.sim.robots import Robot
+    from st_rl.sim.robots.mirror import Mirror
     from st_rl.sim.robots.standing import StandingResult
 
-# Joints that sag further, and motors that need a larger share of their torque only to stand, are worth a word.
+# Joint errors (rad) and fractions of the effort limit above which standing is reported as a problem.
 _LARGE_SAG = 0.3
 _LARGE_EFFORT = 0.8
-# The table of joints is cut off in a narrower terminal.
+# Minimum width of the joint table.
 _TABLE_WIDTH = 110
 
 
@@ -29,13 +33,13 @@ class RobotOptions:
     file: str
     """MJCF file, robot description (.yaml), or name of a built-in robot."""
     seconds: float = 2.0
-    """How long it has to stand; 0 not to try."""
+    """Duration of the standing test; 0 skips it."""
     stiffness: float | None = None
     """Position gain, Nm/rad, to hold a robot with torque actuators."""
     damping: float | None = None
     """Velocity gain, Nm s/rad, to hold a robot with torque actuators."""
     image: Path | None = None
-    """Where to write a picture of the robot in its default pose (.png)."""
+    """File of a picture of the robot in its default pose (.png)."""
     width: int = 640
     """Width of the picture in pixels."""
     height: int = 480
@@ -44,7 +48,7 @@ class RobotOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = parse_options(RobotOptions, arguments, "robot", __doc__ or "")
+    options = parse_options(RobotOptions, arguments, "robot", __doc__)
     from rich.console import Console
 
     from st_rl.sim.robots import Robot, robot_path
@@ -66,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _joint_table(robot: Robot) -> Any:
-    """One row for each actuated joint."""
+def _joint_table(robot: Robot) -> Table:
+    """Return a table with a row for each actuated joint."""
     from rich.table import Table
 
     mirror = _mirror(robot)
@@ -95,8 +99,8 @@ def _joint_table(robot: Robot) -> Any:
     return table
 
 
-def _mirror(robot: Robot) -> Any:
-    """The symmetry of a robot, or why it has none."""
+def _mirror(robot: Robot) -> Mirror | str:
+    """Return the left-right symmetry of a robot, or the reason why it has none."""
     try:
         return robot.mirror()
     except ValueError as error:
@@ -104,32 +108,32 @@ def _mirror(robot: Robot) -> Any:
 
 
 def _facts(robot: Robot) -> Iterator[str]:
-    """Lines about the robot as a whole."""
+    """Yield lines about the robot."""
     kind = "position servos" if robot.actuation == "position" else "torque motors"
     joints = "1 joint" if robot.num_joints == 1 else f"{robot.num_joints} joints"
     yield f"{robot.path}: {joints} with {kind}, {robot.mass:.2f} kg"
     if robot.free_joint is None:
-        yield "no free joint: bolted down"
+        yield "no free joint: fixed base"
         return
     body = robot.model.body(robot.free_joint.body).name or "unnamed"
     yield f"base: body '{body}', {robot.default_qpos[robot.free_joint.qpos + 2]:.3f} m high in the default pose"
     places = robot.foot_positions
     for order, foot in enumerate(robot.feet_by_place):
         x, y, _ = places[foot]
-        where = f"{abs(x):.2f} m {'ahead' if x > 0 else 'behind'}, {abs(y):.2f} m {'left' if y > 0 else 'right'}"
+        where = f"{abs(x):.2f} m {'front' if x > 0 else 'rear'}, {abs(y):.2f} m {'left' if y > 0 else 'right'}"
         yield f"foot {order}: {robot.feet[foot].name}, {where}, centre {robot.feet[foot].radius:.3f} m above its sole"
-    yield f"a fall is when one of these touches the ground: {', '.join(_fall_names(robot)) or 'none'}"
+    yield f"ground contacts that count as a fall: {', '.join(_fall_names(robot)) or 'none'}"
 
 
 def _fall_names(robot: Robot) -> list[str]:
-    """Names of the geoms that tell a fall."""
+    """Return the names of the geoms of which ground contact is a fall."""
     model = robot.model
     sensors = {int(model.sensor_adr[s]): s for s in range(model.nsensor)}
     return [model.geom(int(model.sensor_objid[sensors[address]])).name for address in robot.fall_sensors]
 
 
 def _stand(robot: Robot, options: RobotOptions) -> StandingResult | None:
-    """Let the robot stand, if it can be asked to."""
+    """Simulate the robot standing; None if it cannot stand or the test is skipped."""
     from st_rl.sim.robots.standing import simulate_standing
 
     gains = None
@@ -142,57 +146,57 @@ def _stand(robot: Robot, options: RobotOptions) -> StandingResult | None:
 
 
 def _outcome(robot: Robot, standing: StandingResult, seconds: float) -> str:
-    """One line on how the robot stood."""
+    """Return a line about the standing test."""
     worst = int(abs(standing.sag).argmax())
-    sag = f"{robot.joint_names[worst]} sags most, by {standing.sag[worst]:+.2f} rad"
+    sag = f"{robot.joint_names[worst]} has the largest error, {standing.sag[worst]:+.2f} rad"
     down = f"{sum(standing.feet_down)} of {len(robot.feet)} feet on the ground"
     if standing.fell_after is not None:
-        return f"[red]falls[/] after {standing.fell_after:.2f} s when only its gains hold it; at the end {down}, {sag}"
+        return f"[red]falls[/] after {standing.fell_after:.2f} s with position control only; at the end {down}, {sag}"
     return (
-        f"[green]stands[/] for {seconds:g} s under its gains: base at {standing.height:.3f} m, leaning by "
+        f"[green]stands[/] for {seconds:g} s with position control: base at {standing.height:.3f} m, tilt "
         f"{standing.lean:.1f} degrees, {down}, {sag}"
     )
 
 
 def _notes(robot: Robot, standing: StandingResult | None, options: RobotOptions) -> Iterator[str]:
-    """What may surprise somebody who trains this robot."""
+    """Yield notes on what could go wrong in a training with this robot."""
     if robot.actuation == "position" and (options.stiffness, options.damping) != (None, None):
-        yield "it has servos of its own: --stiffness and --damping are for torque motors, and were not used"
+        yield "the robot has position servos: --stiffness and --damping, which are for torque motors, were ignored"
     low, high = robot.joint_range.T
     pose = robot.default_joint_pos
     for i, name in enumerate(robot.joint_names):
         if not low[i] <= pose[i] <= high[i]:
-            yield f"{name} is at {pose[i]:.3g} by default, outside of its range: give it a default_pose"
+            yield f"{name} is at {pose[i]:.3g} by default, outside its range: set a default_pose"
     if robot.free_joint is None:
         yield "a walking task needs a free joint on the base"
         return
     if not robot.feet:
-        yield "no feet were found: name their geoms '..._foot', or list them as feet in a description"
+        yield "no feet found: name their geoms '..._foot', or list them as feet in a robot description"
     mirror = _mirror(robot)
     if isinstance(mirror, str):
         yield f"no left-right symmetry: {mirror}"
     if standing is None:
         if robot.actuation == "torque":
-            yield "torque motors: --stiffness and --damping here, --env.control.stiffness and .damping in training"
+            yield "torque motors: set --stiffness and --damping here, --env.control.stiffness and .damping in training"
         return
     for one, other in standing.self_contacts:
-        yield f"'{one}' touches '{other}' in the default pose: self_collisions: false, or another pose"
+        yield f"'{one}' touches '{other}' in the default pose: set self_collisions: false, or another pose"
     if standing.fell_after is not None:
         if len(robot.feet) > 2:
-            yield "it cannot hold itself: give it more stiffness, or a default_pose with its feet below it"
+            yield "it falls: increase the stiffness, or set a default_pose with the feet below the base"
         else:
-            yield "nothing to worry about on two feet: gains hold no balance, a policy learns to"
+            yield "expected for a biped: position control does not balance, a policy learns to"
         return
     for i, name in enumerate(robot.joint_names):
-        share = abs(standing.effort[i]) / robot.effort_limit[i]
+        fraction = abs(standing.effort[i]) / robot.effort_limit[i]
         if abs(standing.sag[i]) > _LARGE_SAG and low[i] <= pose[i] <= high[i]:
-            yield f"{name} is {standing.sag[i]:+.2f} rad from its target: more stiffness holds it"
-        if share > _LARGE_EFFORT:
-            yield f"{name} needs {share:.0%} of its effort_limit only to stand"
+            yield f"{name} is {standing.sag[i]:+.2f} rad from its target: increase the stiffness"
+        if fraction > _LARGE_EFFORT:
+            yield f"{name} needs {fraction:.0%} of its effort_limit to stand"
 
 
 def _draw(robot: Robot, path: Path, width: int, height: int) -> None:
-    """Write a picture of the robot in its default pose."""
+    """Render the robot in its default pose to a file."""
     from st_rl.sim.evaluation.rendering import FrameRenderer, prepare_rendering
     from st_rl.sim.require import require_mujoco
     from st_rl.utils.files import atomic_write
@@ -206,10 +210,10 @@ def _draw(robot: Robot, path: Path, width: int, height: int) -> None:
         temporary.write_bytes(png(renderer.draw(data)))
 
 
-def png(frame: Any) -> bytes:
-    """An image `(height, width, 3)` uint8 as a PNG file."""
+def png(frame: np.ndarray) -> bytes:
+    """Encode an image `(height, width, 3)` uint8 as PNG."""
     height, width, _ = frame.shape
-    # Every row begins with its filter, which is none.
+    # Each row begins with its filter type, 0 for none.
     rows = b"".join(b"\0" + frame[row].tobytes() for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))

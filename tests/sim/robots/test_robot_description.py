@@ -241,7 +241,7 @@ def test_walking_task_trots_with_it(describe):
         (
             "default_pose: {FR_knee: 0.3}",
             ["default_pose"],
-            r"FR_knee is 0\.3, outside of its range from -2\.7 to -0\.5",
+            r"FR_knee is 0\.3, outside its range from -2\.7 to -0\.5",
         ),
         ("default_pose: {FR_knee: bent}", ["default_pose"], r"default_pose: FR_knee: 'bent' is no number"),
         ('feet: [".*_hoof"]', ["feet"], r"feet: '\.\*_hoof' matches no geom, body or site"),
@@ -326,7 +326,7 @@ def test_command_shows_what_was_found(describe, capsys, tmp_path):
     assert "trunk, RL_thigh, FR_thigh" in shown
     assert "stands for 1 s" in shown
     assert main(["robot", str(describe("base_height: 0.6", without=["default_pose"])), "--seconds", "0"]) == 0
-    assert "FR_knee is at 0 by default, outside of its range" in capsys.readouterr().out
+    assert "FR_knee is at 0 by default, outside its range" in capsys.readouterr().out
     assert main(["robot", str(tmp_path / "missing.yaml")]) == 1
     assert "missing.yaml" in capsys.readouterr().err
 

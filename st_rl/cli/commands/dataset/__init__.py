@@ -1,4 +1,4 @@
-"""Look at, check, repair, join and export demonstrations: st-rl dataset info | check | repair | merge | export."""
+"""Inspect, repair, merge and export datasets: st-rl dataset info | check | repair | merge | export."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HELP = """usage: st-rl dataset ACTION FOLDER [OPTIONS]
 
 {rows}
 
-FOLDER holds trajectories at any depth, such as those of st-rl collect or of
-several st-rl dagger.
+FOLDER contains trajectories at any depth, such as those of st-rl collect or of
+several st-rl dagger collectors.
 st-rl dataset ACTION --help lists the options of each."""
 
 

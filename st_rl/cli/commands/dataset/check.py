@@ -1,4 +1,4 @@
-"""Read every file, name what is damaged, and make the totals right: st-rl dataset check FOLDER."""
+"""Read every file, list corrupt ones, and correct the totals: st-rl dataset check FOLDER."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class CheckOptions:
     """Options of `st-rl dataset check`."""
 
     folder: Path
-    """Folder of the data set."""
+    """Folder of the dataset."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the action; the exit code is 1 when something needs repair."""
-    options = parse_options(CheckOptions, arguments, "dataset check", __doc__ or "")
+    """Run the action; the exit code is 1 if something needs repair."""
+    options = parse_options(CheckOptions, arguments, "dataset check", __doc__)
     from st_rl.storage.rollout_files import maintenance
 
     num_problems = 0
@@ -35,12 +35,12 @@ def main(arguments: Sequence[str]) -> int:
                 print(line)
         steps, finished = maintenance.totals(states)
         if writers:
-            print(f"{folder}: {', '.join(writers)} is writing; totals are its own to keep")
+            print(f"{folder}: {', '.join(writers)} is writing; totals not checked")
             continue
         before = maintenance.update_totals(folder, states)
-        corrected = f" (metadata.json said {before[0]:,} and {before[1]:,})" if before is not None else ""
+        corrected = f" (metadata.json had {before[0]:,} and {before[1]:,})" if before is not None else ""
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
     if num_problems:
         count = "1 problem" if num_problems == 1 else f"{num_problems} problems"
-        print(f"{count}: st-rl dataset repair {options.folder} mends; readers skip what is damaged")
+        print(f"{count} (readers skip corrupt files); fix with: st-rl dataset repair {options.folder}")
     return 1 if num_problems else 0

@@ -1,4 +1,4 @@
-"""Write a data set for other libraries, as npz or as Minari's HDF5: st-rl dataset export FOLDER --output FILE."""
+"""Export a dataset as npz or Minari HDF5: st-rl dataset export FOLDER --output FILE."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class ExportOptions:
     """Options of `st-rl dataset export`."""
 
     folder: Path
-    """Folder of the data set."""
+    """Folder of the dataset."""
     output: Path | None = None
-    """The npz file, or the folder of the Minari data set, to write; must be given."""
+    """The npz file or the folder of the Minari dataset; required."""
     format: Literal["npz", "minari"] = "npz"
-    """What to write; minari needs the package h5py."""
+    """Format; minari needs h5py."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(ExportOptions, arguments, "dataset export", __doc__ or "")
+    options = parse_options(ExportOptions, arguments, "dataset export", __doc__)
     if options.output is None:
-        raise UsageError("where to? st-rl dataset export FOLDER --output FILE")
+        raise UsageError("--output is missing: st-rl dataset export FOLDER --output FILE")
     from st_rl.storage.rollout_files import exporting, layout
 
     savers = savers_in(options.folder)

@@ -1,4 +1,4 @@
-"""What all actions on data sets share."""
+"""The folders and trajectories of a dataset."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from st_rl.storage.rollout_files.maintenance import TrajectoryState
 
 
-def inspect(folder: Path, words: str) -> dict[str, list[TrajectoryState]]:
-    """The state of every trajectory, by the folder of its saver; CommandError when there is none."""
+def inspect(folder: Path, label: str) -> dict[str, list[TrajectoryState]]:
+    """Return the state of every trajectory by saver folder; CommandError if there are none."""
     from st_rl.storage.rollout_files import layout, maintenance
 
     savers = savers_in(folder)
     work = [(saver, path) for saver in savers for path in layout.own_trajectories(saver)]
     metadata = {saver: layout.read_metadata(saver) or {} for saver in savers}
     found: dict[str, list[TrajectoryState]] = {saver: [] for saver in savers}
-    for saver, path in track(work, words):
+    for saver, path in track(work, label):
         found[saver].append(maintenance.inspect_trajectory(path, metadata[saver]))
     return found
 
 
 def savers_in(folder: Path) -> list[str]:
-    """The folders that savers filled; CommandError when there is none."""
+    """Return the folders written by savers; CommandError if there are none."""
     from st_rl.storage.rollout_files import maintenance
 
     if not folder.is_dir():
         raise CommandError(f"no folder {folder}")
     savers = maintenance.saver_folders(str(folder))
     if not savers:
-        raise CommandError(f"{folder} holds no trajectories (folders named trajectory_*)")
+        raise CommandError(f"{folder} has no trajectories (folders named trajectory_*)")
     return savers
 
 
 def check_same_widths(savers: Sequence[str]) -> None:
-    """CommandError when folders hold frames of different widths, by the first readable trajectory of each."""
+    """Raise CommandError if the first readable trajectories of the folders have different widths."""
     from st_rl.storage.rollout_files import maintenance
 
     first: tuple[str, str] | None = None
@@ -50,11 +50,11 @@ def check_same_widths(savers: Sequence[str]) -> None:
         words = ", ".join(f"{name} {width}" for name, width in widths.items())
         first = first or (saver, words)
         if words != first[1]:
-            raise CommandError(f"{first[0]} has {first[1]}; {saver} has {words}: they cannot be one data set")
+            raise CommandError(f"{first[0]} has {first[1]}; {saver} has {words}: they cannot be merged")
 
 
 def size(num_bytes: float) -> str:
-    """Bytes for a person."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What a data set holds: trajectories, steps, lengths, rewards, and who is writing: st-rl dataset info FOLDER."""
+"""Summarize a dataset: trajectories, steps, lengths, returns, writers: st-rl dataset info FOLDER."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class InfoOptions:
     """Options of `st-rl dataset info`."""
 
     folder: Path
-    """Folder of the data set."""
+    """Folder of the dataset."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(InfoOptions, arguments, "dataset info", __doc__ or "")
+    options = parse_options(InfoOptions, arguments, "dataset info", __doc__)
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.storage.rollout_files import layout, maintenance
 
     found = inspect(options.folder, "reading")
-    # On a narrow terminal long folders take several lines, and no word is cut.
+    # On a narrow terminal long folder names wrap, and no word is cut.
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     for column in ("folder", "trajectories", "finished", "steps", "mean length", "mean return", "size", "writer"):
         table.add_column(
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         widths = next((state.widths for state in states if state.widths), {})
         words = ", ".join(f"{name} {width}" for name, width in widths.items() if name not in ("dones", "timeouts"))
         made_by = " of ".join(str(metadata[key]) for key in ("policy", "env") if key in metadata)
-        console.print(f"{folder}: {words or 'nothing'}" + (f"; {made_by}" if made_by else ""), highlight=False)
+        console.print(f"{folder}: {words or 'empty'}" + (f"; {made_by}" if made_by else ""), highlight=False)
     damaged = sum(len(state.damaged) for states in found.values() for state in states)
     if damaged:
-        console.print(f"{damaged} files cannot be read: st-rl dataset check {options.folder} names them")
+        console.print(f"{damaged} corrupt files; list them with: st-rl dataset check {options.folder}")
     return 0

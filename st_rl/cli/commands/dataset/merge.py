@@ -1,4 +1,4 @@
-"""Join data sets into one folder: st-rl dataset merge FOLDER... --output NEW."""
+"""Merge datasets into one folder: st-rl dataset merge FOLDER... --output NEW."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from st_rl.cli.commands.dataset.folders import check_same_widths, savers_in
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.support.progress import track
 
-# What must be the same for one reader to read both.
-_SHARED = ("obs_segments", "obs_disassemble_mapping")
+# Metadata that must be equal for a reader to read all of them.
+_SHARED_KEYS = ("obs_segments", "obs_disassemble_mapping")
 
 
 @dataclass
@@ -20,28 +20,28 @@ class MergeOptions:
     """Options of `st-rl dataset merge`."""
 
     folders: tuple[Path, ...]
-    """Folders of the data sets."""
+    """Folders of the datasets."""
     output: Path | None = None
-    """The new folder, or one to add to; must be given."""
+    """Folder of the merged dataset, new or to extend; required."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(MergeOptions, arguments, "dataset merge", __doc__ or "")
+    options = parse_options(MergeOptions, arguments, "dataset merge", __doc__)
     from st_rl.storage.rollout_files import layout, maintenance
     from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
     from st_rl.utils.files import write_json
 
     target = options.output
     if target is None:
-        raise UsageError("where to? st-rl dataset merge FOLDER... --output NEW")
+        raise UsageError("--output is missing: st-rl dataset merge FOLDER... --output NEW")
     savers = [saver for folder in options.folders for saver in savers_in(folder)]
     places = [Path(saver).resolve() for saver in savers]
     for saver, place in zip(savers, places):
         if places.count(place) > 1:
-            raise CommandError(f"{saver} is given twice: name each data set once")
+            raise CommandError(f"{saver} is given twice: name each dataset once")
     if target.resolve() in places:
-        raise CommandError(f"{target} cannot be joined with itself: choose another --output")
+        raise CommandError(f"{target} cannot be merged with itself: choose another --output")
     together = [*([str(target)] if target.is_dir() else []), *savers]
     metadata = _shared_metadata(together)
     check_same_widths(together)
@@ -60,17 +60,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _shared_metadata(savers: Sequence[str]) -> dict[str, Any]:
-    """The metadata of the first folder; CommandError when another one keeps its observations in another way."""
+    """Return the metadata of the first folder; CommandError if another has a different observation layout."""
     from st_rl.storage.rollout_files import layout
 
     all_metadata = [(saver, layout.read_metadata(saver)) for saver in savers]
     first_folder, first = next(((saver, found) for saver, found in all_metadata if found), ("", {}))
     for folder, metadata in all_metadata:
-        for key in _SHARED:
+        for key in _SHARED_KEYS:
             if metadata and _ordered(metadata.get(key)) != _ordered(first.get(key)):
-                raise CommandError(f"{folder} and {first_folder} have different {key}: they cannot be one data set")
+                raise CommandError(f"{folder} and {first_folder} have different {key}: they cannot be merged")
     return dict(first)
 
 
-def _ordered(value: Any) -> Any:
+def _ordered(value: object) -> object:
+    """Make the comparison of dictionaries depend on their order."""
     return list(value.items()) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Put damaged files aside, cut trajectories at gaps, remove leftovers, correct totals: st-rl dataset repair FOLDER."""
+"""Move corrupt files aside, cut trajectories at gaps, correct totals: st-rl dataset repair FOLDER."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class RepairOptions:
     """Options of `st-rl dataset repair`."""
 
     folder: Path
-    """Folder of the data set; nobody may be writing to it."""
+    """Folder of the dataset; no process may be writing to it."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(RepairOptions, arguments, "dataset repair", __doc__ or "")
+    options = parse_options(RepairOptions, arguments, "dataset repair", __doc__)
     from st_rl.storage.rollout_files import maintenance
 
     writers = [writer for folder in savers_in(options.folder) for writer in maintenance.active_writers(folder)]

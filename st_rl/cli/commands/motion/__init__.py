@@ -1,4 +1,4 @@
-"""Look at, convert, watch and make reference motions: st-rl motion inspect | convert | view | make."""
+"""Inspect, convert, view and make reference motions: st-rl motion inspect | convert | view | make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HELP = """usage: st-rl motion ACTION [OPTIONS]
 {rows}
 
 Motions are files (AMP .json .txt .pkl, Isaac Lab and mjlab .npz, retargeted
-.pkl and .csv), folders of them, or clips of the library by name (trot, pace,
+.pkl and .csv), folders of them, or built-in clips by name (trot, pace,
 bound, trot_0.5, ...). st-rl motion ACTION --help lists the options of each."""
 
 

@@ -1,29 +1,32 @@
-"""What the actions of `st-rl motion` share: options that say how a file is read, and the clips of it."""
+"""Read the clips of motion files."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from st_rl.datasets.clip import MotionClip
 
 
 @dataclass(kw_only=True)
 class ClipOptions:
-    """How motion files are read."""
+    """Options for reading motion files."""
 
     robot: str | None = None
-    """The robot that moves: the path of an MJCF file or of a robot description (.yaml), or the name of a built-in one;
-    when None, the humanoid for clips of its joints, else the quadruped."""
+    """Robot: an MJCF file, a robot description (.yaml), or the name of a built-in robot; None uses the humanoid for
+    clips of its joints, otherwise the quadruped."""
     joint_names: tuple[str, ...] | None = None
-    """Joints in the order of the file, for formats that do not name them. When None: those of the robot, of AMP files
-    those of FR, FL, RR, RL."""
+    """Joint names in the order of the file, for formats without them; None uses those of the robot (AMP files: legs in
+    the order FR, FL, RR, RL)."""
     fps: float | None = None
-    """Frames a second, whatever a file says; needed for files that do not say."""
+    """Frame rate; overrides that of the file, required for formats without it."""
 
 
-def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
-    """The clips of files, folders or names; a file without names has the robot's joints, if it has as many."""
+def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionClip]:
+    """Read the clips of files, folders or names; files without joint names use those of the robot if as many."""
     from st_rl.datasets.formats import read_motion
     from st_rl.datasets.library import motion_paths
 
@@ -38,8 +41,8 @@ def read_clips(motions: tuple[str, ...], options: Any) -> list[Any]:
     return clips
 
 
-def robot_of(robot: str | None, clip: Any) -> str:
-    """The robot that the user names, else the built-in one whose joints, by name or number, are those of a clip."""
+def robot_of(robot: str | None, clip: MotionClip) -> str:
+    """Return the robot of the option, otherwise the built-in one whose joints, by name or number, match the clip."""
     if robot is not None:
         return robot
     joints, names = _humanoid_joints(), set(clip.joint_names)
@@ -48,14 +51,14 @@ def robot_of(robot: str | None, clip: Any) -> str:
 
 @functools.cache
 def _humanoid_joints() -> tuple[str, ...]:
-    """The joints of the built-in humanoid."""
+    """Return the joints of the built-in humanoid."""
     from st_rl.sim.robots import Robot, robot_path
 
     return Robot.from_file(robot_path("humanoid")).joint_names
 
 
 def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:
-    """The joints of a robot, where it has so many."""
+    """Return the joints of a robot, or None if their number is not `count`."""
     from st_rl.sim.robots import Robot, robot_path
 
     names = Robot.from_file(robot_path(robot)).joint_names

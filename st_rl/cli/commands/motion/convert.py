@@ -1,14 +1,17 @@
-"""Write a motion in another format, at another rate, mirrored or cut: st-rl motion convert FILE OUTPUT."""
+"""Convert, resample, mirror or cut a motion: st-rl motion convert FILE OUTPUT."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
+
+if TYPE_CHECKING:
+    from st_rl.datasets.clip import MotionClip
 
 
 @dataclass
@@ -16,39 +19,39 @@ class ConvertOptions(ClipOptions):
     """Options of `st-rl motion convert`."""
 
     motion: str
-    """File, folder, or name of a clip."""
+    """File, folder, or name of a built-in clip."""
     output: Path
-    """File to write; its suffix tells the format. A folder for several clips, with --format."""
+    """File to write, in the format of its suffix; with --format, a folder for several clips."""
     format: Literal["amp", "isaaclab", "mjlab", "gmr", "csv"] | None = None
     """Format to write; by default the first of amp (.json .txt .pkl), isaaclab (.npz), gmr, csv with that suffix."""
     output_fps: float | None = None
-    """Frames a second to write; those of the file when None."""
+    """Frame rate to write; None keeps that of the file."""
     mirror: bool = False
-    """Whether left and right change places."""
+    """Whether to swap left and right."""
     start: float = 0.0
-    """Second at which to begin."""
+    """Start time, s."""
     end: float | None = None
-    """Second at which to end; the end of the clip when None."""
+    """End time, s; None keeps the end of the clip."""
     reorder: bool = False
-    """Whether joints are put into the robot's order, by name; others are left out."""
+    """Whether to reorder the joints by name as in the robot; other joints are dropped."""
     bodies: bool = False
-    """Whether feet and bodies are computed from the robot's model."""
+    """Whether to add foot and body poses from the robot model."""
     weight: float | None = None
-    """How often the clip is drawn, relative to others; as the file says when None."""
+    """Relative sampling weight of the clip; None keeps that of the file."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(ConvertOptions, arguments, "motion convert", __doc__ or "")
+    options = parse_options(ConvertOptions, arguments, "motion convert", __doc__)
     from st_rl.datasets.formats import FORMATS, write_motion
 
     if options.weight is not None and not options.weight >= 0:
-        raise UsageError(f"--weight is {options.weight}: give a number that is not negative")
-    clips = [_changed(clip, options) for clip in read_clips((options.motion,), options)]
+        raise UsageError(f"--weight must not be negative, got {options.weight}")
+    clips = [_convert(clip, options) for clip in read_clips((options.motion,), options)]
     targets = [(options.output, clips)]
     if not options.output.suffix:
         if options.format is None:
-            raise UsageError(f"--format says what goes into the folder {options.output}: {', '.join(FORMATS)}")
+            raise UsageError(f"the folder {options.output} needs --format, one of: {', '.join(FORMATS)}")
         options.output.mkdir(parents=True, exist_ok=True)
         suffix = FORMATS[options.format][1][0]
         targets = [(options.output / f"{clip.name}{suffix}", [clip]) for clip in clips]
@@ -58,8 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _changed(clip, options: ConvertOptions):
-    """The clip as the options want it."""
+def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
+    """Return the clip with the changes of the options."""
     from st_rl.datasets import processing
 
     if options.start or options.end is not None:

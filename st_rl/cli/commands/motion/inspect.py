@@ -1,15 +1,18 @@
-"""Say what motion files hold and whether a robot can follow them: st-rl motion inspect FILE..."""
+"""Show the contents of motion files and whether a robot can follow them: st-rl motion inspect FILE..."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tyro
 
 from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import parse_options
+
+if TYPE_CHECKING:
+    from st_rl.datasets.clip import MotionClip
 
 
 @dataclass
@@ -17,12 +20,12 @@ class InspectOptions(ClipOptions):
     """Options of `st-rl motion inspect`."""
 
     motions: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Files, folders, or names of clips; the library's gaits of a quadruped when none is given."""
+    """Files, folders, or names of built-in clips; by default the quadruped gaits."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(InspectOptions, arguments, "motion inspect", __doc__ or "")
+    options = parse_options(InspectOptions, arguments, "motion inspect", __doc__)
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -37,24 +40,27 @@ def main(arguments: Sequence[str]) -> int:
         table.add_row(*_row(clip))
     console = Console()
     console.print(table)
-    console.print("m/s: mean speed; height: of the root, mean, m; rad/s: fastest joint", highlight=False)
+    console.print("m/s: mean speed; height: of the root, mean, m; rad/s: fastest joint velocity", highlight=False)
     for joints in sorted({clip.joint_names for clip in clips}):
         console.print(f"joints: {', '.join(joints)}", highlight=False)
     robots = {clip.name: robot_of(options.robot, clip) for clip in clips}
-    noticed = {clip.name: remarks(clip, robots[clip.name]) for clip in clips}
-    for name, words in noticed.items():
-        for remark in words:
-            console.print(f"{name}: {remark}", highlight=False)
-    if not any(noticed.values()):
-        console.print(f"{', '.join(dict.fromkeys(robots.values()))}: can follow them, joint by joint", highlight=False)
+    problems = {clip.name: find_problems(clip, robots[clip.name]) for clip in clips}
+    for name, found in problems.items():
+        for problem in found:
+            console.print(f"{name}: {problem}", highlight=False)
+    if not any(problems.values()):
+        console.print(
+            f"{', '.join(dict.fromkeys(robots.values()))}: can follow all clips (joint names, ranges, velocities)",
+            highlight=False,
+        )
     return 0
 
 
-def _row(clip: Any) -> list[str]:
-    """The figures of a clip."""
+def _row(clip: MotionClip) -> list[str]:
+    """Return the table row of a clip."""
     import numpy as np
 
-    way = clip.root_pos[-1, :2] - clip.root_pos[0, :2]
+    displacement = clip.root_pos[-1, :2] - clip.root_pos[0, :2]
     return [
         clip.name,
         str(clip.num_frames),
@@ -63,14 +69,14 @@ def _row(clip: Any) -> list[str]:
         str(len(clip.joint_names)),
         str(len(clip.feet.names)) if clip.feet is not None else "-",
         str(len(clip.bodies.names)) if clip.bodies is not None else "-",
-        f"{np.linalg.norm(way) / clip.duration:.2f}",
+        f"{np.linalg.norm(displacement) / clip.duration:.2f}",
         f"{clip.root_pos[:, 2].mean():.2f}",
         f"{np.abs(clip.joint_vel).max():.1f}",
     ]
 
 
-def remarks(clip: Any, robot_name: str) -> list[str]:
-    """What a user should know before a robot learns from the clip."""
+def find_problems(clip: MotionClip, robot_name: str) -> list[str]:
+    """Return what could keep a robot from following the clip."""
     import numpy as np
 
     from st_rl.datasets.clip import linear_velocity
@@ -83,17 +89,17 @@ def remarks(clip: Any, robot_name: str) -> list[str]:
     robot = Robot.from_file(robot_path(robot_name))
     missing = [name for name in robot.joint_names if name not in clip.joint_names]
     if missing:
-        return [*found, f"lacks joints of the robot: {', '.join(missing)}"]
+        return [*found, f"missing joints of the robot: {', '.join(missing)}"]
     clip = reorder_joints(clip, robot.joint_names)
     low, high = robot.joint_range.T
     outside = np.maximum(low - clip.joint_pos, clip.joint_pos - high).max(axis=0)
     for joint in np.flatnonzero(outside > 1e-3):
-        found.append(f"{robot.joint_names[joint]} leaves its range by {outside[joint]:.2f} rad")
+        found.append(f"{robot.joint_names[joint]} exceeds its range by {outside[joint]:.2f} rad")
     measured, given = linear_velocity(clip.joint_pos, 1.0 / clip.fps), clip.joint_vel
-    # Of positions that are sampled too rarely they differ a little; of a wrong frame rate by a factor.
+    # Coarse sampling changes the ratio a little, a wrong frame rate by a factor.
     ratio = float((measured * given).sum() / max((given * given).sum(), 1e-9))
     if given.any() and not 0.75 < ratio < 1.33:
-        found.append(f"positions move {ratio:.2f} times as fast as the joint velocities say: wrong fps?")
+        found.append(f"positions move {ratio:.2f} times as fast as the joint velocities: wrong fps?")
     if clip.feet is not None and clip.feet.pos[..., 2].min() < -0.02:
         found.append(f"a foot is {-clip.feet.pos[..., 2].min():.2f} m below the ground")
     return found

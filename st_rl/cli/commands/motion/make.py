@@ -1,13 +1,16 @@
-"""Make clips: gaits of a quadruped, a humanoid's walk, or what a trained policy does: st-rl motion make GAIT | RUN."""
+"""Make clips of synthetic gaits or of a trained policy: st-rl motion make GAIT | RUN."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import UsageError, parse_options
+
+if TYPE_CHECKING:
+    from st_rl.datasets.clip import MotionClip
 
 ALL = "all"
 
@@ -16,41 +19,41 @@ ALL = "all"
 class MakeOptions:
     """Options of `st-rl motion make`."""
 
-    what: str
-    """A gait (trot, pace, bound, or walk on two legs), all of a quadruped's: all, or a run whose policy is recorded: a
-    folder, a task, or latest."""
+    gait_or_run: str
+    """A gait (trot, pace, bound; walk for a biped), all (quadruped gaits), or a run to record: its folder, a task, or
+    latest."""
     speeds: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)
-    """Forward speeds, m/s: a clip for each."""
+    """Forward speeds, m/s, one clip each."""
     output: Path = Path("motions")
     """Folder to write to."""
     format: str = "isaaclab"
-    """Format of the files: isaaclab (.npz), mjlab (.npz), amp (.json), gmr (.pkl), csv."""
+    """File format: isaaclab (.npz), mjlab (.npz), amp (.json), gmr (.pkl), csv."""
     robot: str | None = None
-    """The robot that moves, for gaits: the path of an MJCF file or of a robot description (.yaml), or the name of a
-    built-in robot; by default the quadruped, for walk the humanoid."""
+    """Robot of a gait: an MJCF file, a robot description (.yaml), or the name of a built-in robot; None uses the
+    quadruped, for walk the humanoid."""
     fps: float = 50.0
-    """Frames a second of a gait."""
+    """Frame rate of a gait."""
     strides: int = 3
-    """Strides of a gait's clip."""
+    """Strides of a gait."""
     seconds: float = 2.0
-    """Length of a recording."""
+    """Length of a recording, s."""
     checkpoint: str = "best"
-    """Which policy of a run: best, last, an iteration number, or a file."""
+    """Checkpoint of a run: best, last, an iteration number, or a file."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(MakeOptions, arguments, "motion make", __doc__ or "")
+    options = parse_options(MakeOptions, arguments, "motion make", __doc__)
     from st_rl.datasets.formats import FORMATS, write_motion
     from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 
     if options.format not in FORMATS:
         raise UsageError(f"unknown format '{options.format}'; known: {', '.join(FORMATS)}")
     if not options.speeds:
-        raise UsageError("--speeds names no speed: give one or more, in m/s")
-    if options.what in (*QUADRUPED_GAITS, ALL):
-        clips = _gaits(tuple(QUADRUPED_GAITS) if options.what == ALL else (options.what,), options)
-    elif options.what in BIPED_GAITS:
+        raise UsageError("--speeds is empty: give one or more speeds in m/s")
+    if options.gait_or_run in (*QUADRUPED_GAITS, ALL):
+        clips = _gaits(tuple(QUADRUPED_GAITS) if options.gait_or_run == ALL else (options.gait_or_run,), options)
+    elif options.gait_or_run in BIPED_GAITS:
         clips = _biped_gaits(options)
     else:
         clips = _recordings(options)
@@ -63,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
-    """Clips of gaits at all speeds."""
+def _gaits(names: Sequence[str], options: MakeOptions) -> list[MotionClip]:
+    """Synthesize quadruped gaits at all speeds."""
     from st_rl.datasets.gaits import make_quadruped_gait
     from st_rl.sim.motions.geometry import quadruped_geometry
     from st_rl.sim.robots import Robot, robot_path
@@ -77,18 +80,20 @@ def _gaits(names: Sequence[str], options: MakeOptions) -> list[Any]:
     ]
 
 
-def _biped_gaits(options: MakeOptions) -> list[Any]:
-    """Clips of a gait on two legs at all speeds."""
+def _biped_gaits(options: MakeOptions) -> list[MotionClip]:
+    """Synthesize a biped gait at all speeds."""
     from st_rl.datasets.gaits import make_biped_gait
     from st_rl.sim.motions.geometry import biped_geometry
     from st_rl.sim.robots import Robot, robot_path
 
     geometry = biped_geometry(Robot.from_file(robot_path(options.robot or "humanoid")))
-    return [make_biped_gait(geometry, options.what, speed, options.fps, options.strides) for speed in options.speeds]
+    return [
+        make_biped_gait(geometry, options.gait_or_run, speed, options.fps, options.strides) for speed in options.speeds
+    ]
 
 
-def _recordings(options: MakeOptions) -> list[Any]:
-    """Clips of a run's policy, one for each speed where it takes commands."""
+def _recordings(options: MakeOptions) -> list[MotionClip]:
+    """Record the policy of a run, one clip per speed if its task has commands."""
     from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.run_folder import find_run
     from st_rl.cli.support.task_source import BuiltInTask
@@ -97,14 +102,15 @@ def _recordings(options: MakeOptions) -> list[Any]:
     from st_rl.sim.motions.clips import record_policy
 
     try:
-        run = find_run(options.what)
+        run = find_run(options.gait_or_run)
     except UsageError as error:
         raise UsageError(
-            f"'{options.what}' is no gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), and as a run: {error}"
+            f"'{options.gait_or_run}' is not a gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), nor a run: "
+            f"{error}"
         ) from error
     saved = LoadedRun(run)
     if not isinstance(saved.source, BuiltInTask):
-        raise UsageError(f"{run.path} is a run of {saved.source.name}: only robots of built-in tasks can be recorded")
+        raise UsageError(f"{run.path} is a run of {saved.source.name}: only built-in tasks can be recorded")
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
     policy = saved.load_policy(task, run.checkpoint(options.checkpoint))
     name = saved.source.name.replace("-", "_")

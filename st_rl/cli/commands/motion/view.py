@@ -1,14 +1,18 @@
-"""See a motion: a video of the robot and a plot of its joints and feet: st-rl motion view FILE."""
+"""Render a motion as a video and a plot of joints and feet: st-rl motion view FILE."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
+
+if TYPE_CHECKING:
+    from st_rl.datasets.clip import MotionClip
+    from st_rl.sim.robots import Robot
 
 
 @dataclass
@@ -16,15 +20,15 @@ class ViewOptions(ClipOptions):
     """Options of `st-rl motion view`."""
 
     motion: str
-    """File, folder, or name of a clip."""
+    """File, folder, or name of a built-in clip."""
     output: Path = Path("motions")
-    """Folder to write to: NAME.png and NAME.mp4."""
+    """Folder of NAME.png and NAME.mp4."""
     plot: bool = True
-    """Whether to plot joints, speed and feet."""
+    """Whether to plot joints, velocity and feet."""
     video: bool = True
-    """Whether to draw the robot."""
+    """Whether to render the robot."""
     repeats: int = 3
-    """How often the video shows the clip."""
+    """Repetitions of the clip in the video."""
     width: int = 640
     """Width of the video in pixels."""
     height: int = 360
@@ -33,12 +37,12 @@ class ViewOptions(ClipOptions):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action."""
-    options = parse_options(ViewOptions, arguments, "motion view", __doc__ or "")
+    options = parse_options(ViewOptions, arguments, "motion view", __doc__)
     from st_rl.sim.motions.clips import add_body_poses
     from st_rl.sim.robots import Robot, robot_path
 
     if not options.plot and not options.video:
-        raise UsageError("--no-plot and --no-video leave nothing to show: leave out one of them")
+        raise UsageError("--no-plot and --no-video leave nothing to do: remove one of them")
     clips = read_clips((options.motion,), options)
     options.output.mkdir(parents=True, exist_ok=True)
     for clip in clips:
@@ -54,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write_video(robot: Any, clip: Any, path: Path, options: ViewOptions) -> None:
-    """Draw the clip in real time, several times one after the other."""
+def _write_video(robot: Robot, clip: MotionClip, path: Path, options: ViewOptions) -> None:
+    """Render the clip in real time, repeated."""
     from st_rl.sim.evaluation.rendering import prepare_rendering
     from st_rl.sim.evaluation.video import require_ffmpeg
     from st_rl.sim.motions.clips import render_clip
@@ -65,8 +69,8 @@ def _write_video(robot: Any, clip: Any, path: Path, options: ViewOptions) -> Non
     render_clip(robot, clip, path, options.repeats, options.width & ~1, options.height & ~1)
 
 
-def plot(clip: Any, robot: Any, path: Path) -> None:
-    """Joint angles, velocity of the root and height of the feet over time, as a picture."""
+def plot(clip: MotionClip, robot: Robot, path: Path) -> None:
+    """Plot joint angles, root velocity and foot height over time."""
     try:
         import matplotlib
     except ImportError as error:
@@ -77,7 +81,7 @@ def plot(clip: Any, robot: Any, path: Path) -> None:
 
     time = np.arange(clip.num_frames) / clip.fps
     figure, (joints, speed, feet) = plt.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")
-    # Joints and feet that move together lie on each other: dashes above whole lines let those shine through.
+    # Dashed lines above solid ones, so that equal curves are all visible.
     dashes = ("-", (0, (4, 2)), (2, (2, 4)), ":")
     styles = [{"linestyle": dashes[number % 4], "zorder": 2 + number % 4} for number in range(len(clip.joint_names))]
     color = plt.colormaps["tab20"]
@@ -87,11 +91,12 @@ def plot(clip: Any, robot: Any, path: Path) -> None:
     joints.legend(fontsize=6, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis, row in zip("xyz", clip.root_lin_vel.T):
         speed.plot(time, row, label=axis)
-    speed.set(ylabel="velocity of the root, m/s")
+    speed.set(ylabel="root velocity, m/s")
     speed.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    for foot, name, height, style in zip(robot.feet, clip.feet.names, clip.feet.pos[..., 2].T, styles):
+    names, heights = (clip.feet.names, clip.feet.pos[..., 2].T) if clip.feet is not None else ((), ())
+    for foot, name, height, style in zip(robot.feet, names, heights, styles):
         feet.plot(time, 100.0 * (height - foot.radius), label=name, **style)
-    feet.set(xlabel="s", ylabel="height of the soles, cm")
+    feet.set(xlabel="s", ylabel="foot height, cm")
     feet.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, dpi=120)
     plt.close(figure)
