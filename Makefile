@@ -1,20 +1,20 @@
-# Every target makes its own virtual environment and needs only Python (3.10 or later), make and a C compiler.
-# PYTHON=python3.12 make test     picks another interpreter
-# JOBS=8 make test                runs the tests in eight processes (two without it)
+# Every target creates .venv first and needs only Python (3.10 or later), make and a C compiler.
+# PYTHON=python3.12 make test     uses another interpreter
+# JOBS=8 make test                runs the tests in eight processes (default: two)
 PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := sim,gym,export,video,plot,sweep,wandb,neptune,dev
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
-# torch first and by itself, so that a build chosen for this machine is kept and not replaced by another
+# torch is installed first and separately, so that a build already installed for this machine is not replaced
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
-# small networks run faster on one thread (DESIGN 3), and the tests run in several processes
+# small networks run faster on one thread, and the tests run in several processes
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# forward speeds only, so that two minutes on two cores are enough
+# forward commands only, so that two minutes on two cores are enough
 DEMO := runs/demo
 DEMO_COMMANDS := --env.commands.lin-vel-x 0.3 1.0 --env.commands.lin-vel-y 0 0 --env.commands.ang-vel-yaw 0 0 \
 	--env.commands.standing-fraction 0
@@ -28,11 +28,11 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "st_rl needs Python 3.10 or later: PYTHON=/path/to/python3 make ..."; exit 1; }
 	@echo "venv      $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@# older versions of pip take minutes to find versions that fit together
+	@# older versions of pip take minutes to resolve the dependencies
 	@$(PIP_INSTALL) --upgrade pip
 	@touch $@
 
-# made anew when the package's needs change
+# installed again when the dependencies change
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "install   $(TORCH)"
 	@$(PIP_INSTALL) $(TORCH)
@@ -45,13 +45,13 @@ $(VENV)/.docs: $(VENV)/.installed
 	@$(PIP_INSTALL) --editable ".[docs]"
 	@touch $@
 
-venv: $(VENV)/.installed ## make .venv with everything that development needs
+venv: $(VENV)/.installed ## create .venv with everything needed for development
 
 test: check ## lint, types, layers, spelling, then every test
 	@echo "pytest    $(JOBS) processes"
 	@$(PYTEST)
 
-check: lint types layers spelling ## all that test does before the tests
+check: lint types layers spelling ## lint, types, layers and spelling
 
 lint: $(VENV)/.installed ## style and format (ruff)
 	@echo "ruff"
@@ -62,7 +62,7 @@ types: $(VENV)/.installed ## type check (basedpyright)
 	@echo "types"
 	@$(BIN)/basedpyright --level error
 
-layers: $(VENV)/.installed ## imports point one way only (import-linter)
+layers: $(VENV)/.installed ## one-way imports between packages (import-linter)
 	@echo "layers"
 	@$(BIN)/lint-imports --no-cache > $(VENV)/layers.log 2>&1 || { cat $(VENV)/layers.log; exit 1; }
 
@@ -70,26 +70,26 @@ spelling: $(VENV)/.installed ## spelling (codespell)
 	@echo "spelling"
 	@$(BIN)/codespell
 
-format: $(VENV)/.installed ## rewrite the files as ruff wants them
+format: $(VENV)/.installed ## fix style and format (ruff)
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-demo: $(VENV)/.installed ## train a robot to walk in two minutes, judge it, film it, export it
+demo: $(VENV)/.installed ## train a quadruped to walk in two minutes, evaluate, record, export
 	@rm -rf $(DEMO)
 	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.85 --log-dir $(DEMO) $(DEMO_COMMANDS)
 	@$(BIN)/st-rl eval $(DEMO)
 	@$(BIN)/st-rl export $(DEMO)
-	@# without a rendering library the message says which one to install; the rest of the demo does not need it
-	@$(BIN)/st-rl play $(DEMO) --no-viewer --command 0.7 0 0 || echo "no film; everything else goes on"
+	@# needs a rendering library; the error names the one to install, and the demo continues without a video
+	@$(BIN)/st-rl play $(DEMO) --no-viewer --command 0.7 0 0 || echo "no video; continuing without it"
 	@$(BIN)/st-rl report $(DEMO)
 
-bench: $(VENV)/.installed ## speed on this machine beside rsl_rl, results in benchmarks/results/
+bench: $(VENV)/.installed ## speed compared with rsl_rl on this machine, in benchmarks/results/
 	@$(BIN)/python benchmarks/ppo_cpu.py
 
-docs: $(VENV)/.docs ## the documentation, in site/
+docs: $(VENV)/.docs ## build the documentation in site/
 	@echo "docs      site/index.html"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-clean: ## remove the virtual environment and all that was built
+clean: ## remove .venv and all build outputs
 	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache
 	@find st_rl tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
