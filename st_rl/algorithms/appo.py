@@ -1,4 +1,4 @@
-"""Adversarial PPO: a discriminator judges how much a robot moves like a reference, which the robot learns to do."""
+"""Adversarial PPO: a discriminator rewards motions that look like a reference motion (adversarial motion priors)."""
 
 import functools
 import math
@@ -15,13 +15,14 @@ from st_rl.algorithms.discriminator_trainer import (
     masked_mean,
     scheduled_value,
 )
-from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.amp_discriminator import AMPDiscriminator
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage
 from st_rl.storage.fields import resolve_shape
+from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import AmpRolloutStorage
 from st_rl.utils.config import own_settings_from
 from st_rl.utils.log import logger
@@ -36,18 +37,18 @@ else:
 DISCRIMINATOR_LOSSES = ("discriminator_expert_loss", "discriminator_policy_loss", "discriminator_grad_len_loss")
 
 
-def delivered_features(infos: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    """The motion features of robots and references as an environment delivers them, or None for what it does not."""
+def read_motion_features(infos: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+    """The motion features of policy and reference from an environment's infos; None for a missing one."""
     groups = infos.get("observations")
     return None if groups is None else groups.get("ref_obs"), infos.get("ref_motion")
 
 
 class APPOAlgoMixin(_Algorithm):
-    """Adds a style reward to the task's, and the discriminator that gives it to what is trained.
+    """Adds a style reward to the task reward, and trains the discriminator that computes it.
 
-    The environment delivers the robot's motion features `infos["observations"]["ref_obs"]` and those of a reference
-    `infos["ref_motion"]`, `(N, Da)` or `(N, frames, D)`. Both pass one normaliser, or one each. `discriminator_cfg`
-    holds the options of `DiscriminatorOptions`.
+    The environment delivers the motion features of the policy, `infos["observations"]["ref_obs"]`, and of a reference,
+    `infos["ref_motion"]`, `(N, Da)` or `(N, frames, D)`. They share one normalizer, or have one each.
+    `discriminator_cfg` holds the options of `DiscriminatorOptions`.
     """
 
     graph_safe = True
@@ -67,7 +68,7 @@ class APPOAlgoMixin(_Algorithm):
         **kwargs: Any,
     ):
         options = DiscriminatorOptions.read(discriminator_cfg, strict=bool(kwargs.get("strict")))
-        # Read while the optimiser of the policy is made.
+        # Before super().__init__, which creates the policy's optimizer.
         self._shares_optimizer = not options.needs_optimizer
         super().__init__(*args, **kwargs)
         self.discriminator_loss_coef = discriminator_loss_coef
@@ -79,14 +80,14 @@ class APPOAlgoMixin(_Algorithm):
         self.discriminator_policy_loss_coef: float | Tensor = discriminator_loss_coef
         self.discriminator_grad_len_loss_coef: float | Tensor = discriminator_loss_coef
         self.discriminator_logit_loss_coef = options.logit_reg_coef
-        self.amp_obs_dim = self._checked_width(amp_obs_dim)
+        self.amp_obs_dim = self._check_width(amp_obs_dim)
         self.ref_obs_normalizer = self._new_normalizer()
         self.ref_motion_normalizer = self.ref_obs_normalizer if share_amp_normalizer else self._new_normalizer()
         self._masks_resets, self._has_replay = options.mask_resets, options.replay_size > 0
         self._discriminator_trainer = DiscriminatorTrainer(
             options, self._discriminator, self.optimizer_class_name, float(self.learning_rate), self.device
         )
-        self._start_schedules(options)
+        self._init_schedules(options)
 
     @property
     def _discriminator(self) -> AMPDiscriminator:
@@ -98,13 +99,13 @@ class APPOAlgoMixin(_Algorithm):
             )
         return discriminator
 
-    def _checked_width(self, amp_obs_dim: Any) -> int:
-        """The width of a transition, which the discriminator knows; ValueError when the configuration says another."""
+    def _check_width(self, amp_obs_dim: int | Mapping[str, Any] | None) -> int:
+        """The width of the discriminator's input; ValueError if the configuration gives another."""
         width = self._discriminator.input_dim
-        # A client whose configuration leaves it unset sends an empty dictionary.
+        # A client configuration that leaves it unset sends an empty dictionary.
         if amp_obs_dim is not None and amp_obs_dim != {} and amp_obs_dim != width:
             raise ValueError(
-                f"amp_obs_dim is {amp_obs_dim} but the discriminator takes {width} numbers; leave amp_obs_dim out, or "
+                f"amp_obs_dim is {amp_obs_dim} but the discriminator takes {width} features; leave amp_obs_dim out, or "
                 "set amp_discriminator.input_dim to the width of all frames of a transition together"
             )
         return width
@@ -112,8 +113,8 @@ class APPOAlgoMixin(_Algorithm):
     def _new_normalizer(self) -> EmpiricalNormalization:
         return EmpiricalNormalization(shape=[self.amp_obs_dim], until=1.0e8).to(self.device)
 
-    def _start_schedules(self, options: DiscriminatorOptions) -> None:
-        """Put tensors that follow the iteration in the place of the weights that have a schedule."""
+    def _init_schedules(self, options: DiscriminatorOptions) -> None:
+        """Replace the weights that have a schedule by the tensor of that schedule."""
         for name, points in options.schedules.items():
             schedule = Schedule(functools.partial(scheduled_value, points), 1, self.device)
             self._schedules.append(schedule)
@@ -123,14 +124,14 @@ class APPOAlgoMixin(_Algorithm):
             else:
                 setattr(self._discriminator, name, schedule.value)
 
-    # ---- what it is made of --------------------------------------------------------------------------------------
+    # ---- components ---------------------------------------------------------------------------------------------
 
     def init_storage(self, *args: Any, **kwargs: Any) -> None:
         """Allocate a rollout storage with the motion features of every step."""
         given = resolve_shape(kwargs.pop("amp_obs_shape", None) or None)
         if given is not None and math.prod(given) != self.amp_obs_dim:
             raise ValueError(
-                f"storage.amp_obs_shape is {given} but the discriminator takes {self.amp_obs_dim} numbers; leave it out"
+                f"storage.amp_obs_shape is {given}, the discriminator takes {self.amp_obs_dim} features; leave it out"
             )
         if self._has_replay or self._masks_resets:
             self.storage_class = AmpHistoryStorage
@@ -140,11 +141,11 @@ class APPOAlgoMixin(_Algorithm):
 
     @property
     def required_info_keys(self) -> tuple[str, ...]:
-        """The numbers in the environment's infos, or among its observation groups, that something is learned from."""
+        """Keys of the environment's infos, or of its observation groups, that the algorithm learns from."""
         return (*super().required_info_keys, "ref_obs", "ref_motion")
 
     def _policy_parameters(self) -> Iterable[nn.Parameter]:
-        """What the optimiser of the policy trains: without the discriminator, if that has one of its own."""
+        """The parameters that the policy's optimizer trains: not the discriminator's if it has its own optimizer."""
         if self._shares_optimizer:
             return super()._policy_parameters()
         own = {id(parameter) for parameter in self._discriminator.parameters()}
@@ -160,33 +161,33 @@ class APPOAlgoMixin(_Algorithm):
         return normalizers
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything of the algorithm that a checkpoint keeps."""
+        """The state of policy, discriminator, optimizers and normalizers for a checkpoint."""
         return super().state_dict() | self._discriminator_trainer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; everything but the model may be missing."""
+        """Restore the result of `state_dict`; all parts but the model may be missing."""
         for key in ("ref_obs_norm_state_dict", "ref_motion_norm_state_dict"):
             if key in self._normalizers() and not state_dict.get(key):
-                logger.warning(f"the checkpoint has no '{key}': the statistics of the motion features stay as they are")
+                logger.warning(f"the checkpoint has no '{key}': the statistics of the motion features stay unchanged")
         if self.share_amp_normalizer and state_dict.get("ref_motion_norm_state_dict"):
             logger.warning(
-                "the checkpoint was trained with a normaliser for the reference alone, which is ignored; set "
-                "share_amp_normalizer=False to go on as it was"
+                "the checkpoint has a separate normalizer for the reference, which is ignored; set "
+                "share_amp_normalizer=False to continue with it"
             )
         self._discriminator_trainer.check(state_dict)
         super().load_state_dict(state_dict)
         self._discriminator_trainer.load_state_dict(state_dict)
 
-    def _settings(self) -> tuple[tuple[str, Any], ...]:
-        """Every plain number and word that the losses may read, those of the discriminator too."""
+    def _settings(self) -> Settings:
+        """Names and values of all Python numbers and strings that the losses may read, the discriminator's too."""
         names = ("style_reward_coef", "task_reward_lerp", "discriminator_grad_pen", "additive_reward")
         values = ((name, getattr(self._discriminator, name)) for name in names)
         return (*super()._settings(), *((name, value) for name, value in values if not isinstance(value, Tensor)))
 
-    # ---- collecting ----------------------------------------------------------------------------------------------
+    # ---- rollout -------------------------------------------------------------------------------------------------
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
-        """Draw actions `(N, A)`; where no teacher labels them, they are their own labels."""
+        """Sample actions `(N, A)`; without a teacher they are also the labels."""
         actions = super().act(obs, critic_obs)
         if self.transition.action_labels is None:
             self.transition.action_labels = actions.clone()
@@ -200,30 +201,30 @@ class APPOAlgoMixin(_Algorithm):
         next_obs: Tensor | None = None,
         next_critic_obs: Tensor | None = None,
     ) -> None:
-        """Store the step that follows `act`, with the reward for style and task in the place of `rewards (N,)`."""
+        """Store the step that follows `act`, with style and task reward combined instead of `rewards (N,)`."""
         rewards = rewards.to(self.device).reshape(-1)
         ref_obs, ref_motion = self._motion_features(infos, len(rewards))
         finished = dones.to(self.device).reshape(-1) > 0
-        judged = self.engine.compile_on_gpu(self._judge)(ref_obs, ref_motion, rewards, finished)
+        result = self.engine.compile_on_gpu(self._style_reward)(ref_obs, ref_motion, rewards, finished)
         transition = self.transition
-        transition.ref_obs, transition.ref_motion = judged["ref_obs"], judged["ref_motion"]
+        transition.ref_obs, transition.ref_motion = result["ref_obs"], result["ref_motion"]
         if self._masks_resets:
             transition.ref_mask = ~finished
         if infos.get("log") is None:
             infos["log"] = {}  # pyright: ignore[reportIndexIssue]
-        # An environment that delivers `episode` has only that one shown.
-        for shown in (infos["log"], infos.get("episode") or {}):
-            shown["Episode_Reward/style_reward"] = judged["mean_style"]
-            shown["Episode_Reward/task_reward"] = judged["mean_task"]
-        super().process_env_step(judged["reward"], dones, infos, next_obs, next_critic_obs)
+        # The runner logs `episode` instead of `log` if there is one.
+        for logged in (infos["log"], infos.get("episode") or {}):
+            logged["Episode_Reward/style_reward"] = result["mean_style"]
+            logged["Episode_Reward/task_reward"] = result["mean_task"]
+        super().process_env_step(result["reward"], dones, infos, next_obs, next_critic_obs)
 
     def _motion_features(self, infos: Mapping[str, Any], num_envs: int) -> tuple[Tensor, Tensor]:
-        """The transitions `(N, Da)` of robot and reference that the environment delivers."""
-        ref_obs, ref_motion = delivered_features(infos)
+        """The motion features `(N, Da)` of policy and reference from the environment."""
+        ref_obs, ref_motion = read_motion_features(infos)
         if ref_obs is None:
             raise AssertionError(
-                "infos['observations']['ref_obs'] is missing: the environment must deliver the robot's motion "
-                "features (N, frames, D) in every step"
+                "infos['observations']['ref_obs'] is missing: the environment must deliver its motion features "
+                "(N, frames, D) in every step"
             )
         if ref_motion is None:
             raise KeyError(
@@ -235,15 +236,17 @@ class APPOAlgoMixin(_Algorithm):
             flat = value.to(self.device, torch.float32).reshape(value.shape[0], -1)
             if flat.shape != (num_envs, self.amp_obs_dim):
                 raise ValueError(
-                    f"{name} has shape {tuple(value.shape)}: {flat.shape[1]} numbers for each of {flat.shape[0]} "
-                    f"robots; there are {num_envs} robots, and the discriminator takes {self.amp_obs_dim} numbers "
-                    "(amp_discriminator.input_dim)"
+                    f"{name} has shape {tuple(value.shape)}: {flat.shape[1]} features for each of {flat.shape[0]} "
+                    f"environments; there are {num_envs} environments, and the discriminator takes {self.amp_obs_dim} "
+                    "features (amp_discriminator.input_dim)"
                 )
             features.append(flat)
         return features[0], features[1]
 
-    def _judge(self, ref_obs: Tensor, ref_motion: Tensor, rewards: Tensor, finished: Tensor) -> dict[str, Tensor]:
-        """Normalised transitions `(N, Da)`, the reward `(N,)` for style and task, and the means of the two."""
+    def _style_reward(
+        self, ref_obs: Tensor, ref_motion: Tensor, rewards: Tensor, finished: Tensor
+    ) -> dict[str, Tensor]:
+        """Normalized motion features `(N, Da)`, the combined reward `(N,)`, and the means of style and task reward."""
         if self.share_amp_normalizer:
             self.ref_obs_normalizer.update(torch.cat([ref_obs, ref_motion]))
             ref_obs = self.ref_obs_normalizer.normalize(ref_obs)
@@ -260,54 +263,54 @@ class APPOAlgoMixin(_Algorithm):
         means = {"mean_style": style.mean(), "mean_task": task.mean()}
         return {"ref_obs": ref_obs, "ref_motion": ref_motion, "reward": reward, **means}
 
-    # ---- learning ------------------------------------------------------------------------------------------------
+    # ---- update --------------------------------------------------------------------------------------------------
 
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         if self._has_replay:
-            self._refresh_past()
+            self._update_replay()
         losses, stats = super().update(current_learning_iteration)
         learning = self._discriminator_trainer
-        if "amp_policy_accuracy" in stats and learning.watch(
+        if "amp_policy_accuracy" in stats and learning.is_saturated(
             stats["amp_expert_accuracy"], stats["amp_policy_accuracy"]
         ):
-            learning.warn(*(rows.reshape(-1, self.amp_obs_dim) for rows in self._raw_features()))
+            learning.warn_saturated(*(rows.reshape(-1, self.amp_obs_dim) for rows in self._raw_features()))
         return losses, stats
 
     def _raw_features(self) -> tuple[Tensor, Tensor]:
-        """The stored transitions of robots and references, `(T, N, Da)`, as they came.
+        """The stored motion features of policy and reference, `(T, N, Da)`, before normalization.
 
-        Nearly so: the statistics move a little within a rollout, and those of its end are used for all of it.
+        Approximate: the statistics at the end of the rollout are used for all of its steps.
         """
         rows = slice(0, self.storage.num_valid_steps)
         ref_obs = self.ref_obs_normalizer.inverse(self.storage.ref_obs[rows])
         return ref_obs, self.ref_motion_normalizer.inverse(self.storage.ref_motion[rows])
 
     @torch.no_grad()
-    def _refresh_past(self) -> None:
-        """Put part of this rollout into the replay, and past transitions beside the new ones in the storage."""
+    def _update_replay(self) -> None:
+        """Insert part of this rollout into the replay buffer, and write past transitions into the storage."""
         storage, learning = self.storage, self._discriminator_trainer
         rows = slice(0, storage.num_valid_steps)
-        # As they came: the statistics that they were normalised with go on changing.
+        # Not normalized, because the statistics change until they are sampled.
         raw = self._raw_features()[0].reshape(-1, self.amp_obs_dim)
-        learning.remember(raw, storage.ref_mask[rows].reshape(-1) if self._masks_resets else None)
+        learning.insert(raw, storage.ref_mask[rows].reshape(-1) if self._masks_resets else None)
         past = storage.past_ref_obs[rows]
-        past.copy_(self.ref_obs_normalizer.normalize(learning.recall(len(raw))).view_as(past))
+        past.copy_(self.ref_obs_normalizer.normalize(learning.sample(len(raw))).view_as(past))
 
-    def minibatch_step(self, minibatch: Any) -> dict[str, Tensor]:
+    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
         learning = self._discriminator_trainer
-        if learning.stepper is None or self.discriminator_loss_coef == 0:
+        if learning.optimizer is None or self.discriminator_loss_coef == 0:
             return super().minibatch_step(minibatch)
-        learning.stepper.optimizer.zero_grad()
+        learning.optimizer.optimizer.zero_grad()
         measured = super().minibatch_step(minibatch)
-        # The losses of the policy left it none, those of the discriminator did.
-        norm = learning.apply_gradients(learning.stepper, self.max_grad_norm)
+        # The backward pass of all losses together has set the discriminator's gradients.
+        norm = learning.apply_gradients(learning.optimizer, self.max_grad_norm)
         measured["discriminator_gradient_norm"] = norm
         return measured
 
-    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The named losses of a mini-batch, values worth keeping, and statistics."""
+    def compute_losses(self, minibatch: MiniBatch) -> Losses:
+        """The named losses of a mini-batch (0-d), intermediate values, and statistics."""
         losses, inter_vars, stats = super().compute_losses(minibatch)
         if self.dagger_loss_coef != 0:
             labels = minibatch.action_labels
@@ -323,24 +326,26 @@ class APPOAlgoMixin(_Algorithm):
         return losses, inter_vars, stats
 
     def _full_precision(self) -> AbstractContextManager[Any]:
-        """The discriminator's scores and slopes are small differences: they are computed as the weights are kept."""
+        """The context of the discriminator's losses: float32, because scores and gradients are small differences."""
         if self.mixed_precision is None:
             return nullcontext()
         return torch.autocast(torch.device(self.device).type, enabled=False)
 
-    def _add_discriminator_losses(self, minibatch: Any, losses: dict[str, Tensor], stats: dict[str, Tensor]) -> None:
-        """Least squares towards +1 for the reference and -1 for the policy, and the gradient penalty."""
+    def _add_discriminator_losses(
+        self, minibatch: MiniBatch, losses: dict[str, Tensor], stats: dict[str, Tensor]
+    ) -> None:
+        """Add the least-squares losses towards +1 for the reference and -1 for the policy, and the gradient penalty."""
         discriminator = self._discriminator
         mask = minibatch.ref_mask if self._masks_resets else None
-        judged = [minibatch.ref_motion, minibatch.ref_obs, *([minibatch.past_ref_obs] if self._has_replay else [])]
-        # In one pass, which takes fewer and larger steps than one for each.
+        inputs = [minibatch.ref_motion, minibatch.ref_obs, *([minibatch.past_ref_obs] if self._has_replay else [])]
+        # One forward pass over all of them.
         if discriminator.has_slopes:
-            scores, slopes = discriminator.score_with_slopes(torch.cat(judged), len(minibatch.ref_motion))
+            scores, slopes = discriminator.score_with_slopes(torch.cat(inputs), len(minibatch.ref_motion))
             penalty = discriminator.compute_grad_pen(minibatch.ref_motion, slopes)
         else:
-            scores = discriminator(torch.cat(judged))
+            scores = discriminator(torch.cat(inputs))
             penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
-        expert, policy, *past = scores.split([len(transitions) for transitions in judged])
+        expert, policy, *past = scores.split([len(transitions) for transitions in inputs])
         policy_error = masked_mean((policy + 1.0).square(), mask)
         if past:
             policy_error = 0.5 * (policy_error + (past[0] + 1.0).square().mean())
@@ -354,7 +359,7 @@ class APPOAlgoMixin(_Algorithm):
             stats["amp_expert_pred"] = expert.mean()
             stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask)
             stats["amp_expert_accuracy"] = (expert > 0).float().mean()
-            # A tensor where a schedule moves it, else a number, which must not become one in a captured step.
+            # A tensor if it has a schedule, else a float.
             weight = discriminator.discriminator_grad_pen
             stats["amp_gradient_norm"] = (penalty / (weight + 1e-12)).sqrt()
 
@@ -367,8 +372,8 @@ class ATPPO(APPOAlgoMixin, TPPO):
     """PPO with an adversarial motion prior and a teacher."""
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
-        """Store recorded steps of all robots, with the motion features that `infos` must carry for them."""
-        if any(features is None for features in delivered_features(infos)):
+        """Store recorded steps of all environments, with the motion features that `infos` must contain."""
+        if any(features is None for features in read_motion_features(infos)):
             raise ValueError(
                 "ATPPO learns from recorded steps only if infos carries their motion features: "
                 "infos['observations']['ref_obs'] and infos['ref_motion']; without them use TPPO"

@@ -1,4 +1,4 @@
-"""What keeps a discriminator useful: its own optimiser, past transitions, schedules and a watch on its accuracy."""
+"""Training of the discriminator: its own optimizer, a replay buffer, schedules and a warning when it saturates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,30 +23,30 @@ LEAST_VALUES = {"update_interval": 1, "replay_size": 0, "replay_iterations": 1, 
 
 @dataclass(frozen=True)
 class DiscriminatorOptions:
-    """The settings `discriminator_cfg`; by default the discriminator is one more part of the policy."""
+    """The settings `discriminator_cfg`; by default the discriminator is trained as a part of the policy."""
 
     learning_rate: float | None = None
-    """Constant rate of an optimiser of its own; None leaves it in the policy's, with its rate and gradient clipping."""
+    """Constant learning rate of its own optimizer; None: the policy's optimizer, rate and gradient clipping."""
     weight_decay: float = 0.0
-    """Weight decay; gives it an optimiser of its own."""
+    """Weight decay; needs its own optimizer."""
     update_interval: int = 1
-    """It learns from every so many-th mini-batch; more than 1 gives it an optimiser of its own."""
+    """Mini-batches per step of the discriminator; more than 1 needs its own optimizer."""
     logit_reg_coef: float = 0.0
-    """Weight of `discriminator_logit_loss`, the squared length of its last layer's weights."""
+    """Weight of `discriminator_logit_loss`, the squared norm of its last layer's weights."""
     replay_size: int = 0
-    """Number of past policy transitions to keep; it then learns as much from them as from new ones."""
+    """Size of the replay buffer of policy transitions; half of the policy loss then comes from it."""
     replay_iterations: int = 100
-    """Iterations that the kept transitions come from."""
+    """Iterations that the replay buffer spans."""
     mask_resets: bool = False
-    """Whether transitions that end an episode, and so show the pose after the reset, are neither judged nor learned."""
+    """Whether transitions across a reset get no style reward and no discriminator loss."""
     schedules: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
-    """Weight (one of SCHEDULED_WEIGHTS) -> points (iteration, value), between which it moves in straight lines."""
+    """Weight (one of SCHEDULED_WEIGHTS) -> points (iteration, value), interpolated linearly."""
     saturation_patience: int = 50
-    """Iterations of an accuracy above 0.99 after which a warning comes."""
+    """Consecutive iterations with an accuracy above 0.99 before a warning."""
 
     @staticmethod
     def read(config: Mapping[str, Any] | None, strict: bool = False) -> "DiscriminatorOptions":
-        """The options of a configuration; ValueError for what cannot be and, when `strict`, for what nothing knows."""
+        """The options of a configuration; ValueError for invalid values and, if `strict`, for unknown keys."""
         known = [option.name for option in fields(DiscriminatorOptions)]
         given = drop_none(config or {})
         strict = bool(given.pop("strict", strict))
@@ -69,12 +69,12 @@ class DiscriminatorOptions:
 
     @property
     def needs_optimizer(self) -> bool:
-        """Whether the discriminator cannot share the policy's optimiser."""
+        """Whether the discriminator cannot use the policy's optimizer."""
         return self.learning_rate is not None or self.weight_decay != 0.0 or self.update_interval > 1
 
 
 def scheduled_value(points: Sequence[Sequence[float]], iteration: float) -> float:
-    """The value at an iteration on the straight lines between points `(iteration, value)`; constant beyond them."""
+    """Linear interpolation between points `(iteration, value)`; constant beyond them."""
     iterations, values = zip(*points)
     return float(np.interp(iteration, iterations, values))
 
@@ -85,14 +85,14 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tuple[int, str, str]]:
-    """The columns in which `ref_obs` and `ref_motion (n, Da)` differ most for their spread, with mean and deviation."""
+    """The columns where `ref_obs` and `ref_motion (n, Da)` differ most, as (column, mean ± std of each)."""
     sides = []
     for values in (ref_obs, ref_motion):
         side = RunningMeanStd(shape=values.shape[-1])
         side.update(values.detach().cpu().numpy())
         sides.append(side)
     own, reference = sides
-    # Of mean and of spread: either is enough to tell two streams apart.
+    # A difference in mean or in standard deviation: either one gives the policy away.
     deviations = np.sqrt(own.var + reference.var) + 1e-8
     distance = np.abs(own.mean - reference.mean) / deviations
     distance = distance + np.abs(np.sqrt(own.var) - np.sqrt(reference.var)) / deviations
@@ -102,7 +102,7 @@ def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tup
 
 
 class DiscriminatorTrainer:
-    """The state that a discriminator's training needs beyond its weights; empty with the default options."""
+    """The state of a discriminator's training beside its weights; empty with the default options."""
 
     def __init__(
         self,
@@ -115,88 +115,88 @@ class DiscriminatorTrainer:
         self.options = options
         self._width = discriminator.input_dim
         rate = learning_rate if options.learning_rate is None else options.learning_rate
-        self.stepper: GuardedOptimizer | None = None
+        self.optimizer: GuardedOptimizer | None = None
         if options.needs_optimizer:
             parameters = discriminator.parameters()
-            self.stepper = GuardedOptimizer(optimizer_class_name, parameters, rate, device, options.weight_decay)
+            self.optimizer = GuardedOptimizer(optimizer_class_name, parameters, rate, device, options.weight_decay)
         self.replay: ReplayBuffer | None = None
         if options.replay_size:
-            # A transition is a state and its successor, frame after frame.
+            # A transition is a state and its successor.
             self.replay = ReplayBuffer(-(-self._width // 2), options.replay_size, device)
-        # Counted on the device, because a captured step repeats what the host did once.
+        # On the device, because a captured step does not run host code again.
         self._num_mini_batches = torch.zeros((), dtype=torch.int64, device=device)
-        self._saturated_for = torch.zeros((), device=device)
+        self._num_saturated = torch.zeros((), device=device)
         self._num_watched = 0
         self._has_warned = False
 
-    # ---- learning ------------------------------------------------------------------------------------------------
+    # ---- update --------------------------------------------------------------------------------------------------
 
-    def apply_gradients(self, stepper: GuardedOptimizer, max_grad_norm: float) -> Tensor:
+    def apply_gradients(self, optimizer: GuardedOptimizer, max_grad_norm: float) -> Tensor:
         """Step its own optimizer along the present gradients if this mini-batch is due; returns their norm, 0-d."""
         skip_step = None
         if self.options.update_interval > 1:
             skip_step = self._num_mini_batches % self.options.update_interval != 0
             self._num_mini_batches.add_(1)
-        return stepper.apply_gradients(max_grad_norm, skip_step)
+        return optimizer.apply_gradients(max_grad_norm, skip_step)
 
     @torch.no_grad()
-    def remember(self, transitions: Tensor, mask: Tensor | None) -> None:
-        """Keep a random part of raw policy transitions `(n, Da)`, of those where `mask (n,)` is 1 if it is given."""
+    def insert(self, transitions: Tensor, mask: Tensor | None) -> None:
+        """Insert a random part of the raw policy transitions `(n, Da)`, of those where `mask (n,)` is 1 if given."""
         if self.replay is None:
             return
         count = min(len(transitions), max(1, self.options.replay_size // self.options.replay_iterations))
-        lot = torch.rand(len(transitions), device=transitions.device)
+        keys = torch.rand(len(transitions), device=transitions.device)
         if mask is None:
-            drawn = lot.topk(count).indices
+            drawn = keys.topk(count).indices
         else:
-            # Those that count come first; where they are too few they come again.
-            drawn = (lot - 2.0 * (1.0 - mask.float())).topk(count).indices
+            # Valid transitions first; repeated if there are fewer than `count`.
+            drawn = (keys - 2.0 * (1.0 - mask.float())).topk(count).indices
             drawn = drawn[torch.arange(count, device=drawn.device) % mask.sum().long().clamp(min=1)]
         kept = transitions[drawn]
         halves = F.pad(kept, (0, self._width % 2)).chunk(2, dim=-1)
         self.replay.insert(*halves)
 
-    def recall(self, count: int) -> Tensor:
-        """Raw transitions `(count, Da)` of the past, drawn with replacement."""
+    def sample(self, count: int) -> Tensor:
+        """Past raw transitions `(count, Da)`, sampled with replacement."""
         if self.replay is None:
-            raise RuntimeError("there is no replay: set discriminator_cfg.replay_size")
+            raise RuntimeError("there is no replay buffer: set discriminator_cfg.replay_size")
         (halves,) = self.replay.feed_forward_generator(1, count)
         return torch.cat(halves, dim=-1)[:, : self._width]
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- saturation ----------------------------------------------------------------------------------------------
 
-    def watch(self, expert_accuracy: Tensor, policy_accuracy: Tensor) -> bool:
-        """Whether it is time to warn: it has known too well for too long. Asks the device once in that time."""
+    def is_saturated(self, expert_accuracy: Tensor, policy_accuracy: Tensor) -> bool:
+        """Whether to warn: too accurate for `saturation_patience` iterations. Syncs once in that many iterations."""
         is_saturated = 0.5 * (expert_accuracy + policy_accuracy) > SATURATED_ACCURACY
-        self._saturated_for.copy_(torch.where(is_saturated, self._saturated_for + 1.0, 0.0))
+        self._num_saturated.copy_(torch.where(is_saturated, self._num_saturated + 1.0, 0.0))
         self._num_watched += 1
         if self._num_watched % self.options.saturation_patience:
             return False
-        stays = float(self._saturated_for) >= self.options.saturation_patience
+        stays = float(self._num_saturated) >= self.options.saturation_patience
         is_news, self._has_warned = stays and not self._has_warned, stays
         return is_news
 
-    def warn(self, ref_obs: Tensor, ref_motion: Tensor) -> None:
-        """Say that the discriminator is saturated, how `ref_obs` and `ref_motion (n, Da)` differ, and what helps."""
+    def warn_saturated(self, ref_obs: Tensor, ref_motion: Tensor) -> None:
+        """Warn of saturation and name the features in which `ref_obs` and `ref_motion (n, Da)` differ most."""
         features = ", ".join(
             f"{column} ({own} against {other})" for column, own, other in differences(ref_obs, ref_motion)
         )
         logger.warning(
-            f"for {self.options.saturation_patience} iterations the discriminator has told policy and reference apart "
-            f"with an accuracy above {SATURATED_ACCURACY}: the style reward hardly says what would be better. They "
+            f"the discriminator has been saturated for {self.options.saturation_patience} iterations (accuracy above "
+            f"{SATURATED_ACCURACY}), so the style reward carries little information. Policy and reference "
             f"differ most in features {features}: check order, units and rate of both. Else raise "
-            "discriminator_grad_pen, slow it down with discriminator_cfg.learning_rate or update_interval, or keep "
-            "past transitions with replay_size"
+            "discriminator_grad_pen, lower discriminator_cfg.learning_rate, raise update_interval, or set "
+            "replay_size"
         )
 
-    # ---- saving --------------------------------------------------------------------------------------------------
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, by its key there."""
+        """The parts of a checkpoint by key."""
         state: dict[str, Any] = {}
-        if self.stepper is not None:
+        if self.optimizer is not None:
             state["discriminator_optimizer_state_dict"] = {
-                **self.stepper.optimizer.state_dict(),
+                **self.optimizer.optimizer.state_dict(),
                 "num_mini_batches": self._num_mini_batches,
             }
         if self.replay is not None:
@@ -204,22 +204,22 @@ class DiscriminatorTrainer:
         return state
 
     def check(self, state_dict: Mapping[str, Any]) -> None:
-        """ValueError for a checkpoint whose optimisers are others than those here."""
+        """Raise ValueError for a checkpoint with other optimizers than this algorithm's."""
         own = state_dict.get("discriminator_optimizer_state_dict")
-        if "optimizer_state_dict" in state_dict and (own is None) != (self.stepper is None):
+        if "optimizer_state_dict" in state_dict and (own is None) != (self.optimizer is None):
             has, has_not = ("this algorithm", "the checkpoint") if own is None else ("the checkpoint", "this algorithm")
             raise ValueError(
-                f"{has} gives the discriminator its own optimiser (learning_rate, weight_decay or update_interval "
+                f"{has} gives the discriminator its own optimizer (learning_rate, weight_decay or update_interval "
                 f"in discriminator_cfg), {has_not} does not; use the same settings or load with load_optimizer=False"
             )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what of it a checkpoint has."""
+        """Restore the parts that a checkpoint has."""
         own = state_dict.get("discriminator_optimizer_state_dict")
-        if own is not None and self.stepper is not None:
-            self.stepper.load_state_dict(own)
+        if own is not None and self.optimizer is not None:
+            self.optimizer.load_state_dict(own)
             self._num_mini_batches.copy_(own["num_mini_batches"])
         if self.replay is not None and "discriminator_replay_state_dict" in state_dict:
             self.replay.load_state_dict(state_dict["discriminator_replay_state_dict"])
         elif self.replay is not None and "optimizer_state_dict" in state_dict:
-            logger.warning("the checkpoint has no past transitions for the discriminator: the replay starts empty")
+            logger.warning("the checkpoint has no replay buffer for the discriminator: it starts empty")

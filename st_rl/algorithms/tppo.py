@@ -1,10 +1,11 @@
-"""Proximal policy optimisation with a teacher."""
+"""Proximal policy optimization with a teacher."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from st_rl.algorithms.distillation import (
     BOUNDED_TARGETS,
@@ -19,13 +20,14 @@ from st_rl.algorithms.distillation import (
     vector_distance,
 )
 from st_rl.algorithms.lr_scheduler import make_lr_scheduler
-from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import EncoderPolicy
+from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
 from st_rl.utils.log import logger
@@ -36,9 +38,9 @@ __all__ = ["GET_PROB_FUNC", "TPPO"]
 
 
 class TPPO(PPO):
-    """PPO with a frozen teacher, whose actions label every step, drive some of the robots and are imitated.
+    """PPO with a frozen teacher: it labels every step, acts in some environments, and the student imitates it.
 
-    The teacher sees the critic's observations, or the actor's, scaled as in its own training.
+    The teacher takes the critic's observations, or the actor's, normalized with the statistics of its own training.
     """
 
     graph_safe = True
@@ -69,7 +71,7 @@ class TPPO(PPO):
     ):
         check_target("distill_target", distill_target, DISTILL_TARGETS)
         check_target("distill_latent_target", distill_latent_target, LATENT_TARGETS)
-        # Null means "not given", except for the one setting whose null says "no limit".
+        # None means "not given", except for `desired_kl`, where it means "no limit".
         inner = {key: value for key, value in (ppo or {}).items() if value is not None or key == "desired_kl"}
         settings = {key: value for key, value in {**inner, **kwargs}.items() if key != "class_name"}
         super().__init__(*args, **settings)
@@ -89,7 +91,7 @@ class TPPO(PPO):
         self.action_labels_from_sample = action_labels_from_sample
         self.lr_scheduler_class_name = lr_scheduler_class_name
         self.lr_scheduler = self._make_lr_scheduler(lr_scheduler or {})
-        # A schedule may begin below the rate that was set.
+        # A scheduler may start below the configured rate.
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
 
         self._teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
@@ -97,11 +99,11 @@ class TPPO(PPO):
         is_constant = isinstance(distillation_loss_coef, (int, float))
         self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
         self._schedules += [self._teacher_act_prob, weight]
-        # Told by init_obs_norm.
+        # Set by init_obs_norm.
         self._num_obs = self._num_critic_obs = 0
-        # Which robots (N,) the teacher drives; drawn at the first step, which shows how many there are.
+        # Environments `(N,)` in which the teacher acts; sampled at the first step, which gives N.
         self.use_teacher_act_mask: Tensor | None = None
-        # The normaliser with the teacher's statistics, once the sizes of the observations are known.
+        # The normalizer with the teacher's statistics; set by init_obs_norm.
         self._teacher_normalizer: nn.Module | None = None
         self._teacher = load_teacher(
             self.actor_critic,
@@ -112,15 +114,15 @@ class TPPO(PPO):
             self.device,
         )
         self.teacher_actor_critic = self._teacher.policy
-        # Only the distance between two Gaussians needs it.
+        # Used by the KL divergence only.
         self._teacher_std = (
             teacher_std(self.actor_critic, self.teacher_actor_critic) if distill_target == "kl" else None
         )
         self._prepare_latents()
-        # As written: torch 2.11 loses fields of a named tuple that compiled code makes in front of a recurrent network.
+        # Eager: torch 2.11 loses fields of a named tuple that compiled code creates before a recurrent network.
         self._resample = torch.compiler.disable(self._resampled)
 
-    def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> Any:
+    def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> LRScheduler | None:
         """The learning-rate scheduler, or None."""
         name = self.lr_scheduler_class_name
         if name is not None and self.schedule == "adaptive":
@@ -143,14 +145,14 @@ class TPPO(PPO):
             teacher_width = latent_width(self.teacher_actor_critic, teacher_component)
             if width != teacher_width:
                 raise ValueError(
-                    f"the latent of '{component}' has {width} numbers, that of the teacher's '{teacher_component}' "
+                    f"the latent of '{component}' has width {width}, that of the teacher's '{teacher_component}' "
                     f"{teacher_width}; give both the same encoder_output_size"
                 )
         self.distill_latent_coef = self._distill_latent_coef
 
     @property
     def distill_latent_coef(self) -> float:
-        """Weight of the latent losses; one of them has it as `distill_latent_{component}_coef`."""
+        """Weight of all latent losses; sets `distill_latent_{component}_coef` of each."""
         return self._distill_latent_coef
 
     @distill_latent_coef.setter
@@ -159,11 +161,11 @@ class TPPO(PPO):
         for component in self.distill_latent_obs_component_mapping:
             setattr(self, f"distill_latent_{component}_coef", weight)
 
-    # ---- what it is made of --------------------------------------------------------------------------------------
+    # ---- components ---------------------------------------------------------------------------------------------
 
     @property
     def teacher_act_prob(self) -> Schedule:
-        """The share of robots that the teacher drives, a function of the iteration; a name or a number sets it too."""
+        """The probability that the teacher acts, a function of the iteration; may be set by name or number."""
         return self._teacher_act_prob
 
     @teacher_act_prob.setter
@@ -172,11 +174,11 @@ class TPPO(PPO):
         self._schedules[self._schedules.index(self._teacher_act_prob)] = schedule
         self._teacher_act_prob = schedule
         schedule.update(self.current_learning_iteration)
-        # Captured steps read the number where the one before kept it.
+        # Captured steps read the tensor of the old schedule.
         self.engine.discard_graphs()
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
-        """Make the observation normalisers; the one in front of the teacher has the teacher's statistics, for good."""
+        """Create the observation normalizers; the teacher's input keeps the frozen statistics of the teacher."""
         super().init_obs_norm(num_obs, num_critic_obs)
         self._num_obs, self._num_critic_obs = num_obs, num_critic_obs
         if not self._teacher.has_snapshot:
@@ -184,29 +186,29 @@ class TPPO(PPO):
         stream, width = ("critic_obs", num_critic_obs) if self._teacher_sees_critic_obs else ("obs", num_obs)
         normalizer = make_teacher_normalizer(self._teacher.obs_statistics, stream, width)
         if isinstance(normalizer, EmpiricalNormalization):
-            logger.info(f"{stream} are normalised with the frozen statistics of the teacher")
+            logger.info(f"{stream} are normalized with the frozen statistics of the teacher")
         elif self.empirical_normalization:
-            logger.info(f"the teacher was trained without normalisation: {stream} are not normalised")
+            logger.info(f"the teacher was trained without normalization: {stream} are not normalized")
         self._teacher_normalizer = normalizer.to(self.device)
         setattr(self, f"{stream}_normalizer", self._teacher_normalizer)
 
     def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """The statistics that a checkpoint brings; the teacher's stay its own."""
+        """The normalizer states of a checkpoint, without the one of the teacher's input."""
         states = super()._normalizer_states(state_dict)
         for key, normalizer in self._normalizers().items():
             if normalizer is self._teacher_normalizer and key in states:
                 mean = states.pop(key)["_mean"]
                 if not torch.equal(mean.to(self.device), normalizer.state_dict()["_mean"]):
-                    logger.warning(f"'{key}' of the checkpoint is not loaded: the scale of the teacher stays")
+                    logger.warning(f"'{key}' of the checkpoint is not loaded: the teacher's statistics stay")
         return states
 
     @property
     def _teacher_sees_critic_obs(self) -> bool:
-        """Whether a critic observation exists beside the actor's and feeds the teacher."""
+        """Whether there is a separate critic observation and the teacher takes it."""
         if self.storage is not None:
             exists = self.storage.critic_observations is not None
         else:
-            # Until the storage tells: of equal width they are most likely the same.
+            # Before init_storage: with equal widths they are most likely the same.
             exists = self._num_obs != self._num_critic_obs
         return self.label_action_with_critic_obs and exists
 
@@ -215,24 +217,24 @@ class TPPO(PPO):
         before = self._teacher_sees_critic_obs
         super().init_storage(*args, **{"buffer_dilation_ratio": self.buffer_dilation_ratio, **kwargs})
         if self._teacher_normalizer is not None and before != self._teacher_sees_critic_obs:
-            # The critic has its own observations after all.
+            # The guess from the widths was wrong.
             self.init_obs_norm(self._num_obs, self._num_critic_obs)
         stream = "critic_observations" if self._teacher_sees_critic_obs else "observations"
         expected, delivered = self.teacher_actor_critic.num_actor_obs, getattr(self.storage, stream).shape[2:].numel()
         if expected != delivered:
             raise ValueError(
-                f"the teacher sees {expected} numbers, the {stream} here have {delivered}; "
+                f"the teacher takes {expected} observations, the {stream} here have {delivered}; "
                 "check label_action_with_critic_obs and num_actor_obs in teacher_policy"
             )
 
     def _networks(self) -> list[nn.Module]:
-        """What learns: neither the teacher nor the statistics of its observations."""
+        """Without the normalizer of the teacher's input, whose statistics stay frozen."""
         return [network for network in super()._networks() if network is not self._teacher_normalizer]
 
-    # ---- collecting ----------------------------------------------------------------------------------------------
+    # ---- rollout -------------------------------------------------------------------------------------------------
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
-        """Actions `(N, A)`: the student's samples, and the teacher's where it drives."""
+        """Actions `(N, A)`: samples of the student, or actions of the teacher where it acts."""
         if self.use_teacher_act_mask is None or self.use_teacher_act_mask.shape[0] != obs.shape[0]:
             with torch.inference_mode(False):
                 self.use_teacher_act_mask = torch.rand(obs.shape[0], device=self.device) < self.teacher_act_prob.value
@@ -244,19 +246,19 @@ class TPPO(PPO):
         return super()._can_compile_acting and not is_recurrent and not self.action_labels_from_sample
 
     def _policy_step(self, obs: Tensor, critic_obs: Tensor) -> dict[str, Tensor]:
-        """What the student does and thinks, what the teacher would do, and what is done."""
+        """The student's step with the teacher's labels and the executed actions; fields of a transition by name."""
         decision = super()._policy_step(obs, critic_obs)
         teacher = self.teacher_actor_critic
-        look = teacher.act if self.action_labels_from_sample else teacher.act_inference
+        label = teacher.act if self.action_labels_from_sample else teacher.act_inference
         with torch.no_grad():
-            labels = look(critic_obs if self.label_action_with_critic_obs else obs)
+            labels = label(critic_obs if self.label_action_with_critic_obs else obs)
         if self.use_teacher_act_mask is None:
-            raise RuntimeError("nobody has said yet which robots the teacher drives: call act()")
+            raise RuntimeError("use_teacher_act_mask is not set: call act()")
         actions = torch.where(self.use_teacher_act_mask.unsqueeze(-1), labels, decision["actions"])
         return self._with_executed_actions(actions, labels, decision)
 
     def _with_executed_actions(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The decision with other actions `(N, A)` than the student drew, at the probability that it gives them."""
+        """The student's step with other executed actions `(N, A)` and their log-probability under the student."""
         log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
         return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
 
@@ -268,53 +270,53 @@ class TPPO(PPO):
         next_obs: Tensor | None = None,
         next_critic_obs: Tensor | None = None,
     ) -> None:
-        """Store the step that follows `act`; robots that start anew draw lots for their driver."""
+        """Store the step that follows `act`; sample for finished environments whether the teacher acts next."""
         super().process_env_step(rewards, dones, infos, next_obs, next_critic_obs)
         self.teacher_actor_critic.reset(dones)
         mask = self.use_teacher_act_mask
         if mask is not None:
-            drawn = torch.rand(mask.shape, device=mask.device) < self.teacher_act_prob.value
-            mask.copy_(torch.where(dones.to(mask.device).reshape(-1) > 0, drawn, mask))
+            sampled = torch.rand(mask.shape, device=mask.device) < self.teacher_act_prob.value
+            mask.copy_(torch.where(dones.to(mask.device).reshape(-1) > 0, sampled, mask))
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
-        """Store recorded steps of all robots: what was done is what is taught."""
-        observed = self._as_seen(transition.observation, transition.privileged_observation)
-        self._record_transition(self._evaluate_recorded_actions, *observed, transition.action.to(self.device))
-        following: tuple[Tensor, ...] = ()
+        """Store recorded steps of all environments; the recorded actions are the labels."""
+        obs = self._normalize(transition.observation, transition.privileged_observation)
+        self._record_transition(self._evaluate_recorded_actions, *obs, transition.action.to(self.device))
+        next_obs: tuple[Tensor, ...] = ()
         if hasattr(self.transition, "next_observations"):
-            following = self._as_seen(transition.next_observation, transition.next_privileged_observation)
+            next_obs = self._normalize(transition.next_observation, transition.next_privileged_observation)
         reward, done = transition.reward.to(self.device), transition.done.to(self.device)
-        self.process_env_step(reward, done, infos, *following)
+        self.process_env_step(reward, done, infos, *next_obs)
 
     def _evaluate_recorded_actions(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
-        """What the student thinks of actions `(N, A)` that somebody else has taken."""
+        """The student's values and log-probabilities for recorded actions `(N, A)`; fields of a transition by name."""
         return self._with_executed_actions(actions, actions, super()._policy_step(obs, critic_obs))
 
-    def _as_seen(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw observations as the networks see them, without counting them in the statistics."""
-        seen = normalize_without_update(self.obs_normalizer, obs.to(self.device))
+    def _normalize(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalize raw observations without updating the statistics."""
+        obs = normalize_without_update(self.obs_normalizer, obs.to(self.device))
         if self.storage.critic_observations is None:
-            return seen, seen
-        return seen, normalize_without_update(self.critic_obs_normalizer, critic_obs.to(self.device))
+            return obs, obs
+        return obs, normalize_without_update(self.critic_obs_normalizer, critic_obs.to(self.device))
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
-        """Compute returns and advantages, if anything learns from them."""
+        """Compute returns and advantages if `using_ppo`."""
         if self.using_ppo:
             super().compute_returns(last_critic_obs)
 
-    def rollout_settings(self) -> tuple[tuple[str, Any], ...]:
-        """Plain numbers that acting and storing read; a rolling storage is written where it stands."""
+    def rollout_settings(self) -> Settings:
+        """Names and values that acting and storing read, with the write position of a rolling storage."""
         storage = self.storage
         place = (storage.step, storage.num_transitions_per_env, storage.buffer_full)
         return (*super().rollout_settings(), ("storage", place))
 
     def pin_hidden_states(self) -> None:
-        """Keep the state of all memories, the teacher's too, where the next rollout will look for it."""
+        """Copy the hidden states, the teacher's too, into the fixed buffers that a captured rollout reads."""
         super().pin_hidden_states()
         self.teacher_actor_critic.pin_hidden_states()
 
     def rollout_state(self) -> dict[str, Any]:
-        """What the next rollout continues from: memories, drivers, and the steps that a rolling storage retains."""
+        """The state of the running episodes: hidden states, the teacher mask, and the steps in a rolling storage."""
         return super().rollout_state() | {
             "teacher_memory": self.teacher_actor_critic.hidden_state_dict(),
             "use_teacher_act_mask": self.use_teacher_act_mask,
@@ -322,7 +324,7 @@ class TPPO(PPO):
         }
 
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the episodes of which `rollout_state` told."""
+        """Restore the result of `rollout_state`."""
         super().load_rollout_state(state)
         self.teacher_actor_critic.load_hidden_state_dict(state.get("teacher_memory") or {})
         mask = state.get("use_teacher_act_mask")
@@ -330,21 +332,21 @@ class TPPO(PPO):
         if state.get("storage") is not None and self.storage.buffer_dilation_ratio > 1:
             self.storage.load_state_dict(state["storage"], self.actor_critic.get_hidden_states())
 
-    # ---- learning ------------------------------------------------------------------------------------------------
+    # ---- update --------------------------------------------------------------------------------------------------
 
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Learn from the stored rollout, then let the learning-rate scheduler take its step."""
+        """Learn from the stored rollout, then step the learning-rate scheduler."""
         outcome = super().update(current_learning_iteration)
         if self.storage.buffer_full:
-            # Every rollout begins at row 0 then, where a captured one began.
+            # Then every rollout starts at row 0, as the captured one did.
             self.storage.untie_buffer_loop()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
             self.learning_rate = self.optimizer.param_groups[0]["lr"]
         return outcome
 
-    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The losses of PPO, if used, the distance to the teacher's actions and that to its latents."""
+    def compute_losses(self, minibatch: MiniBatch) -> Losses:
+        """The losses of PPO if `using_ppo`, the distance to the teacher's actions and to its latents."""
         policy = self.actor_critic
         losses: dict[str, Tensor] = {}
         inter_vars: dict[str, Tensor] = {}
@@ -369,7 +371,7 @@ class TPPO(PPO):
             stats |= bounded_statistics(mean.detach(), labels)
         return losses | self._latent_losses(minibatch), inter_vars, stats
 
-    def _latent_losses(self, minibatch: Any) -> dict[str, Tensor]:
+    def _latent_losses(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """The distance between the latents of student and teacher, one loss per component."""
         losses: dict[str, Tensor] = {}
         if self._latent_policies is None:
@@ -386,13 +388,13 @@ class TPPO(PPO):
             losses[f"distill_latent_{component}"] = distance.mean()
         return losses
 
-    def _initial_hidden_states(self, minibatch: Any) -> Any:
-        """Those of the mini-batch, some of them shaken."""
+    def _initial_hidden_states(self, minibatch: MiniBatch) -> Any:
+        """The hidden states of the mini-batch, some of them resampled."""
         hidden = minibatch.hidden_states
         return hidden if hidden is None or self.hidden_state_resample_prob <= 0 else self._resample(hidden)
 
     def _resampled(self, hidden_states: Any) -> Any:
-        """Hidden states, leaves `(L, K, H)`, with those of some trajectories drawn from U(-1, 1)."""
+        """Hidden states, leaves `(L, K, H)`, with those of random trajectories sampled from U(-1, 1)."""
         first = tree_leaves(hidden_states)[0]
         chosen = torch.rand(first.shape[1], device=first.device) < self.hidden_state_resample_prob
 

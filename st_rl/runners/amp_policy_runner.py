@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from st_rl.algorithms.appo import APPOAlgoMixin, delivered_features
+from st_rl.algorithms.appo import APPOAlgoMixin, read_motion_features
 from st_rl.env.utils import observe
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.utils.log import logger
@@ -24,7 +24,7 @@ class AmpPolicyRunner(OnPolicyRunner):
             )
             return
         extras = observe(self.env).extras
-        ref_obs, _ = delivered_features(extras)
+        ref_obs, _ = read_motion_features(extras)
         if ref_obs is None:
             logger.warning(
                 "the environment delivers no observations['ref_obs'], motion features: enough to play a "

@@ -51,11 +51,11 @@ class TestConstruction:
         assert make_appo(amp_obs_dim=given).amp_obs_dim == WIDTH
 
     def test_another_width_is_refused(self):
-        with pytest.raises(ValueError, match="amp_obs_dim is 7 but the discriminator takes 6 numbers"):
+        with pytest.raises(ValueError, match="amp_obs_dim is 7 but the discriminator takes 6 features"):
             make_appo(amp_obs_dim=7)
         with pytest.raises(ValueError, match="amp_obs_dim is 0 but"):
             make_appo(amp_obs_dim=0)
-        with pytest.raises(ValueError, match=r"amp_obs_shape is \(7,\) but the discriminator takes 6"):
+        with pytest.raises(ValueError, match=r"amp_obs_shape is \(7,\), the discriminator takes 6"):
             make_appo().init_storage(6, 5, [4], [5], [2], amp_obs_shape=(7,))
 
     @pytest.mark.parametrize("algorithm", [APPO, ATPPO])
@@ -178,10 +178,10 @@ class TestCollecting:
             step_once(alg, {"observations": infos["observations"]})
         with pytest.raises(KeyError, match="ref_motion"):
             step_once(alg, {**infos, "ref_motion": None})
-        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(6, 4\): 4 numbers.*discriminator takes 6"):
+        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(6, 4\): 4 features.*discriminator takes 6"):
             step_once(alg, {**infos, "ref_motion": torch.zeros(6, 4)})
-        # One reference for all robots would spread over them without a word.
-        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(1, 6\).*there are 6 robots"):
+        # One reference row would broadcast over all environments silently.
+        with pytest.raises(ValueError, match=r"ref_motion'\] has shape \(1, 6\).*there are 6 environments"):
             step_once(alg, {**infos, "ref_motion": torch.zeros(1, 6)})
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])

@@ -163,7 +163,7 @@ class TestReplay:
         train(alg, 2)
         steps, infos = rollout(seed=9)
         collect(alg, steps, infos)
-        alg._refresh_past()
+        alg._update_replay()
         minibatch = next(iter(alg._mini_batches()))
         assert minibatch.past_ref_obs.shape == minibatch.ref_obs.shape == (10, WIDTH)
         losses, _, stats = alg.compute_losses(minibatch)
@@ -177,8 +177,8 @@ class TestReplay:
         alg = make_appo(discriminator={"input_dim": 5}, discriminator_cfg=REPLAY)
         learning = alg._discriminator_trainer
         rows = torch.arange(50.0).reshape(10, 5)
-        learning.remember(rows, None)
-        drawn = learning.recall(30)
+        learning.insert(rows, None)
+        drawn = learning.sample(30)
         assert drawn.shape == (30, 5)
         assert {tuple(row) for row in drawn.tolist()} <= {tuple(row) for row in rows.tolist()}
 
@@ -215,8 +215,8 @@ class TestMask:
         rows = torch.arange(60.0).reshape(10, WIDTH)
         mask = torch.tensor([0.0, 1.0] * 5)
         for _ in range(8):
-            learning.remember(rows, mask)
-        kept = {int(row[0]) // WIDTH for row in learning.recall(200).tolist()}
+            learning.insert(rows, mask)
+        kept = {int(row[0]) // WIDTH for row in learning.sample(200).tolist()}
         assert kept == {1, 3, 5, 7, 9}
 
 
@@ -262,17 +262,17 @@ class TestWatch:
 
     def test_warns_once_when_the_accuracy_stays_too_high(self):
         learning = self.make()
-        told = [learning.watch(torch.tensor(1.0), torch.tensor(0.995)) for _ in range(12)]
-        assert told == [False, False, True] + [False] * 9
+        warned = [learning.is_saturated(torch.tensor(1.0), torch.tensor(0.995)) for _ in range(12)]
+        assert warned == [False, False, True] + [False] * 9
 
     def test_a_good_iteration_in_between_starts_the_count_anew(self):
         learning = self.make()
-        assert not any(learning.watch(torch.tensor(1.0), torch.tensor(a)) for a in [1.0, 1.0, 0.9] * 5)
+        assert not any(learning.is_saturated(torch.tensor(1.0), torch.tensor(a)) for a in [1.0, 1.0, 0.9] * 5)
 
     def test_warns_again_after_it_was_better(self):
         learning = self.make()
-        told = [learning.watch(torch.tensor(1.0), torch.tensor(a)) for a in [1.0] * 3 + [0.5] * 3 + [1.0] * 3]
-        assert [number for number, is_news in enumerate(told) if is_news] == [2, 8]
+        warned = [learning.is_saturated(torch.tensor(1.0), torch.tensor(a)) for a in [1.0] * 3 + [0.5] * 3 + [1.0] * 3]
+        assert [number for number, is_news in enumerate(warned) if is_news] == [2, 8]
 
     def test_names_the_features_that_differ_most(self):
         generator = torch.Generator().manual_seed(0)
@@ -297,8 +297,8 @@ class TestWatch:
                 info["ref_motion"][:, 4] += 20.0
             collect(alg, steps, infos)
             alg.update(iteration)
-        (warning,) = [r.message for r in caplog.records if "told policy and reference apart" in r.message]
-        assert "They differ most in features 4 (" in warning
+        (warning,) = [r.message for r in caplog.records if "the discriminator has been saturated" in r.message]
+        assert "Policy and reference differ most in features 4 (" in warning
         assert "against 20 ± 0." in warning
         assert "discriminator_grad_pen" in warning
 
@@ -326,16 +326,16 @@ class TestCheckpoint:
         state = make_appo(discriminator_cfg={"learning_rate": 1e-3}).state_dict()
         alg = make_appo(seed=3)
         before = parameters_of(alg)
-        with pytest.raises(ValueError, match="the checkpoint gives the discriminator its own optimiser"):
+        with pytest.raises(ValueError, match="the checkpoint gives the discriminator its own optimizer"):
             alg.load_state_dict(state)
         assert_same_parameters(parameters_of(alg), before)
         del state["optimizer_state_dict"], state["discriminator_optimizer_state_dict"]
         alg.load_state_dict(state)
         other = make_appo(discriminator_cfg={"update_interval": 2})
-        with pytest.raises(ValueError, match="this algorithm gives the discriminator its own optimiser"):
+        with pytest.raises(ValueError, match="this algorithm gives the discriminator its own optimizer"):
             other.load_state_dict(make_appo().state_dict())
 
     def test_a_replay_that_is_not_there_starts_empty(self, caplog):
         alg = make_appo(discriminator_cfg={"replay_size": 10})
         alg.load_state_dict(make_appo().state_dict())
-        assert "the replay starts empty" in caplog.text
+        assert "no replay buffer for the discriminator: it starts empty" in caplog.text

@@ -143,7 +143,7 @@ def test_settings_that_contradict_each_other_are_refused():
         TPPO(make_policy(), teacher_act_prob="cosine")
 
 
-# ---- the scale of the teacher's observations ---------------------------------------------------------------------
+# ---- the statistics of the teacher's input -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("empirical_normalization", [True, False])
@@ -162,7 +162,7 @@ def test_the_teacher_sees_its_own_scale_for_ever(tmp_path, caplog, sees_critic_o
     if not sees_critic_obs:
         stream, other = other, stream
     frozen, own = getattr(alg, f"{stream}_normalizer"), getattr(alg, f"{other}_normalizer")
-    assert f"{stream} are normalised with the frozen statistics of the teacher" in caplog.text
+    assert f"{stream} are normalized with the frozen statistics of the teacher" in caplog.text
     assert isinstance(own, EmpiricalNormalization if empirical_normalization else nn.Identity)
     alg.train_mode()
     for step in random_steps(6, 5):
@@ -192,14 +192,14 @@ def test_a_checkpoint_with_another_scale_leaves_the_teacher_its_own(tmp_path, ca
     alg.load_state_dict(before.state_dict())
     assert torch.equal(alg.obs_normalizer.mean, before.obs_normalizer.mean)
     assert torch.equal(alg.critic_obs_normalizer.mean, normalizer.mean)
-    assert "'critic_obs_norm_state_dict' of the checkpoint is not loaded: the scale of the teacher stays" in caplog.text
+    assert "'critic_obs_norm_state_dict' of the checkpoint is not loaded: the teacher's statistics stay" in caplog.text
 
 
 def test_a_teacher_without_statistics_sees_raw_observations(tmp_path, caplog):
     alg, _ = make_tppo(tmp_path, empirical_normalization=True)
     assert isinstance(alg.critic_obs_normalizer, nn.Identity)
     assert isinstance(alg.obs_normalizer, EmpiricalNormalization)
-    assert "the teacher was trained without normalisation: critic_obs are not normalised" in caplog.text
+    assert "the teacher was trained without normalization: critic_obs are not normalized" in caplog.text
 
 
 def test_statistics_of_another_width_are_refused(tmp_path):
@@ -210,7 +210,7 @@ def test_statistics_of_another_width_are_refused(tmp_path):
 @pytest.mark.parametrize(("sees_critic_obs", "stream"), [(True, "critic_observations"), (False, "observations")])
 def test_a_teacher_of_another_width_is_refused_before_it_acts(sees_critic_obs, stream):
     with pytest.raises(
-        ValueError, match=rf"the teacher sees 9 numbers, the {stream} here have [45]; check label_action"
+        ValueError, match=rf"the teacher takes 9 observations, the {stream} here have [45]; check label_action"
     ):
         make_ppo(algorithm=TPPO, label_action_with_critic_obs=sees_critic_obs, teacher_policy={"num_actor_obs": 9})
 

@@ -353,7 +353,7 @@ def test_latents_that_cannot_be_compared_are_refused():
     teacher = {**ENCODED, "class_name": "EncoderActorCritic", "encoder_component_names": ["truth"]}
     teacher = {key: value for key, value in teacher.items() if not key.endswith("segments")}
     mapping = {"distill_latent_obs_component_mapping": {"seen": "truth"}}
-    with pytest.raises(ValueError, match=r"the latent of 'seen' has 3 numbers, that of the teacher's 'truth' 9"):
+    with pytest.raises(ValueError, match=r"the latent of 'seen' has width 3, that of the teacher's 'truth' 9"):
         TPPO(student, teacher_policy={**teacher, "encoder_output_size": 9}, **mapping)
     with pytest.raises(ValueError, match=r"needs a teacher with encoders.*it is ActorCritic"):
         TPPO(student, **mapping)
