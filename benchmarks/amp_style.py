@@ -43,9 +43,9 @@ from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 from st_rl.runners import build_runner
 from st_rl.sim.evaluation.evaluator import make_eval_task
+from st_rl.sim.old_names import LOG_TAGS, with_new_names
 from st_rl.sim.tasks import find_task, make_task, with_overrides
 from st_rl.sim.tasks.training import ppo_config
-from st_rl.utils.old_names import LOG_TAGS, with_new_names
 
 RESULTS = Path(__file__).parent / "results"
 ROBOTS_EACH = 4

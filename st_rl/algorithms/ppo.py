@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from st_rl.algorithms.averages import RunningAverages
 from st_rl.algorithms.losses import adapt_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.rnd_trainer import RndTrainer
@@ -24,7 +25,6 @@ from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import Shape
 from st_rl.storage.mini_batches import MiniBatch
-from st_rl.utils.averages import RunningAverages
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average
 from st_rl.utils.log import logger

@@ -14,6 +14,7 @@ from torch import Tensor
 import st_rl
 from st_rl.algorithms import PPO
 from st_rl.engine import Engine, torch_threads
+from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
 from st_rl.env.utils import observe, split_step
@@ -29,6 +30,7 @@ from st_rl.loggers.iteration_report import (
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import InferencePolicy
 from st_rl.modules.policy import GaussianPolicy
+from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
 from st_rl.runners.env_sizes import check_tensor, critic_obs_error, read_sizes
@@ -37,9 +39,7 @@ from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
-from st_rl.utils.background import BackgroundCalls
 from st_rl.utils.config import Configurable, unknown_name_message
-from st_rl.utils.devices import move_to
 from st_rl.utils.distributed import is_main
 from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint, write_checkpoint
 from st_rl.utils.log import logger

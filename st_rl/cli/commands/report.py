@@ -38,8 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     target = writable_file(options.output or run.file(REPORT_FILE))
     from st_rl.cli.support.report_page import ReportData, build_page
     from st_rl.cli.support.report_page.curves import read_curves
+    from st_rl.sim.old_names import EVALUATION_METRICS, rename_keys
     from st_rl.utils.files import atomic_write
-    from st_rl.utils.old_names import EVALUATION_METRICS, rename_keys
 
     video = run.file(VIDEO_FILE)
     data = ReportData(

@@ -50,7 +50,7 @@ class TaskSource(ABC, Generic[EnvConfig]):
     def read_config(self, values: Mapping[str, Any]) -> EnvConfig:
         """Return the task configuration stored in `run.json`."""
         from st_rl.sim.envs.cfg import with_overrides
-        from st_rl.utils.old_names import OPTIONS, with_new_names
+        from st_rl.sim.old_names import OPTIONS, with_new_names
 
         return with_overrides(self.default_config, with_new_names(flatten(values), OPTIONS))
 

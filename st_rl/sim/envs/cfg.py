@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.envs.value_types import fitted
+from st_rl.sim.old_names import OPTIONS
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.old_names import OPTIONS
 
 Cfg = TypeVar("Cfg")
 Range = tuple[float, float]

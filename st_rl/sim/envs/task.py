@@ -13,9 +13,9 @@ from st_rl.env import VecEnv
 from st_rl.sim.backends import make_backend
 from st_rl.sim.envs.cfg import Range, TaskCfg
 from st_rl.sim.envs.term_tables import ObservationTable, ObsTerm, RewardTerm, Term
+from st_rl.sim.old_names import BUFFERS, with_new_names
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.old_names import BUFFERS, with_new_names
 
 
 class StepOutcome(NamedTuple):

@@ -4,7 +4,7 @@ import csv
 import math
 from pathlib import Path
 
-from st_rl.utils.old_names import LOG_TAGS
+from st_rl.sim.old_names import LOG_TAGS
 
 Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by log tag."""

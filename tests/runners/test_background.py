@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from st_rl.utils.background import MAX_WAITING, BackgroundCalls
+from st_rl.runners.background import MAX_WAITING, BackgroundCalls
 
 
 def test_calls_are_made_in_order_beside_the_caller():

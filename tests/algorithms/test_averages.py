@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.utils.averages import RunningAverages
+from st_rl.algorithms.averages import RunningAverages
 
 
 def test_means_of_named_numbers():
