@@ -1,15 +1,15 @@
 """The writers of a run: the configured logger and always a CSV file."""
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from st_rl.loggers import LOGGERS
 from st_rl.loggers.csv_writer import CsvWriter
 from st_rl.loggers.failure_guard import FailureGuard
-
-LOGGERS = ("tensorboard", "wandb", "neptune")
 
 
 class MultiWriter:
@@ -90,18 +90,11 @@ def make_writer(
     are only reported.
     """
     name = str(name).lower()
-    if name == "tensorboard":
-        from st_rl.loggers.summary_writer import SummaryWriter
-
-        writer = SummaryWriter(os.fspath(log_dir), flush_secs=flush_secs)
-    elif name == "wandb":
-        from st_rl.loggers.wandb_writer import WandbSummaryWriter
-
-        writer = WandbSummaryWriter(log_dir, flush_secs, cfg)
-    elif name == "neptune":
-        from st_rl.loggers.neptune_writer import NeptuneSummaryWriter
-
-        writer = NeptuneSummaryWriter(log_dir, flush_secs, cfg)
-    else:
+    if name not in LOGGERS:
         raise ValueError(f"unknown logger '{name}'; known loggers: {', '.join(LOGGERS)}")
+    module, class_name = LOGGERS[name].split(":")
+    writer_class = getattr(importlib.import_module(module), class_name)
+    # `SummaryWriter` is torch's own class and takes no configuration.
+    options: dict[str, Any] = {} if name == "tensorboard" else {"cfg": cfg}
+    writer = writer_class(os.fspath(log_dir), flush_secs=flush_secs, **options)
     return MultiWriter({name: writer, "csv": CsvWriter(log_dir)}, log_dir)

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
-from st_rl.loggers.writers import LOGGERS
+from st_rl.loggers import LOGGERS
 from st_rl.utils.config import report_unused_keys, unknown_name_message
 from st_rl.utils.log import logger
 
@@ -125,7 +125,7 @@ def _check_values(runner: dict[str, Any]) -> None:
             value = runner[key] = int(value)
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
             raise ValueError(f"'{key}' is {value!r}; give a whole number of at least 1")
-    logger_name, engine = str(runner.get("logger") or LOGGERS[0]), runner.get("engine") or ENGINES[0]
+    logger_name, engine = str(runner.get("logger") or "tensorboard"), runner.get("engine") or ENGINES[0]
     if logger_name.lower() not in LOGGERS:
         raise ValueError(unknown_name_message("logger", logger_name, LOGGERS))
     if engine not in ENGINES:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic
 
 from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, parse_options, print_help, wrap
 from st_rl.cli.support.run_folder import RunFolder, make_run_folder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
+from st_rl.loggers import LoggerName
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
@@ -59,7 +60,7 @@ class TrainOptions(Generic[EnvConfig]):
     """Device: cpu, cuda:0, ..."""
     log_dir: Path | None = None
     """Folder of the run; None uses runs/TASK/TIME."""
-    logger: Literal["tensorboard", "wandb", "neptune"] | None = None
+    logger: LoggerName | None = None
     """Logger besides progress.csv; short for --runner.logger."""
     threads: int | None = None
     """Threads of torch, updates included; None chooses by network size and measures updates."""

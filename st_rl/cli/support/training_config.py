@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from st_rl.cli.support.command_line import UsageError
+from st_rl.loggers import LoggerName
 
 
 @dataclass
@@ -34,7 +35,7 @@ class RunnerConfig:
     """How rollouts and updates run: eager, torch.compile, or CUDA graphs; auto chooses the fastest."""
     update_threads: int | None = None
     """Threads of torch during updates on a CPU; None measures before the training which number is fastest."""
-    logger: Literal["tensorboard", "wandb", "neptune"] = "tensorboard"
+    logger: LoggerName = "tensorboard"
     """Logger besides progress.csv."""
     wandb_project: str | None = None
     """Weights & Biases project, for logger wandb."""
