@@ -1,4 +1,4 @@
-"""How far a student is from its teacher, as pure functions of tensors."""
+"""Distances between student and teacher as pure functions of tensors."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from st_rl.utils.config import unknown_name_message
 BOUNDED_TARGETS = ("tanh", "scaled_tanh")
 LATENT_TARGETS = ("real", "l1", *BOUNDED_TARGETS)
 DISTILL_TARGETS = ("real", "mse_sum", "l1", *BOUNDED_TARGETS, "max_log_prob", "kl")
-# A teacher that is surer than this of its actions would make the student's only task to be as sure.
+# Lower limit of the teacher's standard deviation in the KL divergence, which grows without bound below it.
 MIN_TEACHER_STD = 1.0e-3
 _INSIDE_ONE = 1.0 - 1.0e-6
 
 
 def check_target(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a distance that does not exist."""
+    """Raise ValueError for an unknown distance."""
     if value not in known:
         raise ValueError(unknown_name_message(name, value, known))
 
 
 def vector_distance(kind: str, x: Tensor, y: Tensor) -> Tensor:
-    """The distance of two vectors, `(..., D) -> (...)`; the names are those of `distill_target`."""
+    """The distance between vectors, `(..., D) -> (...)`; `kind` as in `distill_target`."""
     if kind == "real":
         return torch.linalg.vector_norm(x - y, dim=-1)
     if kind == "mse_sum":
@@ -68,7 +68,7 @@ def teacher_std(student: Any, teacher: Any) -> Tensor:
 
 
 def bounded_statistics(mean: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What is worth watching when actions are bounded: their distance, also before the tanh that bounds them, 0-d."""
+    """Statistics of bounded actions, 0-d: their L1 distance after and before the tanh."""
     before = [torch.atanh(value.clamp(-_INSIDE_ONE, _INSIDE_ONE)) for value in (mean, labels)]
     return {
         "l1distance": (mean - labels).abs().sum(dim=-1).mean(),

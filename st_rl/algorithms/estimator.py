@@ -1,4 +1,4 @@
-"""Training what a policy estimates, beside the policy."""
+"""Training of the policy's state estimator and adaptor."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional
 
-from st_rl.algorithms.ppo import PPO
+from st_rl.algorithms.ppo import PPO, Losses
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
+from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.config import drop_none, own_settings_from
 from st_rl.utils.segments import get_subobs_by_components
 from st_rl.utils.trajectories import unpad_trajectories
@@ -21,9 +22,9 @@ else:
 
 
 class EstimatorAlgoMixin(_Algorithm):
-    """Adds the losses that train the policy's estimator and adaptor on what the critic observes.
+    """Adds the losses that train the policy's estimator and adaptor on critic observations.
 
-    Both are distances in the units of the stored observations: normalised ones where normalisation is on.
+    Both are distances between stored observations, which are normalized if normalization is on.
     """
 
     graph_safe = True
@@ -59,8 +60,8 @@ class EstimatorAlgoMixin(_Algorithm):
         self.estimator_obs_components = policy.estimator_obs_components if has_estimator else None
         self.estimator_target_obs_components = policy.estimator_target_components if has_estimator else None
 
-    def compute_losses(self, minibatch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """The parent's, with `estimator_loss` and `adaptor_loss` where the policy has what they train."""
+    def compute_losses(self, minibatch: MiniBatch) -> Losses:
+        """The losses of the parent, with `estimator_loss` and `adaptor_loss` if the policy has these networks."""
         losses, inter_vars, stats = super().compute_losses(minibatch)
         policy = self.actor_critic
         if isinstance(policy, EstimatorMixin):
@@ -74,16 +75,18 @@ class EstimatorAlgoMixin(_Algorithm):
         return losses, inter_vars, stats
 
     def _estimation_loss(
-        self, estimate: Any, components: list[str], minibatch: Any, is_unpadded: bool = False
+        self, estimate: Tensor | None, components: list[str], minibatch: MiniBatch, is_unpadded: bool = False
     ) -> Tensor:
-        """The mean over samples of the distance of `estimate` from the truth, summed over its numbers; 0-d."""
+        """The distance of `estimate` from its targets, summed over components and averaged over samples; 0-d."""
+        if estimate is None:
+            raise RuntimeError("the policy has no estimate: call act() before the losses")
         segments = self.actor_critic.critic_obs_segments or {}
         target = get_subobs_by_components(minibatch.critic_obs, components, segments)
-        if self.actor_critic.is_recurrent:
+        if minibatch.masks is not None:
             target = unpad_trajectories(target, minibatch.masks)
             estimate = estimate if is_unpadded else unpad_trajectories(estimate, minibatch.masks)
         else:
-            # Estimates of mirrored samples, which follow the real ones, have no targets.
+            # Mirrored samples, which follow the recorded ones, have no targets.
             estimate = estimate[: target.shape[0]]
         distance = getattr(functional, self.estimator_loss_func)
         return distance(estimate, target, **self.estimator_loss_kwargs, reduction="none").sum(dim=-1).mean()

@@ -1,4 +1,4 @@
-"""Learning-rate schedulers of torch by name."""
+"""Learning-rate schedulers of `torch.optim` by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from st_rl.utils.config import unknown_name_message
 def make_lr_scheduler(
     name: str, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any]
 ) -> lr_scheduler.LRScheduler:
-    """A scheduler of `torch.optim.lr_scheduler` that is stepped once an update."""
+    """A scheduler of `torch.optim.lr_scheduler`, to be stepped once per update."""
     known = {key: cls for key, cls in vars(lr_scheduler).items() if _is_usable(cls) and not key.startswith("_")}
     if name not in known:
         raise ValueError(unknown_name_message("lr_scheduler_class_name", name, known))
@@ -20,7 +20,7 @@ def make_lr_scheduler(
 
 
 def _is_usable(cls: Any) -> bool:
-    """Whether a class is a scheduler whose step needs no measure of progress."""
+    """Whether a class is a scheduler with a step that takes no metric."""
     if not isinstance(cls, type) or not issubclass(cls, lr_scheduler.LRScheduler):
         return False
     return cls not in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)

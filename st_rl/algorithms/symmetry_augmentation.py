@@ -1,4 +1,4 @@
-"""Learning from mirrored experience."""
+"""Data augmentation and mirror loss for left-right symmetric robots."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from st_rl.modules.policy import Policy
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
+from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.config import drop_none, report_unused_keys
 
 SYMMETRY_KEYS = frozenset(
@@ -16,28 +18,28 @@ NEEDED_KEYS = ("joint_names", "obs")
 
 
 def completed_symmetry(cfg: Mapping[str, Any], env: Any) -> dict[str, Any]:
-    """The settings, and where they leave out what is needed, the mirror image that an environment knows of itself."""
+    """The settings, completed with the environment's `mirror` settings where required keys are missing."""
     if all(cfg.get(key) for key in NEEDED_KEYS):
         return dict(cfg)
     return {**(getattr(env, "mirror", None) or {}), **drop_none(cfg)}
 
 
 class SymmetryAugmentation:
-    """Adds mirror images to mini-batches, and a loss that pulls the policy towards symmetry.
+    """Adds mirrored samples to mini-batches, and a loss that makes the policy symmetric.
 
     Configuration: `joint_names` in the order of the actions, `obs` (and `critic_obs`, when it differs) mapping every
     observation segment to a kind of `st_rl.modules.symmetry.observation_mirror`; optionally `joint_signs` and
     `unpaired_joints` for `joint_mirror`, `use_data_augmentation` (default True) and `mirror_loss_coef` (default 0).
     """
 
-    def __init__(self, cfg: Mapping[str, Any], policy: Any, device: torch.device | str):
+    def __init__(self, cfg: Mapping[str, Any], policy: Policy, device: torch.device | str):
         report_unused_keys(
             {key: value for key, value in cfg.items() if key not in SYMMETRY_KEYS}, "symmetry_cfg", SYMMETRY_KEYS, True
         )
         cfg = drop_none(cfg)
         if policy.is_recurrent:
             raise ValueError(
-                "symmetry_cfg needs a feed-forward policy: the memory of a mirrored past is unknown; "
+                "symmetry_cfg needs a feed-forward policy: the hidden states of a mirrored past are unknown; "
                 f"{type(policy).__name__} is recurrent"
             )
         if policy.obs_segments is None:
@@ -50,13 +52,13 @@ class SymmetryAugmentation:
         self.symmetry = Symmetry(
             observation_mirror(policy.obs_segments, cfg["obs"], joints),
             joints,
-            observation_mirror(policy.critic_obs_segments, critic_kinds, joints),
+            observation_mirror(policy.critic_obs_segments or policy.obs_segments, critic_kinds, joints),
         ).to(device)
         self.use_data_augmentation = bool(cfg.get("use_data_augmentation", True))
         self.mirror_loss_coef = float(cfg.get("mirror_loss_coef", 0.0))
 
-    def augmented(self, minibatch: Any, obs_normalizer: nn.Module, critic_obs_normalizer: nn.Module) -> Any:
-        """The mini-batch `(M, ...)` followed by its mirror image, `(2M, ...)`."""
+    def augmented(self, minibatch: MiniBatch, obs_normalizer: nn.Module, critic_obs_normalizer: nn.Module) -> MiniBatch:
+        """The mini-batch `(M, ...)` followed by its mirrored samples, `(2M, ...)`."""
         if not self.use_data_augmentation:
             return minibatch
         symmetry = self.symmetry.through(obs_normalizer, critic_obs_normalizer)
@@ -67,6 +69,6 @@ class SymmetryAugmentation:
         }
         return minibatch._replace(obs=obs, critic_obs=critic_obs, actions=actions, **unchanged)
 
-    def mirror_loss(self, policy: Any, obs: Tensor, obs_normalizer: nn.Module) -> Tensor:
-        """How far the policy's mean for mirrored observations `(M, O)` is from its mirrored mean, 0-d."""
+    def mirror_loss(self, policy: Policy, obs: Tensor, obs_normalizer: nn.Module) -> Tensor:
+        """The distance of the mean action for mirrored observations `(M, O)` from the mirrored mean action, 0-d."""
         return self.symmetry.through(obs_normalizer, nn.Identity()).mirror_loss(policy.act_inference, obs)

@@ -1,4 +1,4 @@
-"""The frozen teacher of a distillation: its network and the statistics of the observations it was trained on."""
+"""The frozen teacher of a distillation: its policy and the statistics of its training observations."""
 
 import os
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from st_rl.utils.log import logger
 
 
 class Teacher(NamedTuple):
-    """A policy that is never trained, with what its snapshot says about its observations."""
+    """A frozen policy with the observation statistics of its checkpoint."""
 
     policy: Any
     has_snapshot: bool
     obs_statistics: Mapping[str, Any] | None
-    """State of the normaliser of the teacher's observations; None when it was trained without one."""
+    """State of the teacher's observation normalizer; None if it was trained without one."""
 
 
 def load_teacher(
@@ -32,11 +32,11 @@ def load_teacher(
     sees_critic_obs: bool,
     device: torch.device | str,
 ) -> Teacher:
-    """Build the teacher, load its snapshot and freeze it.
+    """Build the teacher, load its checkpoint and freeze it.
 
-    What `settings` leave out of sizes and segments is taken from the student: from its critic's side if the teacher
-    `sees_critic_obs`, else from its actor's. Without a `path` the teacher is untrained, unless it is made of policies
-    that it has loaded itself.
+    Sizes and segments missing in `settings` come from the student: those of its critic if the teacher
+    `sees_critic_obs`, else those of its actor. Without a `path` the teacher is untrained, unless it is a mutex policy,
+    which loads its sub-policies itself.
     """
     settings = drop_none(settings)
     path = settings.pop("teacher_ac_path", None) or path
@@ -57,7 +57,7 @@ def load_teacher(
 
 
 def make_teacher_normalizer(statistics: Mapping[str, Any] | None, stream: str, width: int) -> nn.Module:
-    """What scales the observations of `stream`, so many numbers wide, for the teacher, and never learns."""
+    """The frozen normalizer for the teacher's input: observations of `stream` with `width` components."""
     if statistics is None:
         return nn.Identity().eval()
     taught_on = statistics["_mean"].numel()
@@ -90,7 +90,7 @@ def _build(student: Any, settings: dict[str, Any], class_name: str, sees_critic_
 
 
 def _snapshot_file(path: str | os.PathLike[str]) -> Path:
-    """The file that a path names; of a run folder, the newest snapshot."""
+    """The checkpoint at a path; for a run folder its newest one."""
     resolved = Path(os.path.expanduser(os.path.expandvars(path)))
     if not resolved.is_dir():
         return resolved

@@ -1,4 +1,4 @@
-"""How many threads torch uses on a CPU, and for what."""
+"""The number of threads that torch uses on a CPU."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 import torch
 
-# More threads must be faster by this factor: they cost the other programs of the machine a core each.
+# More threads must be faster by this factor, because each takes a core from other programs.
 WORTHWHILE = 1.1
 LEAST_ROUNDS = 4
 
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Torch uses so many threads inside; None leaves their number as it is."""
+    """Set the number of torch threads in a context; None does not change it."""
     before = torch.get_num_threads()
     if number is None or number == before:
         yield
@@ -28,8 +28,7 @@ def torch_threads(number: int | None) -> Iterator[None]:
 def fastest_thread_count(work: Callable[[], object], candidates: Sequence[int], seconds: float = 1.0) -> int:
     """The number of threads on which `work` runs fastest, the first candidate unless another is clearly faster.
 
-    The candidates take turns for so many seconds, and the best round of each counts, so that a moment's disturbance
-    decides nothing.
+    The candidates alternate for `seconds`, and the best round of each counts, which makes the choice robust to noise.
     """
     best = dict.fromkeys(candidates, float("inf"))
     start, rounds = time.perf_counter(), 0
