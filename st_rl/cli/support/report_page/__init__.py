@@ -1,4 +1,4 @@
-"""The report: one HTML file that shows a run and needs nothing else."""
+"""The report of a run: a self-contained HTML file."""
 
 from st_rl.cli.support.report_page.page import ReportData, build_page
 

@@ -1,12 +1,12 @@
-"""Charts as HTML: inline SVG that stretches to any width, with labels that keep their size.
+"""Charts as HTML: inline SVG that scales to any width, with labels of fixed size.
 
-The drawing area of every chart is 1000 by 1000 units, stretched to fit; strokes do not stretch. Labels are HTML placed
-by percentages, and the numbers lie beside the lines for the page's script to show under the pointer.
+The drawing area of a chart is 1000 by 1000 units; strokes do not scale. Labels are HTML positioned in percent. The
+values are stored in `data-numbers` for the tooltips of the page's script.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -18,24 +18,24 @@ class Series(NamedTuple):
     """One line of a chart."""
 
     label: str
-    """Name in the legend."""
+    """Label in the legend."""
     x: Sequence[float]
-    """Positions."""
+    """x values."""
     y: Sequence[float]
-    """Values, NaN where there is none."""
+    """y values, NaN if missing."""
     color: int = 1
-    """Number of the page's colour, from 1."""
+    """Index of the color in the style sheet, from 1."""
     dashed: bool = False
-    """Whether the line is dashed, as commands are."""
+    """Whether the line is dashed, for commands."""
 
 
 def finite(values: Sequence[float | None]) -> list[float]:
-    """The values that are numbers."""
+    """Return the finite values."""
     return [float(value) for value in values if value is not None and math.isfinite(value)]
 
 
 def downsample(x: Sequence[float], y: Sequence[float], points: int = MAX_POINTS) -> tuple[list[float], list[float]]:
-    """At most about `points` points of a line, each the mean of neighbours; values that are no numbers are left out."""
+    """Average a line to at most about `points` points, without values that are not finite."""
     pairs = [(float(a), float(b)) for a, b in zip(x, y) if math.isfinite(a) and math.isfinite(b)]
     if len(pairs) <= points:
         return [a for a, _ in pairs], [b for _, b in pairs]
@@ -45,7 +45,7 @@ def downsample(x: Sequence[float], y: Sequence[float], points: int = MAX_POINTS)
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers that cover the range from `low` to `high` in about `count` steps."""
+    """Return round numbers that cover the range `low` to `high` in about `count` steps."""
     if not math.isfinite(low) or not math.isfinite(high):
         return [0.0, 1.0]
     if high <= low:
@@ -59,7 +59,7 @@ def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def format_number(value: float) -> str:
-    """A number as a tick label: short, without trailing zeros."""
+    """Format a tick label: short, without trailing zeros."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -73,27 +73,27 @@ def format_number(value: float) -> str:
 
 
 class Axis(NamedTuple):
-    """A range of numbers laid along the drawing area."""
+    """An axis of the drawing area."""
 
     ticks: list[float]
 
     @property
     def low(self) -> float:
-        """Where the axis begins."""
+        """Lower end of the axis."""
         return self.ticks[0]
 
     @property
     def span(self) -> float:
-        """How much it covers."""
+        """Length of the range."""
         return self.ticks[-1] - self.ticks[0]
 
-    def share(self, value: float) -> float:
-        """Where a value lies, 0 at the beginning and 1 at the end."""
+    def position(self, value: float) -> float:
+        """Return the relative position of a value, 0 at the lower and 1 at the upper end."""
         return (value - self.low) / self.span
 
 
 def _exact_axis(low: float, high: float, count: int = 5) -> Axis:
-    """An axis that begins and ends with the data; only its inner ticks are round."""
+    """Return an axis with the limits of the data; only the inner ticks are round numbers."""
     if high <= low:
         high = low + 1.0
     inner = [tick for tick in nice_ticks(low, high, count) if low < tick < high]
@@ -111,7 +111,7 @@ def line_chart(
     logarithmic: bool = False,
     small: bool = False,
 ) -> str:
-    """Lines over a common axis; empty text when there is nothing to draw."""
+    """Draw lines over a common axis; empty without data."""
     places = finite([place for line in series for place in line.x])
     lines = [line._replace(x=x, y=y) for line in series for x, y in [downsample(line.x, line.y)] if x]
     if logarithmic:
@@ -138,16 +138,16 @@ def line_chart(
 
 
 def scatter_chart(title: str, points: Sequence[tuple[float | None, float | None]], x_label: str, note: str = "") -> str:
-    """Points against the line on which both numbers are equal; empty text without points."""
+    """Draw points and the diagonal; empty without points."""
     places = [(pair[0], pair[1]) for point in points if len(pair := finite(point)) == 2]
     if not places:
         return ""
     numbers = [value for place in places for value in place]
     axis = Axis(nice_ticks(min(numbers), max(numbers), 5))
     diagonal = f'<path class="target" d="M0 {UNITS} L{UNITS} 0"/>'
-    # A stretched circle is no circle: a line of no length with round ends is.
+    # A circle would be distorted by the scaling; the round caps of a zero-length line are not.
     dots = "".join(
-        f'<path class="dot c1" d="M{axis.share(a) * UNITS:.1f} {(1 - axis.share(b)) * UNITS:.1f}h0"/>'
+        f'<path class="dot c1" d="M{axis.position(a) * UNITS:.1f} {(1 - axis.position(b)) * UNITS:.1f}h0"/>'
         for a, b in places
     )
     labels = _y_labels(axis, format_number) + _x_labels(axis)
@@ -158,7 +158,7 @@ def scatter_chart(title: str, points: Sequence[tuple[float | None, float | None]
 def gait_chart(
     title: str, feet: Sequence[str], contact: Sequence[Sequence[bool]], period: float, note: str = ""
 ) -> str:
-    """Bars where each foot touches the ground. `contact` has a row for each foot and a column for each step."""
+    """Draw bars for foot contacts; `contact` has a row per foot and a column per step."""
     if not feet or not contact or not contact[0]:
         return ""
     seconds = len(contact[0]) * period
@@ -180,7 +180,7 @@ def gait_chart(
 
 
 def runs_of_true(values: Sequence[bool]) -> list[tuple[int, int]]:
-    """Begin and end, exclusive, of every stretch of true values."""
+    """Return start and end (exclusive) of every run of true values."""
     runs, begin = [], None
     for index, value in enumerate([*values, False]):
         if value and begin is None:
@@ -196,9 +196,9 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 
 def _grid(axis: Axis) -> str:
-    levels = "".join(f"M0 {(1 - axis.share(tick)) * UNITS:.1f}h{UNITS}" for tick in axis.ticks)
+    levels = "".join(f"M0 {(1 - axis.position(tick)) * UNITS:.1f}h{UNITS}" for tick in axis.ticks)
     zero = (
-        f'<path class="zero" d="M0 {(1 - axis.share(0)) * UNITS:.1f}h{UNITS}"/>'
+        f'<path class="zero" d="M0 {(1 - axis.position(0)) * UNITS:.1f}h{UNITS}"/>'
         if axis.low < 0 < axis.ticks[-1]
         else ""
     )
@@ -207,16 +207,15 @@ def _grid(axis: Axis) -> str:
 
 def _polyline(line: Series, x_axis: Axis, y_axis: Axis) -> str:
     points = " ".join(
-        f"{x_axis.share(x) * UNITS:.1f},{(1 - y_axis.share(y)) * UNITS:.1f}" for x, y in zip(line.x, line.y)
+        f"{x_axis.position(x) * UNITS:.1f},{(1 - y_axis.position(y)) * UNITS:.1f}" for x, y in zip(line.x, line.y)
     )
     style = f"line c{line.color}" + (" dashed" if line.dashed else "")
     return f'<polyline class="{style}" points="{points}"/>'
 
 
-def _y_labels(axis: Axis, label: object) -> str:
-    text = label if callable(label) else format_number
+def _y_labels(axis: Axis, text: Callable[[float], str]) -> str:
     return "".join(
-        f'<span class="tick y" style="top:{(1 - axis.share(tick)) * 100:.2f}%">{text(tick)}</span>'
+        f'<span class="tick y" style="top:{(1 - axis.position(tick)) * 100:.2f}%">{text(tick)}</span>'
         for tick in axis.ticks
     )
 
@@ -224,9 +223,9 @@ def _y_labels(axis: Axis, label: object) -> str:
 def _x_labels(axis: Axis) -> str:
     spans = []
     for tick in axis.ticks:
-        share = axis.share(tick)
-        edge = " first" if share < 0.02 else " last" if share > 0.98 else ""
-        spans.append(f'<span class="tick x{edge}" style="left:{share * 100:.2f}%">{format_number(tick)}</span>')
+        position = axis.position(tick)
+        edge = " first" if position < 0.02 else " last" if position > 0.98 else ""
+        spans.append(f'<span class="tick x{edge}" style="left:{position * 100:.2f}%">{format_number(tick)}</span>')
     return "".join(spans)
 
 

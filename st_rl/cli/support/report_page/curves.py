@@ -1,4 +1,4 @@
-"""Reads the learning curves of a run."""
+"""Learning curves of a run."""
 
 import csv
 import math
@@ -9,12 +9,12 @@ from st_rl.sim.old_names import LOG_TAGS
 Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by log tag."""
 
-# Tags whose steps are seconds, not iterations.
+# Tags with steps in seconds instead of iterations.
 _OVER_TIME = "/time"
 
 
 def read_curves(progress: Path) -> Curves:
-    """All curves of a `progress.csv`, nothing when it is missing; lines and cells that are no numbers are skipped."""
+    """Read the curves of a `progress.csv`, empty if it is missing; lines and cells that are not numbers are skipped."""
     curves: Curves = {}
     if not progress.is_file():
         return curves

@@ -1,4 +1,4 @@
-"""Puts a report together from what a run folder holds."""
+"""Build a report from the files of a run folder."""
 
 import base64
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from st_rl.cli.support.report_page import sections
 from st_rl.cli.support.report_page.curves import Curves
 
 _HERE = Path(__file__).parent
-# The page may load nothing: the browser itself is told so.
+# The page may not load anything from the network.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:"
 
 
 @dataclass
 class ReportData:
-    """What a report shows; whatever a run does not have is left out of the page."""
+    """Contents of a report; missing parts are left out of the page."""
 
     settings: Mapping[str, Any]
-    """`run.json`: what was asked for, and on which machine."""
+    """`run.json`: task, options and machine."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """`config.json`: the training configuration."""
     curves: Curves = field(default_factory=dict)
@@ -28,15 +28,15 @@ class ReportData:
     evaluation: Mapping[str, Any] | None = None
     """`eval.json`."""
     traces: Mapping[str, Any] | None = None
-    """`play.json`: one robot over time."""
+    """`play.json`: time series of one robot."""
     video: bytes | None = None
     """The mp4 of `st-rl play`."""
     export: Mapping[str, Any] | None = None
-    """`policy.json`: what was exported and how well it agrees."""
+    """`policy.json`: exported file and its difference from torch."""
 
 
 def build_page(data: ReportData) -> str:
-    """The whole page as text."""
+    """Return the page as HTML."""
     settings = data.settings
     task = str(settings.get("task", "run"))
     body = [
@@ -53,14 +53,14 @@ def build_page(data: ReportData) -> str:
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
-        # An empty icon of its own keeps the browser from asking a server for one.
+        # An empty icon, so that the browser does not request one from a server.
         '<link rel="icon" href="data:,">'
         f"<title>{escape(task)} · st_rl run report</title><style>{_read('page.css')}</style>"
     )
     return (
         f'<!doctype html><html lang="en"><head>{head}</head><body>'
         f"<header><div>{sections.heading(task, settings)}</div></header>"
-        f"<main>{''.join(body)}<footer>Written by st-rl report; it loads nothing.</footer></main>"
+        f"<main>{''.join(body)}<footer>Written by st-rl report; loads nothing from the network.</footer></main>"
         f"<script>{_read('page.js')}</script></body></html>\n"
     )
 

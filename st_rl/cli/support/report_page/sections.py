@@ -1,4 +1,4 @@
-"""The parts of a report; each returns HTML, or nothing when the run has nothing to show there."""
+"""Sections of a report as HTML; empty if the run has no data for them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,25 @@ from st_rl.cli.support.report_page.curves import Curves
 AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0
 _CURVES = (
-    ("Train/mean_reward", "Return of an episode", False),
-    ("Train/mean_episode_length", "Length of an episode, steps", False),
-    ("Metrics/velrmsd", "Tracking error while exploring, m/s", False),
+    ("Train/mean_reward", "Mean episode return", False),
+    ("Train/mean_episode_length", "Mean episode length, steps", False),
+    ("Metrics/velrmsd", "Velocity tracking error in training, m/s", False),
     ("Metrics/CoT", "Cost of transport", False),
     ("Loss/value_loss", "Value loss", False),
     ("Loss/surrogate_loss", "Surrogate loss", False),
     ("Policy/mean_noise_std", "Exploration noise (std)", False),
-    ("Loss/learning_rate", "Learning rate (logarithmic)", True),
-    ("Perf/total_fps", "Simulated steps a second", False),
+    ("Loss/learning_rate", "Learning rate (log scale)", True),
+    ("Perf/total_fps", "Steps per second", False),
 )
 
-# Figures of an evaluation that are shown in percent.
-_SHARES = ("success", "push_survival")
-# Figures of the machine and the loop, of no interest once the run is over.
+# Metrics of an evaluation in percent.
+_PERCENT = ("success", "push_survival")
+# Curves of the machine and the training loop, not shown.
 _NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
 
 
 def _section(title: str, content: str, words: str = "", name: str = "") -> str:
-    """A titled part of the page; nothing without content."""
+    """Return a titled section; empty without content."""
     if not content:
         return ""
     remark = f"<p>{words}</p>" if words else ""
@@ -39,7 +39,7 @@ def _section(title: str, content: str, words: str = "", name: str = "") -> str:
 
 
 def format_cell(value: Any, digits: int = 3) -> str:
-    """A figure for people: a dash where there is none."""
+    """Format a value, `-` if it is missing."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -48,7 +48,7 @@ def format_cell(value: Any, digits: int = 3) -> str:
 
 
 def heading(task: str, settings: Mapping[str, Any]) -> str:
-    """Title and one line about the run."""
+    """Return the title and a line about the run."""
     facts = [f"started {settings['started']}" if settings.get("started") else ""]
     facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
     facts += [f"{settings['num_envs']} robots in training" if "num_envs" in settings else ""]
@@ -57,47 +57,47 @@ def heading(task: str, settings: Mapping[str, Any]) -> str:
 
 
 def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
-    """The figures a reader wants first."""
+    """Return the key metrics."""
     entries: list[tuple[str, str]] = []
     reward = curves.get("Train/mean_reward")
     if reward:
-        entries.append((f"{reward[1][-1]:.1f}", f"return of an episode after {int(reward[0][-1]) + 1} iterations"))
-    column = judged_column(evaluation)
+        entries.append((f"{reward[1][-1]:.1f}", f"mean episode return after {int(reward[0][-1]) + 1} iterations"))
+    column = reported_column(evaluation)
     if column is not None:
         name, figures = column
         for key, words, digits in (
             ("falls", f"of {figures.get('robots', '?')} robots fall", 0),
-            ("success", "get past everything in their way", 2),
-            ("lin_vel_x_error", "m/s error of lin_vel_x", 3),
-            ("lin_vel_y_error", "m/s error of lin_vel_y", 3),
-            ("ang_vel_yaw_error", "rad/s error of ang_vel_yaw", 3),
+            ("success", "pass all obstacles", 2),
+            ("lin_vel_x_error", "m/s forward velocity error", 3),
+            ("lin_vel_y_error", "m/s lateral velocity error", 3),
+            ("ang_vel_yaw_error", "rad/s yaw rate error", 3),
             ("foot_clearance", "m foot clearance", 3),
             ("push_survival", "survive pushes", 2),
-            ("return_mean", "return of an episode without noise", 1),
+            ("return_mean", "mean episode return without noise", 1),
         ):
             value = figures.get(key)
             if isinstance(value, (int, float)) and math.isfinite(value):
-                text = f"{value:.0%}" if key in _SHARES else format_cell(value, digits)
+                text = f"{value:.0%}" if key in _PERCENT else format_cell(value, digits)
                 entries.append((text, f"{words} ({name})"))
     rate = curves.get("Perf/total_fps")
     seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
     if rate and seconds:
         minutes = f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
-        entries.append((minutes, f"of training at {sum(rate[1]) / len(rate[1]):,.0f} steps a second"))
+        entries.append((minutes, f"of training at {sum(rate[1]) / len(rate[1]):,.0f} steps/s"))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in entries
     )
     return f'<div class="tiles">{cells}</div>' if cells else ""
 
 
-def judged_column(evaluation: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
-    """The column to judge a policy by: the last one, which has the finest physics."""
+def reported_column(evaluation: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the column to report: the last one, with the finest physics."""
     columns = (evaluation or {}).get("columns") or {}
     return list(columns.items())[-1] if columns else None
 
 
 def video(address: str | None, traces: Mapping[str, Any] | None) -> str:
-    """The recorded robot."""
+    """Return the video player."""
     if address is None:
         return ""
     arrows = ""
@@ -111,7 +111,7 @@ def video(address: str | None, traces: Mapping[str, Any] | None) -> str:
 
 
 def evaluation(result: Mapping[str, Any] | None) -> str:
-    """The evaluation table: a row for each figure, a column for each physics."""
+    """Return the evaluation table: a row per metric, a column per physics setting."""
     columns = (result or {}).get("columns") or {}
     if not result or not columns:
         return ""
@@ -130,11 +130,11 @@ def evaluation(result: Mapping[str, Any] | None) -> str:
 def _figure_text(key: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " / ".join(format_cell(item, 2) for item in value)
-    return f"{value:.0%}" if key in _SHARES and isinstance(value, float) else format_cell(value)
+    return f"{value:.0%}" if key in _PERCENT and isinstance(value, float) else format_cell(value)
 
 
 def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> str:
-    """Measured velocity against command: one robot over time, and all robots of the evaluation."""
+    """Plot measured velocity against command: one robot over time, and all robots of the evaluation."""
     charts = []
     if traces and traces.get("command"):
         times = _times(traces)
@@ -145,23 +145,21 @@ def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None)
             pair = [Series("command", times, command, 0, dashed=True), Series("measured", times, measured, index + 1)]
             charts.append(line_chart(f"{name}, {unit}", pair, "time, s"))
     points = []
-    column = judged_column(result)
+    column = reported_column(result)
     grid = (result or {}).get("grid") or {}
     if column is not None and column[0] in grid:
         robots = grid[column[0]]
         for index, (name, unit) in enumerate(AXES):
             pairs = [(c[index], v[index]) for c, v in zip(robots["command"], robots["velocity"])]
             if len({a for a, _ in pairs}) > 1:
-                note = f"each dot a robot's mean, {column[0]}"
-                points.append(
-                    scatter_chart(f"{name.capitalize()}: measured, {unit}", pairs, f"commanded, {unit}", note)
-                )
+                note = f"one dot per robot (mean), {column[0]}"
+                points.append(scatter_chart(f"{name}: measured, {unit}", pairs, f"commanded, {unit}", note))
     groups = "".join(f'<div class="charts">{"".join(group)}</div>' for group in (charts, points) if any(group))
-    return _section("Tracking", groups, "Measured velocity against command; the closer the lines, the better.")
+    return _section("Tracking", groups, "Measured velocity and command.")
 
 
 def gait(traces: Mapping[str, Any] | None) -> str:
-    """Which foot touches the ground when."""
+    """Plot the foot contacts."""
     if not traces or not traces.get("contact"):
         return ""
     steps = round(GAIT_SECONDS / traces["period"])
@@ -169,15 +167,15 @@ def gait(traces: Mapping[str, Any] | None) -> str:
     begin = _walking_window(traces, steps)
     shown = [[bool(value) for value in foot[begin : begin + steps]] for foot in contact]
     names = [str(name).removesuffix("_foot") for name in traces["feet"]]
-    chart = gait_chart(
-        "Feet on the ground", names, shown, traces["period"], f"from second {begin * traces['period']:.1f}"
-    )
+    chart = gait_chart("Foot contacts", names, shown, traces["period"], f"from {begin * traces['period']:.1f} s")
     duty = ", ".join(f"{name} {sum(map(bool, foot)) / max(1, len(foot)):.0%}" for name, foot in zip(names, contact))
-    return _section("Gait", chart, f"A bar where a foot stands. Share of the whole recording: {escape(duty)}.")
+    return _section(
+        "Gait", chart, f"Bars: foot in contact with the ground. Stance fraction of the recording: {escape(duty)}."
+    )
 
 
 def _walking_window(traces: Mapping[str, Any], steps: int) -> int:
-    """Where the fastest commanded stretch of the recording begins."""
+    """Return the start of the window with the fastest commands."""
     command = traces.get("command")
     total = len(traces["contact"][0])
     if not command or total <= steps:
@@ -188,7 +186,7 @@ def _walking_window(traces: Mapping[str, Any], steps: int) -> int:
 
 
 def joints(traces: Mapping[str, Any] | None) -> str:
-    """Position and torque of every joint, one small chart each."""
+    """Plot position and torque of every joint."""
     if not traces or not traces.get("joints"):
         return ""
     steps = min(len(traces["position"][0]), round(GAIT_SECONDS / traces["period"]))
@@ -200,7 +198,7 @@ def joints(traces: Mapping[str, Any] | None) -> str:
         values = finite([value for row in rows for value in row])
         if not values:
             continue
-        # One joint's chart compares with the next only over the same range; slow joints would be flat over it.
+        # Torques share a range so that joints can be compared; positions do not, or slow joints would look flat.
         common = (min(values), max(values)) if key == "torque" else None
         charts = [
             line_chart(joint, [Series(name[:-1], times, row, index + 1)], "s", f"{unit} over s", common, small=True)
@@ -212,7 +210,7 @@ def joints(traces: Mapping[str, Any] | None) -> str:
 
 
 def by_kind(names: Sequence[str], rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Joints of one kind side by side: all hips, then all thighs, where names are made of a leg and a kind."""
+    """Group joints by kind, all hips, then all thighs, if names consist of a leg and a kind."""
     short = [str(name).removesuffix("_joint") for name in names]
     kinds = [name.split("_", 1)[-1] for name in short]
     order = sorted(range(len(short)), key=lambda i: kinds.index(kinds[i]))
@@ -224,13 +222,13 @@ def _times(traces: Mapping[str, Any]) -> list[float]:
 
 
 def learning(curves: Curves) -> str:
-    """The learning curves that matter, then all others, folded away."""
+    """Plot the main learning curves, and all others in a collapsed block."""
     errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
     charts = []
     for tag, title, logarithmic in _CURVES:
-        if tag == "Metrics/velrmsd" and errors:  # the task tells more than this one number
+        if tag == "Metrics/velrmsd" and errors:  # the task logs the errors of each axis
             lines = [Series(name, *curves[error], color) for color, (name, error) in enumerate(errors, 1)]
-            charts.append(line_chart("Tracking errors while exploring", lines, "iteration"))
+            charts.append(line_chart("Velocity tracking errors in training", lines, "iteration"))
         elif tag in curves:
             charts.append(line_chart(title, [Series(title, *curves[tag])], "iteration", logarithmic=logarithmic))
     shown = {tag for tag, _, _ in _CURVES} | {tag for _, tag in errors}
@@ -242,7 +240,7 @@ def learning(curves: Curves) -> str:
 
 
 def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Every setting, folded away."""
+    """Return tables of all settings, collapsed."""
     parts = {
         "Task": settings.get("task_config") or {},
         **{name.capitalize(): config.get(name) or {} for name in config},
@@ -263,7 +261,7 @@ def _setting_text(value: Any) -> str:
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names."""
+    """Return nested settings by dotted name."""
     if not isinstance(values, Mapping):
         return {prefix.rstrip("."): values}
     flat: dict[str, Any] = {}
@@ -278,13 +276,13 @@ def reproduction(
     traces: Mapping[str, Any] | None,
     export: Mapping[str, Any] | None,
 ) -> str:
-    """The commands, and all that a repetition depends on."""
+    """Return the commands, versions and machine of the run."""
     made = [part for part in (settings, *settings.get("resumed", []), result, traces, export) if part]
     commands = [str(part["command_line"]) for part in made if part.get("command_line")]
     commands.append("st-rl report latest")
     script = escape("\n".join(commands))
     git = settings.get("git") or {}
-    changes = " with changes (see git/ in the run folder)" if git.get("changed") else ""
+    changes = " with uncommitted changes (see git/ in the run folder)" if git.get("changed") else ""
     code = f"{git['commit'][:12]}{changes}" if git else "-"
     facts = {"seed": settings.get("seed", "-"), "code": code, **flatten(settings.get("machine") or {})}
     blocks = [_facts("Run", facts), _facts("Versions", settings.get("versions") or {})]
@@ -294,7 +292,7 @@ def reproduction(
         blocks.append(_facts("Exported policy", shown))
     copy = f'<div class="copy"><button type="button">copy</button><pre>{script}</pre></div>'
     columns = f'<div class="columns" style="margin-top:12px">{"".join(blocks)}</div>'
-    words = "The same seed on the same machine and versions gives the same run."
+    words = "The same seed, machine and versions give the same run."
     return _section("How to reproduce", copy + columns, words, name="reproduce")
 
 
