@@ -22,9 +22,10 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 class GuardedOptimizer:
     """A torch optimizer with gradient clipping whose step leaves the weights unchanged if a gradient is not finite.
 
-    Uses torch's own fused step. A direct call of its kernel saved 2.7% of an iteration on a CPU (quadruped-walk, 256
-    environments, one thread, 562.8 to 547.6 ms of processor time in eager mode; no difference when compiled), and a
-    compiled Adam step at most 3% on an H200 (estimated from update times before and after; not measured by itself).
+    Uses torch's own fused step. A direct call of its CPU kernel gained less than 5% of an iteration: 547.6 instead of
+    562.8 ms of processor time in eager mode, 488.0 instead of 484.7 ms compiled (quadruped-walk, 256 environments, one
+    thread of a 2-core x86 machine under load, medians of 36 alternating iterations; wall time was too noisy).
+    A compiled Adam step for GPUs is unmeasured by itself and not kept.
     """
 
     def __init__(
