@@ -19,7 +19,7 @@ from st_rl.env.utils import split_final_observations
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
-from st_rl.modules.policy import GaussianPolicy, Policy, StatefulPolicy
+from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
@@ -422,7 +422,7 @@ class PPO(Configurable):
         if self._rnd_trainer is not None and minibatch.rnd_state is not None:
             measured["loss/rnd"] = self._rnd_trainer.minibatch_step(minibatch.rnd_state)
         measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm)
-        if isinstance(policy, GaussianPolicy):
+        if isinstance(policy, ClippedStdPolicy):
             policy.clip_std(min=self.clip_min_std)
         return {name: value.detach() for name, value in measured.items()}
 

@@ -1,6 +1,6 @@
 """A policy as one ONNX file: raw observations in, mean actions out.
 
-A policy with a memory also takes the state of that memory, zeros at the start, and returns the next one.
+A recurrent policy also takes its hidden states, zeros at the start, and returns the next ones.
 """
 
 import copy
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from st_rl.modules import Memory
+from st_rl.modules import ActorCritic, EmpiricalNormalization, Memory
 from st_rl.utils.files import atomic_write, to_json_values
 
 OPSET = 18
@@ -31,40 +31,40 @@ class ExportError(RuntimeError):
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written and how well it agrees with torch."""
+    """The written file and its agreement with torch."""
 
     file: str
     """Name of the file."""
     opset: int
-    """Version of ONNX's operators that the file needs."""
+    """ONNX opset version of the file."""
     largest_difference: float
     """Largest absolute difference of an action between the file in onnxruntime and torch."""
     observations_compared: int
-    """How many observations it was compared on."""
+    """Number of observations it was compared on."""
     state_names: tuple[str, ...] = ()
-    """Parts of the memory, which the file takes and returns beside observations and actions."""
+    """Hidden states that the file takes and returns beside observations and actions."""
 
 
 class DeployedPolicy(nn.Module):
-    """A policy with its normaliser, frozen: raw observations `(N, O)` to mean actions `(N, A)`.
+    """A frozen policy with its normalizer: raw observations `(N, O)` to mean actions `(N, A)`.
 
-    `state_names` are the parts of its memory, `(L, N, H)` each: given after the observations, returned after the
-    actions. A feed-forward policy has none.
+    `state_names` are its hidden states, `(L, N, H)` each: inputs after the observations, outputs after the actions.
+    A feed-forward policy has none.
     """
 
-    def __init__(self, actor_critic: nn.Module, obs_normalizer: nn.Module):
+    def __init__(self, actor_critic: ActorCritic, obs_normalizer: nn.Module):
         super().__init__()
-        self.actor_critic: Any = copy.deepcopy(actor_critic)
+        self.actor_critic = copy.deepcopy(actor_critic)
         self.obs_normalizer = copy.deepcopy(obs_normalizer)
         self.to("cpu").eval().requires_grad_(False)
         self.state_names: list[str] = []
         self.start: tuple[Tensor, ...] = ()
         self._memories: list[Memory] = []
-        if getattr(actor_critic, "is_recurrent", False):
+        if actor_critic.is_recurrent:
             self._find_memories()
 
     def _find_memories(self) -> None:
-        """The memories that acting uses: those that have a state afterwards."""
+        """Find the memories that acting uses: those with hidden states after one step."""
         policy = self.actor_critic
         policy.clear_hidden_states()
         policy.act_inference(torch.zeros(1, int(policy.num_actor_obs)))
@@ -78,7 +78,7 @@ class DeployedPolicy(nn.Module):
         policy.clear_hidden_states()
 
     def forward(self, obs: Tensor, state: tuple[Tensor, ...] = ()) -> Any:
-        """Mean actions `(N, A)` for raw observations `(N, O)`; with a memory, followed by its next state."""
+        """Return mean actions `(N, A)` for raw observations `(N, O)`; recurrent: followed by the next hidden states."""
         if not self._memories:
             return self.actor_critic.act_inference(self.obs_normalizer(obs))
         with self.actor_critic.preserve_hidden_states():
@@ -92,14 +92,14 @@ class DeployedPolicy(nn.Module):
 
 
 def export_onnx(
-    actor_critic: nn.Module,
+    actor_critic: ActorCritic,
     obs_normalizer: nn.Module,
     path: Path,
     metadata: Mapping[str, Any] | None = None,
     recorded: Tensor | None = None,
     tolerance: float = 1e-5,
 ) -> ExportReport:
-    """Write the policy as `path`, unless the file computes something else than torch.
+    """Write the policy to `path`, unless the file disagrees with torch.
 
     The file is compared on random observations and on `recorded` ones `(M, O)`. ExportError when any action differs by
     more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON.
@@ -128,15 +128,15 @@ def export_onnx(
 
 
 def _random_observations(policy: DeployedPolicy, count: int = 256) -> Tensor:
-    """Observations `(count, O)` like those that the normaliser has seen, else of unit size; always the same."""
+    """Sample observations `(count, O)`, distributed as the normalizer's statistics; the same in every call."""
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn(count, int(policy.actor_critic.num_actor_obs), generator=generator)
-    mean, std = getattr(policy.obs_normalizer, "mean", None), getattr(policy.obs_normalizer, "std", None)
-    return samples * std + mean if isinstance(mean, Tensor) and isinstance(std, Tensor) else samples
+    normalizer = policy.obs_normalizer
+    return samples * normalizer.std + normalizer.mean if isinstance(normalizer, EmpiricalNormalization) else samples
 
 
 def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path) -> None:
-    """Trace the policy with any number of rows and write it in one file."""
+    """Trace the policy with a dynamic batch size and write it in one file."""
     batch = torch.export.Dim("batch")
     arguments: tuple[Any, ...] = (example,)
     shapes: dict[str, Any] = {"obs": {0: batch}}
@@ -160,7 +160,7 @@ def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Keep torch's exporter from talking about packages that nobody asked for."""
+    """Silence the exporter's messages about optional packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -175,7 +175,7 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def _add_metadata(onnx: Any, path: Path, metadata: Mapping[str, Any]) -> None:
-    """Put the metadata into the file, and take out what the exporter says about the source code."""
+    """Add the metadata to the file, and remove the exporter's references to source code."""
     model = onnx.load(str(path))
     for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info, model.graph):
         del part.metadata_props[:]
@@ -188,7 +188,7 @@ def _add_metadata(onnx: Any, path: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def _largest_difference(runtime: Any, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
-    """Between the file in onnxruntime and torch: in a batch and row by row, or along sequences if there is a memory."""
+    """Compare onnxruntime with torch: as a batch and row by row, or along sequences for a recurrent policy."""
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     if policy.state_names:
         return _largest_difference_of_sequences(session, policy, samples)
@@ -201,24 +201,24 @@ def _largest_difference(runtime: Any, path: Path, policy: DeployedPolicy, sample
 
 
 def _largest_difference_of_sequences(session: Any, policy: DeployedPolicy, samples: Tensor) -> float:
-    """Let file and torch each carry their own memory along the samples, in one sequence and in several at a time."""
+    """Compare along sequences, each with its own hidden states: one sequence, and several in a batch."""
     differences = []
     for width in (1, 8):
         num_steps = len(samples) // width
         state = tuple(leaf.repeat(1, width, 1) for leaf in policy.start)
-        fed = dict(zip(policy.state_names, (leaf.numpy() for leaf in state)))
+        inputs = dict(zip(policy.state_names, (leaf.numpy() for leaf in state)))
         for obs in samples[: num_steps * width].view(num_steps, width, -1):
             with torch.inference_mode():
                 expected, *following = policy(obs, state)
             state = tuple(following)
-            actions, *outputs = session.run(None, {INPUT_NAME: obs.numpy(), **fed})
-            fed = dict(zip(policy.state_names, outputs))
+            actions, *outputs = session.run(None, {INPUT_NAME: obs.numpy(), **inputs})
+            inputs = dict(zip(policy.state_names, outputs))
             differences.append(np.abs(actions - expected.numpy()).max())
     return float(np.max(differences))
 
 
 def _require_onnx() -> tuple[Any, Any]:
-    """The modules `onnx` and `onnxruntime`, or an ImportError that names the extra to install."""
+    """Return the modules `onnx` and `onnxruntime`; ImportError naming the extra to install."""
     try:
         import onnx
         import onnx.checker

@@ -1,4 +1,4 @@
-"""Skill switching: one frozen sub-policy for each robot, chosen by the obstacle before it."""
+"""Skill switching: one frozen sub-policy per environment, selected by the obstacle in front of the robot."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -17,16 +17,15 @@ Velocity = float | Sequence[float]
 """A fixed velocity, or the two ends of a range."""
 
 
-def _check_velocity(velocity: Any, setting: str) -> None:
+def _check_velocity(velocity: object, setting: str) -> None:
     """ValueError unless it is a number or a range of two."""
     ends = list(velocity) if isinstance(velocity, Sequence) and not isinstance(velocity, str) else [velocity]
-    is_range = isinstance(velocity, Sequence)
-    if (is_range and len(ends) != 2) or not all(isinstance(end, Real) for end in ends):
+    if (isinstance(velocity, Sequence) and len(ends) != 2) or not all(isinstance(end, Real) for end in ends):
         raise ValueError(f"{setting} is {velocity!r}: give a velocity in m/s, or the two ends of a range")
 
 
 class ActorCriticFieldMutex(ActorCriticMutex):
-    """Lets the sub-policy act whose column of the obstacle one-hot is set.
+    """Acts with the sub-policy that the obstacle one-hot of the observation selects.
 
     Reads two observation components: `proprioception` (the velocity command at `CMD_VEL_INDEX`, the last action at its
     end) and `engaging_block` (the one-hot at `OBSTACLE_ONEHOT_SLICE`, its last entry positive for a jump up).
@@ -45,7 +44,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
     ):
         super().__init__(*args, **kwargs)
         if int(action_smoothing_buffer_len) < 1:
-            raise ValueError(f"action_smoothing_buffer_len is {action_smoothing_buffer_len}; give at least 1 (no mean)")
+            raise ValueError(f"action_smoothing_buffer_len is {action_smoothing_buffer_len}; give at least 1")
         self.cmd_vel_mapping = {int(index): velocity for index, velocity in (cmd_vel_mapping or {}).items()}
         for index, velocity in self.cmd_vel_mapping.items():
             _check_velocity(velocity, f"cmd_vel_mapping[{index}]")
@@ -54,7 +53,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         self.cmd_scales: list[Mapping[str, float]] = [
             (config.get("normalization") or {}).get("obs_scales") or {} for config in self.sub_policy_configs
         ]
-        # The last selections `(len, N, ..., n)`, newest first; there is none before the first action.
+        # The last selections `(len, N, ..., n)`, newest first; None before the first action.
         self.action_smoothing_buffer: Tensor | None = None
         self.cmd_vel_current: dict[int, float | Tensor] = {}
         self.resample_cmd_vel_current()
@@ -62,7 +61,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
             self._check_components()
 
     def _check_components(self) -> None:
-        """ValueError for components, velocities or scales that are missing although this container needs them."""
+        """ValueError if components, velocities or scales that this container needs are missing."""
         name, segments = type(self).__name__, self.obs_segments or {}
         width = segment_width(segments.get("engaging_block", 0))
         if width < self.OBSTACLE_ONEHOT_SLICE.stop:
@@ -84,15 +83,15 @@ class ActorCriticFieldMutex(ActorCriticMutex):
                     "velocity command is scaled: add the number, or give that policy no velocity"
                 )
 
-    # ---- what the sub-policies see -------------------------------------------------------------------------------
+    # ---- observations of the sub-policies ------------------------------------------------------------------------
 
     def resample_cmd_vel_current(self, dones: Tensor | None = None) -> None:
-        """Draw the velocity of every policy of `cmd_vel_mapping` anew, for all robots at once or for finished ones."""
+        """Sample a velocity for every policy of `cmd_vel_mapping`, for all or for each finished environment."""
         for index, velocity in self.cmd_vel_mapping.items():
             self._resample(index, velocity, dones)
 
     def _resample(self, index: int, velocity: Velocity, dones: Tensor | None) -> None:
-        """Draw one number without `dones`, else one for every finished robot; the others keep theirs."""
+        """Sample one velocity without `dones`, else one per finished environment; the others keep theirs."""
         low, high = velocity if isinstance(velocity, Sequence) else (velocity, velocity)
         low, span = float(low), float(high) - float(low)
         if dones is None:
@@ -101,27 +100,27 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         finished = dones.reshape(-1) > 0
         kept = self.cmd_vel_current[index]
         if not isinstance(kept, Tensor) or kept.shape != finished.shape or kept.device != finished.device:
-            # Made once and then written in place, so that a captured graph finds it where it was.
+            # Allocated once and then written in place, because a captured graph reads this tensor.
             with torch.inference_mode(False):
                 value = float(kept) if isinstance(kept, float) else low
                 kept = self.cmd_vel_current[index] = torch.full(finished.shape, value, device=finished.device)
-        drawn = low + span * torch.rand_like(kept)
-        kept.copy_(torch.where(finished, drawn, kept))
+        sampled = low + span * torch.rand_like(kept)
+        kept.copy_(torch.where(finished, sampled, kept))
 
     def recover_last_action(self, observations: Tensor, policy_selection: Tensor) -> Tensor:
-        """Observations `(N, ..., O)` with the last action in the scale of the selected policy; the input stays."""
+        """Observations `(N, ..., O)` with the last action in the scale of the selected policy, as a copy."""
         if not self.submodules or "proprioception" not in (self.obs_segments or {}):
             return observations
         stop = self._place("proprioception").stop
         ratios = torch.stack([self._ratio(index).reciprocal() for index in range(len(self.submodules))])
         recovered = observations.clone()
-        # Nothing is changed where none is selected.
+        # A factor of 1 for policies that are not selected.
         factors = torch.where(policy_selection[..., None] > 0, ratios, 1.0).prod(dim=-2)
         recovered[..., stop - self.num_actions : stop] *= factors
         return recovered
 
     def override_cmd_vel(self, observations: Tensor, policy_selection: Tensor) -> Tensor:
-        """Observations `(N, ..., O)` with the velocity of the selected policy as command; the input stays."""
+        """Observations `(N, ..., O)` with the velocity of the selected policy as command, as a copy."""
         place = self._place("proprioception").start + self.CMD_VEL_INDEX
         overridden = observations.clone()
         for index, velocity in self.cmd_vel_current.items():
@@ -137,27 +136,27 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         return get_obs_slice(self.obs_segments or {}, component)[0]
 
     def _ratio(self, index: int) -> Tensor:
-        """`(A,)` action of this environment for each unit of a sub-policy's action."""
+        """Return the factor `(A,)` from a sub-policy's actions to those of this environment."""
         ratio = getattr(self, f"subpolicy_action_scale_{index}") / self.env_action_scale
         return ratio.expand(self.num_actions)
 
-    # ---- who acts ------------------------------------------------------------------------------------------------
+    # ---- selecting and acting ------------------------------------------------------------------------------------
 
     def get_policy_selection(self, observations: Tensor) -> Tensor:
-        """Who acts: bool one-hot `(N, ..., n)` over the sub-policies; ValueError for one that is not there."""
-        return self._present(self._obstacles(observations), len(self.submodules))
+        """Return the bool one-hot `(N, ..., n)` of selected sub-policies; ValueError for one that does not exist."""
+        return self._fit_columns(self._obstacles(observations), len(self.submodules))
 
     def _obstacles(self, observations: Tensor) -> Tensor:
-        """The obstacle one-hot as bool, `(N, ..., C)`; the first column where no obstacle is named."""
+        """Return the obstacle one-hot as bool, `(N, ..., C)`; the first column where no obstacle is set."""
         block = observations[..., self._place("engaging_block")]
         onehot = block[..., self.OBSTACLE_ONEHOT_SLICE] > 0.5
         none = ~onehot.any(dim=-1, keepdim=True)
         return torch.cat([onehot[..., :1] | none, onehot[..., 1:]], dim=-1)
 
-    def _present(self, columns: Tensor, count: int) -> Tensor:
-        """The first `count` columns of `(N, ..., C)`, padded with those that nobody selects; none beyond may be set."""
+    def _fit_columns(self, columns: Tensor, count: int) -> Tensor:
+        """Cut or zero-pad `(N, ..., C)` to `count` columns; ValueError if a column that is cut is set."""
         if count < columns.shape[-1]:
-            # The one look at the host, only where a policy is missing, and never while a graph is captured.
+            # The only host sync: only where a policy is missing, and never while a graph is captured.
             capturing = columns.is_cuda and torch.cuda.is_current_stream_capturing()
             if not capturing and bool(columns[..., count:].any()):
                 used = [i for i in range(count, columns.shape[-1]) if bool(columns[..., i].any())]
@@ -173,23 +172,23 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """The same as `act_inference`; there is no sampling and no learning from stored steps."""
+        """Return `act_inference(observations)`: frozen policies do not sample, and are not trained on stored steps."""
         if masks is not None or hidden_states is not None:
             raise NotImplementedError(f"{type(self).__name__} acts step by step: it takes no masks or hidden_states")
         return self.act_inference(observations)
 
     @torch.no_grad()
     def act_inference(self, observations: Tensor) -> Tensor:
-        """The actions `(N, ..., A)` of the selected policies, averaged over the last selections."""
+        """Return the actions `(N, ..., A)` of the selected policies, averaged over the last selections."""
         selection = self.get_policy_selection(observations)
-        recent = self._push(selection)
+        recent = self._push_selection(selection)
         weights = recent.to(observations.dtype).mean(dim=0)
-        seen = self.recover_last_action(observations, selection)
+        sub_obs = self.recover_last_action(observations, selection)
         if self.cmd_vel_current:
-            seen = self.override_cmd_vel(seen, selection)
+            sub_obs = self.override_cmd_vel(sub_obs, selection)
         actions = observations.new_zeros(*observations.shape[:-1], self.num_actions)
         for index, policy in enumerate(self._policies()):
-            action = policy.act_inference(self.sub_normalizers[index](seen))
+            action = policy.act_inference(self.sub_normalizers[index](sub_obs))
             actions = actions + action * self._ratio(index) * weights[..., index : index + 1]
             if self.reset_non_selected in ("all", True):
                 policy.reset(~recent[..., index].any(dim=0))
@@ -197,8 +196,8 @@ class ActorCriticFieldMutex(ActorCriticMutex):
                 policy.reset(~(selection[..., index] | selection[..., 0]))
         return actions
 
-    def _push(self, selection: Tensor) -> Tensor:
-        """Remember a selection `(N, ..., n)`; returns the last ones `(len, N, ..., n)`, newest first."""
+    def _push_selection(self, selection: Tensor) -> Tensor:
+        """Store a selection `(N, ..., n)`; return the last ones `(len, N, ..., n)`, newest first."""
         buffer = self.action_smoothing_buffer
         if buffer is None or buffer.shape[1:] != selection.shape or buffer.device != selection.device:
             with torch.inference_mode(False):
@@ -210,22 +209,22 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         buffer[0] = selection
         return buffer
 
-    # ---- memory --------------------------------------------------------------------------------------------------
+    # ---- hidden states -------------------------------------------------------------------------------------------
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Draw new velocities, then forget the memory, for finished robots or for all."""
+        """Sample new velocities and clear the hidden states of finished environments `(N,)`, or of all."""
         self.resample_cmd_vel_current(dones)
         super().reset(dones)
 
     def clear_hidden_states(self) -> None:
-        """Start anew, as before the first step, maybe with other robots."""
+        """Discard hidden states and past selections, as before the first step."""
         super().clear_hidden_states()
         self.action_smoothing_buffer = None
         self.resample_cmd_vel_current()
 
 
 class ActorCriticClimbMutex(ActorCriticFieldMutex):
-    """Tells a jump up from a jump down: the latter has a policy of its own, the last one."""
+    """Distinguishes jumps up from jumps down, which have a policy of their own, the last one."""
 
     JUMP_OBSTACLE_ID = 3
 
@@ -241,13 +240,13 @@ class ActorCriticClimbMutex(ActorCriticFieldMutex):
             _check_velocity(jump_down_vel, "jump_down_vel")
         self.jump_down_vel = jump_down_vel
         paths, jump_down = as_paths(sub_policy_paths), as_paths(jump_down_policy_path)
-        # With a policy for every obstacle and one more, that one is for jumps down, wherever its path was given.
+        # One policy more than obstacles: the last one is for jumps down, even if given in `sub_policy_paths`.
         num_obstacles = self.OBSTACLE_ONEHOT_SLICE.stop - self.OBSTACLE_ONEHOT_SLICE.start
         self._has_jump_down = bool(jump_down) or len(paths) > num_obstacles
         super().__init__(*args, sub_policy_paths=[*paths, *jump_down], **kwargs)
 
     def resample_cmd_vel_current(self, dones: Tensor | None = None) -> None:
-        """Draw the velocities anew; without one of its own, the jump down has that of the jump up."""
+        """Sample the velocities; without `jump_down_vel`, jumps down have the velocity of jumps up."""
         super().resample_cmd_vel_current(dones)
         last = len(self.submodules) - 1
         if not self._has_jump_down:
@@ -258,12 +257,12 @@ class ActorCriticClimbMutex(ActorCriticFieldMutex):
             self.cmd_vel_current[last] = self.cmd_vel_current[self.JUMP_OBSTACLE_ID]
 
     def get_policy_selection(self, observations: Tensor) -> Tensor:
-        """Who acts: bool one-hot `(N, ..., n)`, the last column for jumps down."""
+        """Return the bool one-hot `(N, ..., n)` of selected sub-policies; the last column is for jumps down."""
         obstacles = self._obstacles(observations)
         jump_up = observations[..., self._place("engaging_block")][..., -1] > 0
         jump = obstacles[..., self.JUMP_OBSTACLE_ID]
         others, down = obstacles.clone(), (jump & ~jump_up)[..., None]
         others[..., self.JUMP_OBSTACLE_ID] = jump & jump_up
         if not self._has_jump_down:
-            return self._present(torch.cat([others, down], dim=-1), len(self.submodules))
-        return torch.cat([self._present(others, len(self.submodules) - 1), down], dim=-1)
+            return self._fit_columns(torch.cat([others, down], dim=-1), len(self.submodules))
+        return torch.cat([self._fit_columns(others, len(self.submodules) - 1), down], dim=-1)

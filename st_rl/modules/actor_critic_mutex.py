@@ -1,4 +1,4 @@
-"""A container of pretrained policies, of which subclasses choose."""
+"""A container of pretrained policies; subclasses select which one acts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from st_rl.utils.log import logger
 
 
 class ActorCriticMutex(ActorCritic):
-    """Frozen policies from run folders, each with its action scale and, where it was trained with one, its normaliser.
+    """Frozen policies from run folders, each with its action scale and, if it has one, its normalizer.
 
-    Sub-policies see raw observations: whoever acts with a container leaves `empirical_normalization` off.
+    Sub-policies get raw observations: leave `empirical_normalization` off.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ActorCriticMutex(ActorCritic):
     ):
         nn.Module.__init__(self)
         if sub_policy_class_name is None:
-            # Not left to Python: a configuration's null is not given either, and deserves more than a parameter's name.
+            # Not a required parameter: a null in the configuration means the same as a missing key.
             raise TypeError(
                 f"{type(self).__name__} needs sub_policy_class_name, the policy class of the runs in sub_policy_paths: "
                 'write "sub_policy_class_name": "ActorCritic", or what their config.json has as '
@@ -50,8 +50,8 @@ class ActorCriticMutex(ActorCritic):
         self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
         self.rnn_type = None
         self.distribution = None
-        self.env_action_scale: Any
-        if isinstance(env_action_scale, list | tuple):
+        self.env_action_scale: float | Tensor
+        if isinstance(env_action_scale, Sequence):
             self.register_buffer("env_action_scale", torch.tensor(env_action_scale, dtype=torch.float32))
         else:
             self.env_action_scale = env_action_scale
@@ -98,7 +98,7 @@ class ActorCriticMutex(ActorCritic):
         return self
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the memory of finished robots, or of all, in every sub-policy."""
+        """Clear the hidden states of finished environments `(N,)`, or of all, in every sub-policy."""
         for policy in self._policies():
             policy.reset(dones)
 
@@ -110,22 +110,22 @@ class ActorCriticMutex(ActorCritic):
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """Subclasses say which sub-policy acts."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which of its policies acts; use a subclass")
+        """Subclasses select which sub-policy acts."""
+        raise NotImplementedError(f"{type(self).__name__} does not select which of its policies acts; use a subclass")
 
     def act_inference(self, observations: Tensor) -> Tensor:
-        """Subclasses say which sub-policy acts."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which of its policies acts; use a subclass")
+        """Subclasses select which sub-policy acts."""
+        raise NotImplementedError(f"{type(self).__name__} does not select which of its policies acts; use a subclass")
 
     def evaluate(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None, **kwargs: Any
     ) -> Tensor:
-        """A container of frozen policies has no critic, so nothing can be learned with it."""
+        """Frozen policies have no critic and cannot be trained."""
         raise NotImplementedError(
             f"{type(self).__name__} has no critic: play it, or let a student learn from it as its teacher"
         )
 
 
 def as_paths(paths: str | Path | Sequence[str | Path] | None) -> list[Path]:
-    """A list of paths given as one path, several or none."""
+    """Return a list of paths, given as one path, several or None."""
     return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths or ())]

@@ -8,12 +8,12 @@ from st_rl.modules.state_estimator import EstimatorMixin
 
 
 class EncoderStateAc(EstimatorMixin, EncoderActorCriticMixin, ActorCritic):
-    """A feed-forward policy whose estimator sees the raw observation, before the encoders."""
+    """A feed-forward policy with encoders and an estimator that reads the raw observation."""
 
     load_misaligned_state_dict = load_misaligned_state_dict
 
 
 class EncoderStateAcRecurrent(EstimatorMixin, EncoderActorCriticMixin, ActorCriticRecurrent):
-    """A policy with memory whose estimator sees the raw observation, before the encoders."""
+    """A recurrent policy with encoders and an estimator that reads the raw observation."""
 
     load_misaligned_state_dict = load_misaligned_state_dict

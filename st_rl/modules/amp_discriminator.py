@@ -20,7 +20,7 @@ NEEDED_KEYS = ("input_dim", "style_reward_coef", "hidden_dims")
 
 
 class AMPDiscriminator(nn.Module, Configurable):
-    """Scores motion transitions: +1 for what looks like the reference, -1 for what looks like the policy."""
+    """Scores motion transitions: trained towards +1 on the reference and -1 on the policy."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class AMPDiscriminator(nn.Module, Configurable):
             input_dim: width `Da` of a transition, all its frames together.
             style_reward_coef: scale of the style reward.
             hidden_dims: widths of the hidden layers.
-            task_reward_lerp: share of the task reward in the reward, from 0 (style alone) to 1 (task alone).
+            task_reward_lerp: weight of the task reward in the reward, from 0 (style alone) to 1 (task alone).
             discriminator_grad_pen: weight of the gradient penalty.
-            additive_reward: the reward is task plus style, and `task_reward_lerp` has no say.
+            additive_reward: the reward is task plus style; `task_reward_lerp` is not used.
             **kwargs: ignored; the client sends `amp_obs_dim`.
         """
         super().__init__()
@@ -62,18 +62,18 @@ class AMPDiscriminator(nn.Module, Configurable):
         self.amp_linear = nn.Linear(width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores `(..., 1)` of transitions `(..., Da)`."""
+        """Return scores `(..., 1)` of transitions `(..., Da)`."""
         return self.amp_linear(self.trunk(x))
 
     @property
     def has_slopes(self) -> bool:
-        """Whether scores and penalty are those of the layers built here; who changes them may do so as they like."""
+        """Whether score and gradient penalty are those of this class, so that its closed form of the penalty holds."""
         methods = ("forward", "compute_grad_pen", "score_with_slopes", "input_gradient")
         is_own = all(getattr(type(self), name) is getattr(AMPDiscriminator, name) for name in methods)
         return is_own and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.trunk)
 
     def score_with_slopes(self, x: Tensor, count: int | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Scores `(n, ..., 1)` of transitions `(n, ..., Da)`, and where each hidden layer is active, `(n, ..., H)`.
+        """Score transitions `(n, ..., Da) -> (n, ..., 1)`; also return the active hidden units, `(n, ..., H)` each.
 
         The slopes are those of the first `count` transitions; of all of them when None.
         """
@@ -85,10 +85,10 @@ class AMPDiscriminator(nn.Module, Configurable):
         return self.amp_linear(x), slopes
 
     def input_gradient(self, slopes: list[Tensor]) -> Tensor:
-        """How the score of a transition changes with it, `(..., Da)`, at given slopes; differentiable in the weights.
+        """Return the gradient of the score with respect to the input, `(..., Da)`; differentiable in the weights.
 
-        Written out for layers of ReLU, because a gradient of a gradient can neither be compiled nor captured. Their
-        slopes are constant almost everywhere, so only the weights behind them carry a gradient.
+        Written out for ReLU layers, because double backward can neither be compiled nor captured. ReLU has piecewise
+        constant slopes, so only the weights carry a gradient.
         """
         linears = [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
         gradient = self.amp_linear.weight
@@ -97,9 +97,9 @@ class AMPDiscriminator(nn.Module, Configurable):
         return gradient
 
     def compute_grad_pen(self, amp_obs: Tensor, slopes: list[Tensor] | None = None) -> Tensor:
-        """The weighted mean squared length of the score's gradient at reference transitions `(..., Da)`, 0-d.
+        """Return the weighted gradient penalty, 0-d: mean squared gradient norm of the score at `amp_obs (..., Da)`.
 
-        Who has scored them already hands over the `slopes`.
+        `slopes` of an earlier `score_with_slopes` save a forward pass.
         """
         if slopes is None and self.has_slopes:
             with torch.no_grad():
@@ -114,14 +114,14 @@ class AMPDiscriminator(nn.Module, Configurable):
 
     @torch.no_grad()
     def predict_style_reward(self, state: Tensor, task_reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Style, task and resulting reward `(N,)` of transitions `(N, Da)` with task rewards `(N,)` or `(N, 1)`."""
+        """Return style, task and total reward `(N,)` of transitions `(N, Da)` with task rewards `(N,)` or `(N, 1)`."""
         score = self(state).squeeze(-1)
         style = self.style_reward_coef * (1.0 - 0.25 * (score - 1.0).square()).clamp(min=0.0)
         task_reward = task_reward.reshape(style.shape)
         return style, task_reward, self.combine_rewards(style, task_reward)
 
     def combine_rewards(self, style_reward: Tensor, task_reward: Tensor) -> Tensor:
-        """What the policy is trained on, from style and task rewards `(N,)`."""
+        """Combine style and task rewards `(N,)` into the reward that the policy is trained on."""
         if self.additive_reward:
             return style_reward + task_reward
         return (1.0 - self.task_reward_lerp) * style_reward + self.task_reward_lerp * task_reward
@@ -131,7 +131,7 @@ DISCRIMINATORS: dict[str, type[AMPDiscriminator]] = {"AMPDiscriminator": AMPDisc
 
 
 class AmpMixin(_Policy):
-    """Gives a policy a discriminator, which shares its optimiser and its checkpoint."""
+    """Adds a discriminator to a policy; it shares the optimizer and the checkpoint."""
 
     def __init__(self, *args: Any, amp_discriminator: Any = None, **kwargs: Any):
         cfg = _discriminator_config(amp_discriminator, type(self).__name__)
@@ -142,7 +142,7 @@ class AmpMixin(_Policy):
 
 
 def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:
-    """The settings of a discriminator as a dictionary; ValueError when they cannot make one."""
+    """Return the settings of a discriminator as a dictionary; ValueError if some are missing."""
     if callable(getattr(config, "to_dict", None)):
         config = config.to_dict()
     if config is not None and not isinstance(config, Mapping):
@@ -162,4 +162,4 @@ class AmpActorCritic(AmpMixin, ActorCritic):
 
 
 class AmpActorCriticRecurrent(AmpMixin, ActorCriticRecurrent):
-    """The actor-critic with memory and a discriminator."""
+    """The recurrent actor-critic with a discriminator."""

@@ -1,7 +1,6 @@
 """Convolution blocks for image-like observations."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ Size = int | tuple[int, int]
 
 
 class Conv2dModel(nn.Module):
-    """A stack of convolutions, each with an optional normalisation layer, a nonlinearity and optional pooling.
+    """A stack of convolutions, each with an optional normalization layer, a nonlinearity and optional pooling.
 
     With `use_maxpool` the strides are those of the pooling layers, and the convolutions have stride 1.
     """
@@ -27,10 +26,10 @@ class Conv2dModel(nn.Module):
         paddings: Sequence[Size] | None = None,
         nonlinearity: str | ModuleMaker = nn.ReLU,
         use_maxpool: bool = False,
-        head_sizes: Any = None,
+        head_sizes: object = None,
         normlayer: str | ModuleMaker | None = None,
     ):
-        del head_sizes  # part of the public signature, without effect
+        del head_sizes  # part of the public signature; not used
         super().__init__()
         paddings = [0] * len(channels) if paddings is None else paddings
         if not len(channels) == len(kernel_sizes) == len(strides) == len(paddings):
@@ -109,7 +108,7 @@ class Conv2dHeadModel(nn.Module):
 
     @property
     def output_size(self) -> int:
-        """Width of what `forward` returns."""
+        """Width of the output."""
         return self._output_size
 
     def forward(self, input: Tensor) -> Tensor:

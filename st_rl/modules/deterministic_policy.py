@@ -24,5 +24,5 @@ class DeterministicPolicyMixin(_Policy):
         actions = super().act(*args, **kwargs)
         if kwargs.get("inference") or any(args[3:]):  # the fourth argument of `act`
             return actions
-        # Any parent with an action_mean will do; ours may bound it.
+        # A parent needs only action_mean; an ActorCritic may also bound it.
         return self.bounded(self.action_mean) if isinstance(self, ActorCritic) else self.action_mean

@@ -1,4 +1,4 @@
-"""Policies that see parts of the observation through encoders."""
+"""Policies that encode components of the observation."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ class EncoderActorCriticMixin(_Policy):
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
         names, size = self.encoder_component_names, self.encoder_output_size
         self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
-        # Empty where the critic has no encoders of its own: it sees through the actor's, or with bare eyes.
+        # Empty if the critic shares the actor's encoders or has none.
         self.critic_encoders = nn.ModuleList()
         critic_names = [] if self.shares_encoders else as_names(self.critic_encoder_component_names)
         if critic_names:
@@ -87,26 +87,26 @@ class EncoderActorCriticMixin(_Policy):
 
     @property
     def shares_encoders(self) -> bool:
-        """Whether the critic sees through the actor's encoders."""
+        """Whether the critic uses the actor's encoders."""
         return self.critic_encoder_component_names == SHARED
 
     def prepare_obs_slices(self) -> None:
-        """Find the encoded components: `(slice, shape)` in the order of the names, and their order in space."""
+        """Set the `(slice, shape)` of the encoded components in the order of the names, and their order by position."""
         names = self.encoder_component_names
         self.encoder_obs_slices = find_components(self.obs_segments, names, "encoder_component_names")
         self.critic_encoder_obs_slices = self._find_critic_components()
-        self.latents_order = _order_in_space(self.encoder_obs_slices)
-        self.critic_latents_order = _order_in_space(self.critic_encoder_obs_slices)
+        self.latents_order = _order_by_position(self.encoder_obs_slices)
+        self.critic_latents_order = _order_by_position(self.critic_encoder_obs_slices)
 
     def _find_critic_components(self) -> list[ComponentSlice]:
-        """The slices and shapes of what the critic encodes."""
+        """Return slices and shapes of the components that the critic encodes."""
         segments = self.critic_obs_segments or {}
         if not self.shares_encoders:
             names = as_names(self.critic_encoder_component_names)
             return find_components(self.critic_obs_segments, names, "critic_encoder_component_names")
         found: list[ComponentSlice] = []
         for name, (where, shape) in zip(self.encoder_component_names, self.encoder_obs_slices):
-            # A component that the critic's segments do not name is where the actor has it.
+            # A component missing in the critic's segments has the actor's position.
             if name in segments:
                 where, critic_shape = get_obs_slice(segments, name)
                 if segment_width(critic_shape) != segment_width(shape):
@@ -114,7 +114,7 @@ class EncoderActorCriticMixin(_Policy):
                         f"'{name}' has shape {shape} for the actor and {critic_shape} for the critic: "
                         'critic_encoder_component_names="shared" needs the same width; name the components instead'
                     )
-            # In the shape that the encoder was made for: the critic's segments may have it flat.
+            # In the shape of the encoder: the critic's segments may have it flat.
             found.append((where, shape))
         return found
 
@@ -126,7 +126,7 @@ class EncoderActorCriticMixin(_Policy):
         kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
         encoder_output_size: int,
     ) -> nn.ModuleList:
-        """One encoder for every component, of one class and one set of arguments for all or of a list of them."""
+        """Build one encoder per component; class and arguments are given once for all, or in lists."""
         class_names = one_for_each(component_names, class_name, "encoder_class_name")
         settings = one_for_each(component_names, kwargs or {}, "encoder_kwargs")
         return nn.ModuleList(
@@ -149,23 +149,23 @@ class EncoderActorCriticMixin(_Policy):
         return embed_latents(observations, latents)
 
     def get_encoder_latent(self, observations: Tensor, obs_component: str, critic: bool = False) -> Tensor:
-        """The latent `(..., L)` of one component of observations `(..., O)`, those of the critic for `critic`."""
+        """Return the latent `(..., L)` of one component of actor (or `critic`) observations `(..., O)`."""
         encoders = self.encoders_by_component(critic)
         if obs_component not in encoders:
-            whose = "critic" if critic else "actor"
-            raise ValueError(f"the {whose} has no encoder for '{obs_component}'; it has encoders for {list(encoders)}")
+            side = "critic" if critic else "actor"
+            raise ValueError(f"the {side} has no encoder for '{obs_component}'; it has encoders for {list(encoders)}")
         slices = self.critic_encoder_obs_slices if critic else self.encoder_obs_slices
         where, shape = slices[list(encoders).index(obs_component)]
         return apply_encoder(encoders[obs_component], observations[..., where], shape)
 
     def encoders_by_component(self, critic: bool = False) -> dict[str, nn.Module]:
-        """The encoders that the actor, or for `critic` the critic, sees through, by component."""
+        """Return the encoders of the actor, or of the critic, by component."""
         if critic and not self.shares_encoders:
             return dict(zip(self.critic_encoder_component_names, self.critic_encoders))
         return dict(zip(self.encoder_component_names, self.encoders))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As of any module; where encoders do not fit, the message says what they are here."""
+        """Load as any module; if encoders do not fit, the error tells their sizes here."""
         try:
             return super().load_state_dict(state_dict, *args, **kwargs)
         except RuntimeError as error:
@@ -186,14 +186,14 @@ class EncoderActorCriticMixin(_Policy):
         hidden_states: HiddenState = None,
         inference: bool = False,
     ) -> Tensor:
-        """The parent's input for observations with the latents in place."""
+        """Return the parent's input for observations with latents in place of components."""
         embedded = self.embed_encoders_latent(observations, self.encoder_obs_slices, self.encoders, self.latents_order)
         return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
 
     def critic_input(
         self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
-        """The parent's input for critic observations with the latents in place, where the critic has encoders."""
+        """Return the parent's input for critic observations, with latents in place if the critic has encoders."""
         encoders = self.encoders if self.shares_encoders else self.critic_encoders
         embedded = self.embed_encoders_latent(
             critic_observations, self.critic_encoder_obs_slices, encoders, self.critic_latents_order
@@ -201,7 +201,7 @@ class EncoderActorCriticMixin(_Policy):
         return super().critic_input(embedded, masks=masks, hidden_states=hidden_states)
 
 
-def _order_in_space(obs_slices: Sequence[ComponentSlice]) -> list[int]:
+def _order_by_position(obs_slices: Sequence[ComponentSlice]) -> list[int]:
     return sorted(range(len(obs_slices)), key=lambda index: obs_slices[index][0].start)
 
 
@@ -210,8 +210,8 @@ class EncoderActorCritic(EncoderActorCriticMixin, ActorCritic):
 
 
 class EncoderActorCriticRecurrent(EncoderActorCriticMixin, ActorCriticRecurrent):
-    """A policy with encoders before its memory."""
+    """A recurrent policy with encoders."""
 
 
 class EncoderAmpActorCriticRecurrent(EncoderActorCriticMixin, AmpActorCriticRecurrent):
-    """A policy with encoders before its memory, and a discriminator."""
+    """A recurrent policy with encoders and a discriminator."""

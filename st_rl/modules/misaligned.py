@@ -1,13 +1,14 @@
-"""Continues a policy with other observations than it was trained on."""
+"""Transfers the weights of a policy to one with other observations."""
 
 import re
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
 from st_rl.modules.networks.estimator_head import EstimatorHead
 from st_rl.modules.normalizer import EmpiricalNormalization
@@ -18,31 +19,31 @@ from st_rl.utils.segments import Segments, segment_slices, segment_width
 
 
 class Block(NamedTuple):
-    """A component's stretch of an axis."""
+    """The range of a component along an axis."""
 
     width: int
-    origin: Any
-    """What makes the numbers: the shapes of the encoder's parameters, or None for the component itself."""
+    origin: tuple[tuple[int, ...], ...] | None
+    """Shapes of the encoder's parameters; None for a raw component."""
 
 
 Axes = dict[int, dict[str, Block]]
-"""What lies along an axis of a parameter, in order, for the axes that are made of components."""
+"""The components along an axis of a parameter, in order, for the axes that consist of components."""
 
 
 @torch.no_grad()
 def load_misaligned_state_dict(
-    self: Any, module: Any, obs_segments: Segments, critic_obs_segments: Segments | None = None
+    self: ActorCritic, module: ActorCritic, obs_segments: Segments, critic_obs_segments: Segments | None = None
 ) -> tuple[list[str], list[str]]:
     """Copy what fits from `module`, a policy of the same family that was trained on the given segments.
 
     Parameters of equal name and shape are copied. Matrices whose columns are observation positions are copied in
-    blocks, by component name: the columns of a component that `module` never saw, or saw in another width, become
-    zero, so that the policy starts as the old one was. Encoders and estimates follow their components too. Returns the
-    names of what was copied and of what was skipped; a skipped block is `parameter[component]`.
+    blocks, by component name: columns of a component that `module` does not have, or has in another width, become
+    zero, so that the policy starts with the behavior of `module`. Encoders and estimates are matched by component too.
+    Returns the names of copied and of skipped parameters; a skipped block is `parameter[component]`.
     """
     critic_segments = obs_segments if critic_obs_segments is None else critic_obs_segments
     old_axes = component_axes(module, obs_segments, critic_segments)
-    new_axes = component_axes(self, self.obs_segments, self.critic_obs_segments)
+    new_axes = component_axes(self, self.obs_segments or {}, self.critic_obs_segments or {})
     source = module.state_dict()
     copied: list[str] = []
     skipped: list[str] = []
@@ -61,7 +62,7 @@ def load_misaligned_state_dict(
 def load_misaligned_normalizer(
     normalizer: EmpiricalNormalization, old: EmpiricalNormalization, segments: Segments, old_segments: Segments
 ) -> None:
-    """Take over the statistics of the components that both observations have; the others keep their own."""
+    """Copy the statistics of the components that both observations have; the others are not changed."""
     axes, from_axes = ({1: _raw_blocks(mapping)} for mapping in (segments, old_segments))
     source = old.state_dict()
     for name, target in normalizer.state_dict().items():
@@ -71,8 +72,8 @@ def load_misaligned_normalizer(
             target.copy_(source[name])
 
 
-def component_axes(policy: Any, segments: Segments, critic_segments: Segments) -> dict[str, Axes]:
-    """The axes that are made of components, by the name of the parameter, if the policy observes these segments."""
+def component_axes(policy: ActorCritic, segments: Segments, critic_segments: Segments) -> dict[str, Axes]:
+    """Return the axes that consist of components, by parameter, for a policy that observes these segments."""
     first = {"actor": "actor.0.weight", "critic": "critic.0.weight"}
     if policy.is_recurrent:
         first = {"actor": "memory_a.rnn.weight_ih_l0", "critic": "memory_c.rnn.weight_ih_l0"}
@@ -87,8 +88,8 @@ def component_axes(policy: Any, segments: Segments, critic_segments: Segments) -
     return axes
 
 
-def _embedded_blocks(policy: Any, segments: Segments, critic: bool) -> dict[str, Block]:
-    """What the actor or the critic sees of the segments, with latents in the place of their components."""
+def _embedded_blocks(policy: ActorCritic, segments: Segments, critic: bool) -> dict[str, Block]:
+    """Return the input of the actor or the critic, with latents in place of their components."""
     encoders: dict[str, tuple[nn.Module, int]] = {}
     if isinstance(policy, EncoderActorCriticMixin):
         for name, encoder in policy.encoders_by_component(critic).items():
@@ -104,39 +105,39 @@ def _embedded_blocks(policy: Any, segments: Segments, critic: bool) -> dict[str,
 
 
 def _head_axes(
-    policy: Any,
+    policy: ActorCritic,
     head: EstimatorHead,
     memory_name: str,
     head_name: str,
     segments: Segments,
     critic_segments: Segments,
 ) -> dict[str, Axes]:
-    """The axes of a head: what it or its memory sees, and what it estimates."""
+    """Return the axes of an estimator head: what it or its memory reads, and what it estimates."""
     linears = [i for i, layer in enumerate(getattr(policy, head_name).model) if isinstance(layer, nn.Linear)]
     first, last = (f"{head_name}.model.{linears[place]}" for place in (0, -1))
     targets = _raw_blocks(critic_segments, head.target_components)
     axes: dict[str, Axes] = {f"{last}.weight": {0: targets}, f"{last}.bias": {0: targets}}
-    seen = _raw_blocks(segments, head.obs_components)
+    inputs = _raw_blocks(segments, head.obs_components)
     if getattr(policy, memory_name, None) is not None:
-        axes[f"{memory_name}.rnn.weight_ih_l0"] = {1: seen}
+        axes[f"{memory_name}.rnn.weight_ih_l0"] = {1: inputs}
     elif not policy.is_recurrent:
-        axes.setdefault(f"{first}.weight", {})[1] = seen
+        axes.setdefault(f"{first}.weight", {})[1] = inputs
     return axes
 
 
 def _raw_blocks(segments: Segments, names: Sequence[str] | None = None) -> dict[str, Block]:
-    """Components as they are, all or those named, in the order of the segments."""
+    """Return raw components, all or those named, in the order of the segments."""
     return {
         name: Block(segment_width(shape), None) for name, shape in segments.items() if names is None or name in names
     }
 
 
-def _name_in(module: Any, policy: Any, name: str) -> str | None:
-    """What `module` calls the parameter that `policy` calls `name`: encoders are numbered, and belong to components."""
+def _name_in(module: ActorCritic, policy: ActorCritic, name: str) -> str | None:
+    """Return the name in `module` of the parameter `name` of `policy`; encoders are matched by component."""
     match = re.match(r"(critic_)?encoders\.(\d+)\.(.*)", name)
     if match is None:
         return name
-    if not isinstance(module, EncoderActorCriticMixin):
+    if not isinstance(module, EncoderActorCriticMixin) or not isinstance(policy, EncoderActorCriticMixin):
         return None
     critic = match.group(1) is not None
     component = list(policy.encoders_by_component(critic))[int(match.group(2))]
@@ -145,7 +146,7 @@ def _name_in(module: Any, policy: Any, name: str) -> str | None:
 
 
 def _fits(target: Tensor, source: Tensor, axes: Axes, from_axes: Axes) -> bool:
-    """Whether the two agree in all axes that are not made of components, and are as long as those that are."""
+    """Whether two parameters agree in all axes but those of components, whose lengths must be those of the blocks."""
     return target.dim() == source.dim() and all(
         (target.shape[axis] == source.shape[axis] and axis not in axes and axis not in from_axes)
         or (_length(axes, axis) == target.shape[axis] and _length(from_axes, axis) == source.shape[axis])
@@ -158,7 +159,7 @@ def _length(axes: Axes, axis: int) -> int:
 
 
 def _copy_blocks(target: Tensor, source: Tensor, axes: Axes, from_axes: Axes, clear: bool = True) -> list[str]:
-    """Copy the blocks that both have; clear the columns of the others and return their names."""
+    """Copy the blocks that both have; zero the columns of the others and return their names."""
     missing: list[str] = []
     pairs: list[list[tuple[slice, slice]]] = []
     for axis in range(target.dim()):

@@ -35,7 +35,7 @@ class MlpModel(nn.Module):
 
     @property
     def output_size(self) -> int:
-        """Width of what `forward` returns."""
+        """Width of the output."""
         return self._output_size
 
     def forward(self, input: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Normalisers: running statistics on the device, running statistics in NumPy, unit length."""
+"""Normalizers: running statistics on the device, running statistics in NumPy, unit length."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ _BATCH_SIZE = 4096
 
 
 class EmpiricalNormalization(nn.Module):
-    """Scales observations by the mean and standard deviation of all that it has seen in training mode.
+    """Normalizes observations by the running mean and standard deviation of those passed in training mode.
 
-    Every write is in place and no step waits for the device, so it may run in inference mode and in a captured
-    graph. With several ranks, whose batches must be of one size, the statistics are those of one rank that sees all.
+    All writes are in place and without host sync, so it may run in inference mode and in a captured graph. With several
+    ranks (batches of equal size) the statistics are over all ranks.
     """
 
     _mean: Tensor
@@ -46,19 +46,19 @@ class EmpiricalNormalization(nn.Module):
         return self._std.squeeze(0).clone()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Update the statistics in training mode, then normalise `x (..., *shape)`."""
+        """Update the statistics in training mode, then normalize `x (..., *shape)`."""
         if self.training:
             self.update(x)
         return self.normalize(x)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Normalise `x (..., *shape)` and leave the statistics alone."""
+        """Normalize `x (..., *shape)` without updating the statistics."""
         # In place on the fresh difference: a second large allocation costs more than the arithmetic.
         return (x - self._mean).div_(self._std + self.eps)
 
     @torch.jit.unused
     def inverse(self, y: Tensor) -> Tensor:
-        """What `normalize` made `y (..., *shape)` of."""
+        """Invert `normalize` for `y (..., *shape)`."""
         return y * (self._std + self.eps) + self._mean
 
     @torch.jit.unused
@@ -84,7 +84,7 @@ class EmpiricalNormalization(nn.Module):
         active = batch_var.sum() < torch.inf
         if self.until is not None:
             active = active & (self.count < self.until)
-        # A batch with the present moments changes nothing, exactly.
+        # A batch with the current moments leaves the statistics unchanged, bit for bit.
         batch_mean = torch.where(active, batch_mean, self._mean)
         batch_var = torch.where(active, batch_var, self._var)
         rate = num_samples / (self.count + num_samples)
@@ -96,7 +96,7 @@ class EmpiricalNormalization(nn.Module):
 
 
 def normalize_without_update(normalizer: nn.Module, x: Tensor) -> Tensor:
-    """Observations `(..., *shape)` as the networks see them; the statistics stay as they are, in training too."""
+    """Normalize observations `(..., *shape)` without updating the statistics, also in training mode."""
     return normalizer.normalize(x) if isinstance(normalizer, EmpiricalNormalization) else normalizer(x)
 
 
@@ -146,7 +146,7 @@ class Normalizer(RunningMeanStd):
         return np.clip((input - self.mean) / np.sqrt(self.var + self.epsilon), -self.clip_obs, self.clip_obs)
 
     def normalize_torch(self, input: Tensor, device: torch.device | str, update: bool = True) -> Tensor:
-        """Add `input (..., *input_dim)` to the statistics unless told not to, then scale and clip it on `device`."""
+        """Add `input (..., *input_dim)` to the statistics if `update`, then scale and clip it on `device`."""
         if update:
             self.update(input.detach().cpu().numpy())
         mean = torch.tensor(self.mean, dtype=torch.float32, device=device)

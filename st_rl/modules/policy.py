@@ -156,6 +156,14 @@ class StatefulPolicy(Protocol):
 class GaussianPolicy(Protocol):
     """A policy with one learned standard deviation for each action."""
 
+    std: nn.Parameter
+    """Standard deviation `(A,)`."""
+
+
+@runtime_checkable
+class ClippedStdPolicy(Protocol):
+    """A policy whose standard deviation the update clamps after every optimizer step."""
+
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
         """Clamp the standard deviation in place."""
         ...

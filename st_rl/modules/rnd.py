@@ -1,4 +1,4 @@
-"""Random network distillation: a curiosity reward."""
+"""Random network distillation: an intrinsic reward for novel states."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ SCHEDULE_MODES = ("constant", "step", "linear")
 
 
 class RandomNetworkDistillation(nn.Module):
-    """Rewards states on which a trained predictor does not yet agree with a frozen random network.
+    """Rewards states by the prediction error of a trained network on a frozen random network.
 
-    The weight of the reward follows a schedule on the number of calls of `get_intrinsic_reward` in training mode. The
-    counter is a buffer and the weight is computed from it on the device, so a replayed graph keeps the schedule.
+    The weight of the reward is scheduled over the calls of `get_intrinsic_reward` in training mode. The counter is a
+    buffer on the device, so a replayed CUDA graph follows the schedule.
     """
 
     call_count: Tensor
@@ -64,7 +64,7 @@ class RandomNetworkDistillation(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The present weight of the reward, 0-d, on the device."""
+        """Current weight of the reward, 0-d, on the device."""
         start = self.initial_weight
         schedule = self.weight_schedule
         if schedule["mode"] == "constant":
@@ -78,7 +78,7 @@ class RandomNetworkDistillation(nn.Module):
 
     @torch.no_grad()
     def get_intrinsic_reward(self, rnd_state: Tensor) -> Tensor:
-        """Reward `(N,)` of raw states `(N, num_states)`; training mode counts the call and updates the statistics."""
+        """Return the reward `(N,)` of raw states `(N, num_states)`; training mode updates the statistics."""
         if self.training:
             self.call_count.add_(1)
         states = rnd_state if self.state_normalizer is None else self.state_normalizer(rnd_state)
@@ -88,7 +88,7 @@ class RandomNetworkDistillation(nn.Module):
         return self.weight * reward
 
     def predictor_loss(self, rnd_state: Tensor) -> Tensor:
-        """Mean squared error, 0-d, of the predictor on raw states `(..., num_states)`; statistics stay as they are."""
+        """Return the mean squared error, 0-d, of the predictor on raw states `(..., num_states)`."""
         with torch.no_grad():
             states = rnd_state if self.state_normalizer is None else self.state_normalizer.normalize(rnd_state)
             target = self.target(states)
@@ -96,7 +96,7 @@ class RandomNetworkDistillation(nn.Module):
 
 
 class DiscountedRewardScaling(nn.Module):
-    """Divides rewards by the running standard deviation of their discounted sum per robot."""
+    """Divides rewards by the running standard deviation of their discounted sum per environment."""
 
     discounted_sum: Tensor
 
@@ -104,7 +104,7 @@ class DiscountedRewardScaling(nn.Module):
         super().__init__()
         self.discount = discount
         self.statistics = EmpiricalNormalization((), until=NORMALIZE_UNTIL)
-        # The number of robots is known with the first rewards.
+        # The number of environments is known with the first rewards.
         self.register_buffer("discounted_sum", torch.zeros(0))
 
     def forward(self, reward: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class DiscountedRewardScaling(nn.Module):
 
 
 def _checked_schedule(weight_schedule: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schedule with its mode and exactly the settings that the mode needs; `initial_step` is 0 unless given."""
+    """Return the schedule with the settings that its mode needs; `initial_step` defaults to 0."""
     given = {key: value for key, value in (weight_schedule or {}).items() if value is not None}
     schedule = {"mode": "constant", "initial_step": 0, **given}
     mode = schedule["mode"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.normalizer import EmpiricalNormalization
 
-# Words that say "left" and their twins that say "right". A word is a run of letters of one kind: `FL_hip`,
+# Words for "left" and their counterparts for "right". A word is a run of letters of one kind: `FL_hip`,
 # `left_hip_pitch`, `hip_l`, `leftHip` and `LHipPitch` all carry one. Case does not matter.
 SIDE_WORDS: tuple[tuple[str, str], ...] = (
     ("left", "right"),
@@ -70,12 +70,12 @@ class MirrorMap(nn.Module):
         return x.index_select(-1, self.permutation) * self.signs.to(x.dtype)
 
     def through(self, normalizer: nn.Module) -> "MirrorMap | NormalizedMirror":
-        """The mirror map for vectors that `normalizer` has normalised."""
+        """The mirror map for vectors that `normalizer` has normalized."""
         return NormalizedMirror(self, normalizer) if isinstance(normalizer, EmpiricalNormalization) else self
 
 
 class NormalizedMirror:
-    """Mirrors normalised vectors in raw space: right also where the two sides' statistics differ.
+    """Mirrors normalized vectors in raw space, which is exact also if the statistics of the two sides differ.
 
     It reads the normaliser's present statistics on every call.
     """
@@ -85,14 +85,14 @@ class NormalizedMirror:
         self.normalizer = normalizer
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x (..., D) -> (..., D)`, both normalised."""
+        """`x (..., D) -> (..., D)`, both normalized."""
         mean, scale = self.normalizer.mean, self.normalizer.std + self.normalizer.eps
         return mirror_normalized(x, self.mirror, mean, scale)
 
 
 def mirror_normalized(x: Tensor, mirror: MirrorMap, mean: Tensor, scale: Tensor) -> Tensor:
     """`(mirror(x * scale + mean) - mean) / scale` for `x (..., D)` and `mean, scale (D,)`."""
-    # Sorted by what needs the batch: one gather and one multiply-add on it, the rest on single vectors.
+    # One gather and one multiply-add on the batch, the rest on single vectors.
     gain = mirror(scale) / scale
     shift = (mirror(mean) - mean) / scale
     return torch.addcmul(shift, x.index_select(-1, mirror.permutation), gain)
@@ -176,7 +176,7 @@ class Symmetry:
         return self
 
     def through(self, obs_normalizer: nn.Module, critic_obs_normalizer: nn.Module) -> "Symmetry":
-        """The same symmetry for observations that these normalisers have normalised."""
+        """The same symmetry for observations that these normalizers have normalized."""
         obs, critic_obs = _raw_mirror(self.obs), _raw_mirror(self.critic_obs)
         return Symmetry(obs.through(obs_normalizer), self.actions, critic_obs.through(critic_obs_normalizer))
 

@@ -27,7 +27,7 @@ _KNOWN_NAMES = f"{', '.join(ACTIVATIONS)}, or a class name of torch.nn"
 
 
 def _find_module_class(name: str) -> type[nn.Module] | None:
-    """The `torch.nn` module class of exactly this name, or the one behind a short activation name."""
+    """Return the `torch.nn` module class of exactly this name, or of a short activation name."""
     found = getattr(nn, name, None)
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
@@ -35,7 +35,7 @@ def _find_module_class(name: str) -> type[nn.Module] | None:
 
 
 def get_activation_Cls(activation_name: str) -> type[nn.Module] | None:
-    """An activation class by `torch.nn` class name or short name; None with a warning when the name is unknown."""
+    """Return an activation class by `torch.nn` class name or short name; None with a warning if it is unknown."""
     found = _find_module_class(activation_name)
     if found is None:
         logger.warning(f"unknown activation '{activation_name}'; known: {_KNOWN_NAMES}")
@@ -43,7 +43,7 @@ def get_activation_Cls(activation_name: str) -> type[nn.Module] | None:
 
 
 def resolve_module(module: str | ModuleMaker, role: str) -> ModuleMaker:
-    """What builds the layer: `module` itself, or the class it names; ValueError naming `role` when there is none."""
+    """Return `module`, or the layer class of that name; ValueError, naming `role`, for an unknown name."""
     found = _find_module_class(module) if isinstance(module, str) else module
     if not callable(found):
         raise ValueError(f"{role}={module!r} is not a layer; use a class or one of these names: {_KNOWN_NAMES}")
@@ -51,7 +51,7 @@ def resolve_module(module: str | ModuleMaker, role: str) -> ModuleMaker:
 
 
 def int_pair(value: int | tuple[int, int] | list[int]) -> tuple[int, int]:
-    """`(h, w)` of a setting given once for both axes or once for each."""
+    """Return `(h, w)` of a setting given once for both axes or for each."""
     if isinstance(value, (tuple, list)):
         height, width = value
         return int(height), int(width)
@@ -66,14 +66,14 @@ def conv2d_output_shape(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
 ) -> tuple[int, int]:
-    """Height and width that a convolution or pooling layer makes of an `(h, w)` image."""
+    """Return height and width of the output of a convolution or pooling layer for an `(h, w)` image."""
     settings = zip((int(h), int(w)), int_pair(kernel_size), int_pair(stride), int_pair(padding), int_pair(dilation))
     height, width = ((size + 2 * pad - dil * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, dil in settings)
     return height, width
 
 
 def check_settings(setting: str, keys: Iterable[str], make: ModuleMaker, decided: Iterable[str]) -> None:
-    """ValueError, naming the setting and the nearest key, for one that `make` does not take or that others decide."""
+    """ValueError, with the nearest key, for a key that `make` does not take or that is in `decided`."""
     known = [name for name in inspect.signature(make).parameters if name not in decided]
     for key in keys:
         if key not in known:

@@ -1,4 +1,4 @@
-"""Policies that see an image."""
+"""Policies that encode an image in the observation."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ class VisualActorCriticMixin(_Policy):
         )
         self.num_actor_obs = int(num_actor_obs)
         self.visual_encoder = Conv2dHeadModel(shape, output_size=self.visual_latent_size, **self.visual_kwargs)
-        # Whether the observations of the moment hold the latent already.
+        # Set while `act_with_embedded_latent` runs: its observations hold the latent already.
         self._is_embedded = False
 
     def embed_visual_latent(self, observations: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class VisualActorCriticMixin(_Policy):
         return embed_latents(observations, [(where, latent)])
 
     def act_with_embedded_latent(self, observations: Tensor, **kwargs: Any) -> Tensor:
-        """`act` for observations `(..., O')` that `embed_visual_latent` gave."""
+        """`act` for observations `(..., O')` from `embed_visual_latent`."""
         self._is_embedded = True
         try:
             return self.act(observations, **kwargs)
@@ -84,14 +84,14 @@ class VisualActorCriticMixin(_Policy):
         hidden_states: HiddenState = None,
         inference: bool = False,
     ) -> Tensor:
-        """The parent's input for observations with the latent in the image's place."""
+        """Return the parent's input for observations with the latent in place of the image."""
         embedded = observations if self._is_embedded else self.embed_visual_latent(observations)
         return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
 
 
 class VisualDeterministicRecurrent(DeterministicPolicyMixin, VisualActorCriticMixin, ActorCriticRecurrent):
-    """A student that sees an image, remembers and acts without noise."""
+    """A recurrent policy for distillation that observes an image and acts without noise."""
 
 
 class VisualDeterministicAC(DeterministicPolicyMixin, VisualActorCriticMixin, ActorCritic):
-    """A student that sees an image and acts without noise."""
+    """A feed-forward policy for distillation that observes an image and acts without noise."""

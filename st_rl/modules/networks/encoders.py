@@ -1,4 +1,4 @@
-"""Encoders of observation components: built from a configuration, applied to slices, put back in place."""
+"""Encoders of observation components: building them, and replacing components by their latents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,8 +15,9 @@ from st_rl.utils.registry import is_class_path, resolve_class
 from st_rl.utils.segments import Segments, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")
-ComponentSlice = tuple[slice, Any]
-"""Where a component lies along the observation axis, and its shape as the segments give it."""
+Shape = int | Sequence[int]
+ComponentSlice = tuple[slice, Shape]
+"""Position of a component along the observation axis, and its shape in the segments."""
 
 ENCODERS: dict[str, type[nn.Module]] = {"MlpModel": MlpModel, "Conv2dHeadModel": Conv2dHeadModel}
 DEFAULT_HIDDEN_SIZES = (256, 128)
@@ -24,7 +25,7 @@ DEFAULT_CONVOLUTIONS: dict[str, Any] = {"channels": [64, 64], "kernel_sizes": [3
 
 
 def as_names(names: str | Iterable[str] | None) -> list[str]:
-    """A list of component names given as one name, several or none; ValueError when one comes twice."""
+    """Return a list of component names, given as one name, several or None; ValueError for a name given twice."""
     found = [names] if isinstance(names, str) else list(names or ())
     if len(set(found)) != len(found):
         raise ValueError(f"a component is named twice in {found}")
@@ -32,7 +33,7 @@ def as_names(names: str | Iterable[str] | None) -> list[str]:
 
 
 def find_components(segments: Segments | None, names: Sequence[str], setting: str) -> list[ComponentSlice]:
-    """The slices and shapes of named components; ValueError, naming the setting, for one that is not there."""
+    """Return slices and shapes of named components; ValueError, naming the setting, for an unknown one."""
     if not names:
         return []
     if segments is None:
@@ -46,7 +47,7 @@ def find_components(segments: Segments | None, names: Sequence[str], setting: st
 
 
 def one_for_each(names: Sequence[str], value: Setting | Sequence[Setting], setting: str) -> list[Setting]:
-    """A setting for every name, given once for all or in a list of the same length."""
+    """Return a setting per name, given once for all or in a list of the same length."""
     if not isinstance(value, list | tuple):
         return [value] * len(names)  # pyright: ignore[reportReturnType]
     if len(value) != len(names):
@@ -57,14 +58,14 @@ def one_for_each(names: Sequence[str], value: Setting | Sequence[Setting], setti
 def same_by_name(
     names: Sequence[str], value: Setting | Sequence[Setting], given_names: Sequence[str]
 ) -> Setting | Sequence[Setting]:
-    """A setting that was given for other names: entries of a list follow their names, if those are among them."""
+    """Return the entries for `names` of a setting that was given for `given_names`, if those contain them."""
     if not isinstance(value, list | tuple) or len(value) != len(given_names) or not set(names) <= set(given_names):
         return value
     return [value[given_names.index(name)] for name in names]
 
 
-def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
-    """The shape of a component that is an image; ValueError when it is not `(C, H, W)`."""
+def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:
+    """Return the shape of an image component; ValueError unless it is `(C, H, W)`."""
     if not isinstance(shape, Iterable) or len(tuple(shape)) != 3:
         raise ValueError(f"'{name}' has shape {shape}, a convolution needs an image: (channels, height, width)")
     channels, height, width = (int(size) for size in shape)
@@ -72,7 +73,7 @@ def image_shape(name: str, shape: Any) -> tuple[int, int, int]:
 
 
 def build_encoder(
-    name: str, class_name: str, shape: Any, output_size: int, kwargs: Mapping[str, Any] | None
+    name: str, class_name: str, shape: Shape, output_size: int, kwargs: Mapping[str, Any] | None
 ) -> nn.Module:
     """Build the encoder of one component of this shape; its latent comes after the nonlinearity.
 
@@ -89,7 +90,7 @@ def build_encoder(
         return encoder_class(shape, output_size=output_size, **(kwargs or {}))
     settings = drop_none(kwargs or {})
     if settings.pop("output_size", None) is not None:
-        logger.warning(f"encoder_kwargs.output_size of '{name}' has no effect: encoder_output_size says how wide it is")
+        logger.warning(f"encoder_kwargs.output_size of '{name}' has no effect: encoder_output_size sets the width")
     hidden_sizes = settings.pop("hidden_sizes", DEFAULT_HIDDEN_SIZES)
     hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
     settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
@@ -101,8 +102,8 @@ def build_encoder(
     return encoder_class(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
 
 
-def apply_encoder(encoder: nn.Module, component: Tensor, shape: Any) -> Tensor:
-    """The latent of a flat component, `(..., D) -> (..., L)`."""
+def apply_encoder(encoder: nn.Module, component: Tensor, shape: Shape) -> Tensor:
+    """Return the latent of a flat component, `(..., D) -> (..., L)`."""
     if isinstance(encoder, MlpModel):
         return encoder(component)
     sizes = shape if isinstance(shape, Iterable) else (shape,)
@@ -110,7 +111,7 @@ def apply_encoder(encoder: nn.Module, component: Tensor, shape: Any) -> Tensor:
 
 
 def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]]) -> Tensor:
-    """Put latents, in the order of their slices, in the place of those slices: `(..., O) -> (..., O')`."""
+    """Replace slices by latents, given in the order of the slices: `(..., O) -> (..., O')`."""
     parts: list[Tensor] = []
     end = 0
     for where, latent in latents:
@@ -124,9 +125,9 @@ def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]])
 
 
 def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_size: int) -> int:
-    """Width of an observation whose slices are replaced by latents of one size.
+    """Return the width of an observation with slices replaced by latents of one size.
 
-    ValueError for a slice beyond the observation: its segments are those of another one.
+    ValueError for a slice beyond the end: the segments do not belong to this observation.
     """
     obs_slices = list(obs_slices)
     end = max((where.stop for where, _ in obs_slices), default=0)

@@ -10,15 +10,15 @@ from torch.distributions import Normal
 
 # Nodes and weights that integrate a function over the standard normal distribution.
 _RULE = tuple(zip(*(array.tolist() for array in np.polynomial.hermite_e.hermegauss(12))))
-# The largest share of its bound that an action is taken for, so that what was squashed stays finite.
-LARGEST_SHARE = 1.0 - 1e-6
+# Largest fraction of its bound that `log_prob` inverts, so that atanh stays finite.
+MAX_BOUND_FRACTION = 1.0 - 1e-6
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class DiagonalGaussian(Normal):
-    """A `Normal` with means `(..., A)` and standard deviations `(A,)` that all samples share.
+    """A `Normal` with means `(..., A)` and one standard deviation `(A,)` for all samples.
 
-    What depends on the standard deviation alone is computed once, where `Normal` computes it for every sample.
+    Terms of the standard deviation alone are computed once, not for every sample.
     """
 
     def __init__(self, mean: Tensor, std: Tensor):
@@ -40,7 +40,7 @@ class DiagonalGaussian(Normal):
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """Actions `bound * tanh(u)` of a Gaussian `u`, within `bound (A,)`; `mean` and `stddev` are those of `u`."""
+    """Actions `bound * tanh(u)` of a Gaussian `u` with `bound (A,)`; `mean` and `stddev` are those of `u`."""
 
     def __init__(self, mean: Tensor, std: Tensor, bound: Tensor):
         super().__init__(mean, std)
@@ -56,7 +56,7 @@ class SquashedGaussian(DiagonalGaussian):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of every bounded action, `(..., A)`."""
-        before = torch.atanh((value / self._bound).clamp(-LARGEST_SHARE, LARGEST_SHARE))
+        before = torch.atanh((value / self._bound).clamp(-MAX_BOUND_FRACTION, MAX_BOUND_FRACTION))
         return super().log_prob(before) - self._log_slope(before)
 
     def entropy(self) -> Tensor:
