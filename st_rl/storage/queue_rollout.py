@@ -60,13 +60,13 @@ class QueueRolloutStorage(RolloutStorage):
         if num_rows == 0:
             return 0
         with torch.inference_mode(False):
-            for field in self.fields:
-                setattr(self, field.name, buffer_expand(getattr(self, field.name), num_rows))
+            for name, buffer in self._buffers().items():
+                setattr(self, name, buffer_expand(buffer, num_rows))
             self.saved_hidden_states = buffer_expand(self.saved_hidden_states, num_rows)
         self.num_transitions_per_env += num_rows
         return num_rows
 
-    def swap_from_cursor(self, buffer: Any) -> Any:
+    def swap_from_cursor(self, buffer: torch.Tensor) -> torch.Tensor:
         """Return the rows from the cursor on, then those before it; the buffer itself if the cursor is at an end."""
         if self.step in (0, self.num_transitions_per_env):
             return buffer
@@ -74,19 +74,11 @@ class QueueRolloutStorage(RolloutStorage):
 
     def untie_buffer_loop(self) -> None:
         """Rotate every buffer in place so that row 0 is the oldest step, which is overwritten next."""
-        for field in self.fields:
-            self._untie(getattr(self, field.name))
-        for leaf in tree_leaves(self.saved_hidden_states):
-            self._untie(leaf)
+        for buffer in (*self._buffers().values(), *tree_leaves(self.saved_hidden_states)):
+            if buffer is not None and self.step not in (0, self.num_transitions_per_env):
+                # In place: others hold references to the buffers.
+                buffer.copy_(self.swap_from_cursor(buffer))
         self.step = 0
-
-    def _untie(self, buffer: torch.Tensor | None) -> None:
-        """Rotate one buffer in place: others hold references to it."""
-        if buffer is None:
-            return
-        rotated = self.swap_from_cursor(buffer)
-        if rotated is not buffer:
-            buffer.copy_(rotated)
 
     def _order_in_time(self) -> None:
         """Rotate the full ring into time order; before it is full the rows are in time order."""
@@ -103,12 +95,11 @@ class QueueRolloutStorage(RolloutStorage):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all stored steps, for a checkpoint."""
-        buffers = {field.name: getattr(self, field.name) for field in self.fields}
         return {
             "step": self.step,
             "buffer_full": self.buffer_full,
             "num_steps": self.num_transitions_per_env,
-            "buffers": {name: buffer for name, buffer in buffers.items() if buffer is not None},
+            "buffers": {name: buffer for name, buffer in self._buffers().items() if buffer is not None},
             "hidden_states": [leaf for leaf in tree_leaves(self.saved_hidden_states) if leaf is not None],
         }
 

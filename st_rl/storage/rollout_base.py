@@ -2,7 +2,6 @@
 
 from collections import namedtuple
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -137,11 +136,8 @@ class RolloutStorage:
         with torch.inference_mode(False):
             for field in self.fields:
                 setattr(self, field.name, self._new_buffer(field, shapes.get(f"{field.shape}_shape")))
-        self._inputs = [
-            (field, field.source)
-            for field in self.fields
-            if field.source is not None and getattr(self, field.name) is not None
-        ]
+        stored = self._buffers()
+        self._inputs = [(f, f.source) for f in self.fields if f.source is not None and stored[f.name] is not None]
 
     def _new_buffer(self, field: BufferField, shape: Shape) -> torch.Tensor | CompactBuffer | None:
         """Allocate zeros `(T, N, *shape)` for one field; None when an optional field has no shape."""
@@ -156,6 +152,10 @@ class RolloutStorage:
         if self._obs_dtypes and segments is not None and sizes == (get_subobs_size(segments, segments),):
             return CompactBuffer.zeros(leading, segments, self._obs_dtypes, self.device)
         return torch.zeros(*leading, *sizes, dtype=field.dtype, device=self.device)
+
+    def _buffers(self) -> dict[str, Any]:
+        """Field name -> buffer `(T, N, ...)`; None for optional data that is not stored."""
+        return {field.name: getattr(self, field.name) for field in self.fields}
 
     @property
     def critic_observations(self) -> torch.Tensor | None:
@@ -174,9 +174,9 @@ class RolloutStorage:
         """Copy one step of all environments into row `step`."""
         if self.step >= self.num_transitions_per_env:
             raise AssertionError("Rollout buffer overflow")
-        rows, values = [], []
+        buffers, rows, values = self._buffers(), [], []
         for field, source in self._inputs:
-            buffer, value = getattr(self, field.name), getattr(transition, source)
+            buffer, value = buffers[field.name], getattr(transition, source)
             if isinstance(buffer, CompactBuffer):
                 buffer.write(self.step, fit_row(value, source, buffer.row))
                 continue
@@ -251,11 +251,11 @@ class RolloutStorage:
         num_samples = self.num_valid_steps * self.num_envs
         size = chunk_size(num_samples, num_mini_batches, "samples")
         permutation = torch.randperm(num_samples, device=self.device)[: size * num_mini_batches]
-        return repeat_epochs(self._sample_batch, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
 
-    def _sample_batch(self, indices: torch.Tensor) -> MiniBatchType:
-        """Gather the mini-batch of flat sample indices `(M,)`: time `i // N`, environment `i % N`."""
-        return self.get_minibatch_from_indices(indices // self.num_envs, indices % self.num_envs)
+        def gather(samples: torch.Tensor) -> MiniBatchType:
+            return self.get_minibatch_from_indices(samples // self.num_envs, samples % self.num_envs)
+
+        return repeat_epochs(gather, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
 
     def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
         """Iterate over recurrent mini-batches, each a contiguous chunk of environments over all steps.
@@ -268,8 +268,17 @@ class RolloutStorage:
         self._order_in_time()
         size = chunk_size(self.num_envs, num_mini_batches, "environments")
         starts = self._trajectory_starts()
-        bounds = self._trajectory_bounds(starts, num_mini_batches)
-        gather = partial(self._sequence_batch, starts, size, bounds)
+        if self.trajectory_capacity is None:
+            # The only host sync: exact shapes need the counts on the host.
+            bounds = [0, *self._trajectory_counts(starts, num_mini_batches).cumsum(0).tolist()]
+        else:
+            bounds = [chunk * self.trajectory_capacity for chunk in range(num_mini_batches + 1)]
+
+        def gather(chunk: int) -> MiniBatchType:
+            steps, envs = slice(0, self.num_valid_steps), slice(chunk * size, (chunk + 1) * size)
+            trajectories = slice(bounds[chunk], bounds[chunk + 1])
+            return self.get_minibatch_from_indices(steps, envs, trajectories, starts[:, envs])
+
         return repeat_epochs(gather, range(num_mini_batches), num_epochs, cache=not self._obs_dtypes)
 
     def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
@@ -280,16 +289,6 @@ class RolloutStorage:
         """Return the largest number of trajectories in a recurrent mini-batch, as a 0-d int64 tensor on the device."""
         self._order_in_time()
         return self._trajectory_counts(self._trajectory_starts(), num_mini_batches).max()
-
-    def _sequence_batch(self, starts: torch.Tensor, size: int, bounds: list[int], chunk: int) -> MiniBatchType:
-        """Gather the mini-batch of the `size` environments of one chunk over all valid steps."""
-        envs = slice(chunk * size, (chunk + 1) * size)
-        return self.get_minibatch_from_indices(
-            slice(0, self.num_valid_steps),
-            envs,
-            padded_B_slice=slice(bounds[chunk], bounds[chunk + 1]),
-            prev_done_mask=starts[:, envs],
-        )
 
     def _trajectory_starts(self) -> torch.Tensor:
         """Bool `(T, N)`, True at step 0 and after every done."""
@@ -302,14 +301,6 @@ class RolloutStorage:
         """Number of trajectories in each chunk of environments, int64 `(num_mini_batches,)`, from `starts (T, N)`."""
         size = chunk_size(starts.shape[1], num_mini_batches, "environments")
         return starts.sum(0)[: size * num_mini_batches].view(num_mini_batches, size).sum(1)
-
-    def _trajectory_bounds(self, starts: torch.Tensor, num_mini_batches: int) -> list[int]:
-        """First trajectory index of each chunk, then the total number of trajectories."""
-        if self.trajectory_capacity is not None:
-            return [chunk * self.trajectory_capacity for chunk in range(num_mini_batches + 1)]
-        # The only host sync: exact shapes need the counts on the host.
-        ends = self._trajectory_counts(starts, num_mini_batches).cumsum(0).tolist()
-        return [0, *ends]
 
     def get_minibatch_from_indices(
         self,
@@ -329,15 +320,19 @@ class RolloutStorage:
         """
         index = samples = None
         if padded_B_slice is not None:
-            index = self._index_trajectories(T_slice, B_slice, padded_B_slice, prev_done_mask)
+            # A trajectory ends where the next one starts; the last row ends one in any case.
+            ends = self.dones[T_slice, B_slice, 0] > 0 if prev_done_mask is None else prev_done_mask.roll(-1, 0)
+            start, stop = padded_B_slice.start or 0, padded_B_slice.stop
+            index = index_trajectories(ends, None if stop is None else stop - start)
         elif isinstance(T_slice, torch.Tensor) and isinstance(B_slice, torch.Tensor) and T_slice.ndim == 1:
             # One flat index copies whole rows, which is several times faster than indexing two axes.
             samples = T_slice * self.num_envs + B_slice
+        buffers = self._buffers()
         contents: dict[str, Any] = {"hidden_states": None, "masks": None}
         for field in self.fields:
             if field.batch is None:
                 continue
-            buffer = getattr(self, field.name)
+            buffer = buffers[field.name]
             if buffer is None:
                 contents[field.batch] = contents[field.fallback] if field.fallback else None
             elif samples is not None:
@@ -350,18 +345,6 @@ class RolloutStorage:
             contents["hidden_states"] = self._first_hidden_states(index, T_slice, B_slice)
             contents["masks"] = index.masks if self.trajectory_capacity is None else index.position
         return self._GatheredBatch(**contents)
-
-    def _index_trajectories(
-        self,
-        steps: slice | torch.Tensor,
-        envs: slice | torch.Tensor,
-        padded: slice,
-        starts: torch.Tensor | None,
-    ) -> TrajectoryIndex:
-        """Index every step of the selected environments in their padded trajectories."""
-        # A trajectory ends where the next one starts; the last row ends one in any case.
-        ends = self.dones[steps, envs, 0] > 0 if starts is None else starts.roll(-1, 0)
-        return index_trajectories(ends, None if padded.stop is None else padded.stop - (padded.start or 0))
 
     def _first_hidden_states(
         self, index: TrajectoryIndex, steps: slice | torch.Tensor, envs: slice | torch.Tensor

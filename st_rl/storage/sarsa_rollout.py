@@ -87,20 +87,16 @@ class SarsaRolloutStorage(RolloutStorage):
         super().add_transitions(transition)
         if self.step < self.num_transitions_per_env:
             return
+        buffers = self._buffers()
         for field, source in self._next_inputs:
-            row = getattr(self, field.name)[-1]
-            value = getattr(transition, source)
+            row, value = buffers[field.name][-1], getattr(transition, source)
             if value is None:
-                value = getattr(self, _NEXT_BUFFERS[field.name])[-1]
-                self._warn_repeated(source)
+                value = buffers[_NEXT_BUFFERS[field.name]][-1]
+                if not self._has_warned_repeated:
+                    logger.warning(
+                        "transition.%s is None at the end of the rollout: the last observation is used as the next "
+                        "one; pass next_obs and next_critic_obs to process_env_step",
+                        source,
+                    )
+                self._has_warned_repeated = True
             row.copy_(fit_row(value, source, row))
-
-    def _warn_repeated(self, source: str) -> None:
-        """Warn once that the observation after the rollout is missing."""
-        if not self._has_warned_repeated:
-            self._has_warned_repeated = True
-            logger.warning(
-                "transition.%s is None at the end of the rollout: the last observation is used as the next one; "
-                "pass next_obs and next_critic_obs to process_env_step",
-                source,
-            )

@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,51 +17,46 @@ from st_rl.utils.files import atomic_write
 MINARI_VERSION = "0.5.0"
 
 
-class Episode:
-    """A recorded episode, or a part of one: arrays `(n, width)` and flags `(n,)`."""
+def episodes(folders: Sequence[str]) -> Iterator[Frames]:
+    """Iterate over the episodes of trajectory folders, split at gaps, without unreadable files.
 
-    def __init__(self, frames: Frames):
-        self.observations = frames["observations"].astype(np.float32, copy=False)
-        self.privileged_observations = frames["privileged_observations"].astype(np.float32, copy=False)
-        self.actions = frames["actions"].astype(np.float32, copy=False)
-        self.rewards = frames["rewards"][:, 0].astype(np.float32, copy=False)
-        dones, time_outs = frames["dones"][:, 0] > 0, frames["timeouts"][:, 0] > 0
-        self.terminations = dones & ~time_outs
-        self.truncations = dones & time_outs
-        # A recording that stops before the end of the episode is truncated.
-        self.truncations[-1] |= not dones[-1]
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-
-def episodes(folders: Sequence[str]) -> Iterator[Episode]:
-    """Iterate over the episodes of trajectory folders; split at gaps, without unreadable files."""
+    An episode has arrays `(n, width)` of float32, and `rewards`, `terminations` and `truncations` `(n,)`.
+    """
     for folder in folders:
         metadata = layout.read_metadata(os.path.dirname(folder)) or {}
         for frames in maintenance.read_pieces(folder, metadata):
-            yield Episode(frames)
+            dones, time_outs = frames.pop("dones")[:, 0] > 0, frames.pop("timeouts")[:, 0] > 0
+            truncations = dones & time_outs
+            # A recording that stops before the end of the episode is truncated.
+            truncations[-1] |= not dones[-1]
+            episode = {name: array.astype(np.float32, copy=False) for name, array in frames.items()}
+            episode["rewards"] = episode["rewards"][:, 0]
+            yield {**episode, "terminations": dones & ~time_outs, "truncations": truncations}
 
 
-def export_npz(recorded: Iterable[Episode], path: Path) -> int:
+def export_npz(recorded: Iterable[Frames], path: Path) -> int:
     """Write the concatenated episodes, arrays `(frames, ...)`, and `episode_lengths`; returns their number."""
     found = list(recorded)
-    names = ("observations", "privileged_observations", "actions", "rewards", "terminations", "truncations")
-    arrays = {name: np.concatenate([getattr(episode, name) for episode in found]) for name in names} if found else {}
-    arrays["episode_lengths"] = np.array([len(episode) for episode in found], dtype=np.int64)
+    arrays = {name: np.concatenate([episode[name] for episode in found]) for name in found[0]} if found else {}
+    arrays["episode_lengths"] = np.array([len(episode["rewards"]) for episode in found], dtype=np.int64)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     return len(found)
 
 
-def export_minari(recorded: Iterable[Episode], folder: Path, description: str = "") -> int:
+def export_minari(recorded: Iterable[Frames], folder: Path, description: str = "") -> int:
     """Write a dataset that `minari.MinariDataset(folder / "data")` reads; returns the number of episodes.
 
     Minari needs the observation after the last step, which the files do not hold: the last one is repeated. Only actor
     observations are exported.
     """
-    h5py = _require_h5py()
+    try:
+        import h5py  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            "Minari's format needs h5py; install it with: pip install h5py (npz needs nothing)"
+        ) from error
     data = folder / "data"
     if data.exists():
         raise FileExistsError(f"{data} exists already: name a folder that does not, or delete it")
@@ -71,26 +65,28 @@ def export_minari(recorded: Iterable[Episode], folder: Path, description: str = 
     with tempfile.TemporaryDirectory(prefix=".data-", dir=folder, ignore_cleanup_errors=True) as beside:
         complete = Path(beside) / "data"
         complete.mkdir()
-        num_episodes = _write_minari(h5py, recorded, complete, folder.name, description)
+        num_episodes = num_steps = 0
+        sizes = (0, 0)
+        with h5py.File(complete / "main_data.hdf5", "w", track_order=True) as file:
+            for episode in recorded:
+                group = file.create_group(f"episode_{num_episodes}")
+                group.attrs["id"] = num_episodes
+                group.attrs["total_steps"] = len(episode["rewards"])
+                for name in ("actions", "rewards", "terminations", "truncations"):
+                    group.create_dataset(name, data=episode[name])
+                observations = episode["observations"]
+                group.create_dataset("observations", data=np.concatenate([observations, observations[-1:]]))
+                sizes = observations.shape[1], episode["actions"].shape[1]
+                num_episodes, num_steps = num_episodes + 1, num_steps + len(episode["rewards"])
+        _write_minari_metadata(complete, num_episodes, num_steps, sizes, folder.name, description)
         complete.rename(data)
     return num_episodes
 
 
-def _write_minari(h5py: Any, recorded: Iterable[Episode], data: Path, title: str, description: str) -> int:
-    """Write the files of a dataset into the folder `data`; returns the number of episodes."""
-    num_episodes = num_steps = 0
-    sizes = (0, 0)
-    with h5py.File(data / "main_data.hdf5", "w", track_order=True) as file:
-        for episode in recorded:
-            group = file.create_group(f"episode_{num_episodes}")
-            group.attrs["id"] = num_episodes
-            group.attrs["total_steps"] = len(episode)
-            for name in ("actions", "rewards", "terminations", "truncations"):
-                group.create_dataset(name, data=getattr(episode, name))
-            observations = episode.observations
-            group.create_dataset("observations", data=np.concatenate([observations, observations[-1:]]))
-            sizes = observations.shape[1], episode.actions.shape[1]
-            num_episodes, num_steps = num_episodes + 1, num_steps + len(episode)
+def _write_minari_metadata(
+    data: Path, num_episodes: int, num_steps: int, sizes: tuple[int, int], title: str, description: str
+) -> None:
+    """Write `metadata.json` of a dataset with these widths of observation and action."""
     metadata = {
         "total_episodes": num_episodes,
         "total_steps": num_steps,
@@ -104,20 +100,9 @@ def _write_minari(h5py: Any, recorded: Iterable[Episode], data: Path, title: str
     }
     # Python's JSON dialect, because the bounds of the spaces are infinite.
     (data / layout.METADATA_FILE).write_text(json.dumps(metadata), encoding="utf-8")
-    return num_episodes
 
 
 def _box(size: int) -> str:
     """An unbounded Box space of a size, in Minari's JSON."""
     bounds = {"low": [-math.inf] * size, "high": [math.inf] * size}
     return json.dumps({"type": "Box", "dtype": "float32", "shape": [size], **bounds})
-
-
-def _require_h5py() -> Any:
-    try:
-        import h5py  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(
-            "Minari's format needs h5py; install it with: pip install h5py (npz needs nothing)"
-        ) from error
-    return h5py

@@ -59,7 +59,7 @@ class FrameStore:
         self.device = device
         self.columns: dict[str, slice] = {}
         # Allocated on the device with the first file.
-        self._frames = torch.zeros(num_envs, 0, 0)
+        self.frames = torch.zeros(num_envs, 0, 0)
 
     def load(self, path: str, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames]) -> LoadedFile:
         """Read a file, assembling its components with `assemble`; `FrameFileError` if it does not fit. Thread-safe."""
@@ -84,13 +84,15 @@ class FrameStore:
 
     def put(self, env: int, packed: np.ndarray) -> None:
         """Replace an environment's frames with a packed file."""
-        if len(packed) > self._frames.shape[1]:
-            self._grow(len(packed), packed.shape[1])
-        self._frames[env, : len(packed)].copy_(torch.from_numpy(packed))
-
-    def fields(self, env: int, count: int) -> dict[str, Tensor]:
-        """The first `count` frames of an environment, fields `(count, ...)` on the device."""
-        return self.unpack(self._frames[env, :count])
+        count, capacity = len(packed), self.frames.shape[1]
+        if count > capacity:
+            # Not an inference tensor, even when a rollout in inference mode reads the file.
+            with torch.inference_mode(False):
+                grown = torch.zeros(self.num_envs, count, packed.shape[1], device=self.device)
+            if capacity:
+                grown[:, :capacity] = self.frames
+            self.frames = grown
+        self.frames[env, :count].copy_(torch.from_numpy(packed))
 
     def unpack(self, frames: Tensor) -> dict[str, Tensor]:
         """Unpack frames `(n, F)`: rewards and flags `(n,)`, other fields `(n, width)`."""
@@ -100,23 +102,11 @@ class FrameStore:
 
     def gather(self, envs: np.ndarray, frames: np.ndarray) -> dict[str, Tensor]:
         """Copy one frame of each of the given environments, fields `(n, ...)`."""
-        rows = torch.from_numpy(envs * self._frames.shape[1] + frames).to(self.device)
-        return self.unpack(self._frames.flatten(0, 1).index_select(0, rows))
+        rows = torch.from_numpy(envs * self.frames.shape[1] + frames).to(self.device)
+        return self.unpack(self.frames.flatten(0, 1).index_select(0, rows))
 
     def empty(self, name: str, leading: tuple[int, ...]) -> Tensor:
         """Allocate an uninitialized tensor for a field with these leading sizes."""
         where = self.columns[name]
         shape = leading if name in ("rewards", *FLAGS) else (*leading, where.stop - where.start)
         return torch.empty(shape, dtype=torch.bool if name in FLAGS else torch.float32, device=self.device)
-
-    def _grow(self, capacity: int, width: int) -> None:
-        """Reallocate for longer files and copy the content; not an inference tensor."""
-        with torch.inference_mode(False):
-            grown = torch.zeros(self.num_envs, capacity, width, device=self.device)
-        grown[:, : self._frames.shape[1], : self._frames.shape[2]] = self._frames
-        self._frames = grown
-
-
-def as_tensors(arrays: Mapping[str, np.ndarray], device: torch.device | str) -> dict[str, Tensor]:
-    """Arrays as tensors on a device."""
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

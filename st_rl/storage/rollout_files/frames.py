@@ -1,10 +1,8 @@
 """Frame files: written atomically, read without running code from them."""
 
-import contextlib
 import io
 import os
 import pickle
-import secrets
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import IO, Any
@@ -12,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from st_rl.storage.rollout_files.layout import TEMPORARY_PREFIX, StrPath, frame_range
+from st_rl.storage.rollout_files.layout import frame_range
 from st_rl.utils.data_compresser import get_decompressor
-from st_rl.utils.files import load_plain_pickle
+from st_rl.utils.files import StrPath, atomic_write, load_plain_pickle
 from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
 
 Frames = dict[str, np.ndarray]
@@ -35,16 +33,9 @@ def write_frames(path: StrPath, frames: Mapping[str, np.ndarray]) -> None:
     The suffix selects the format: `.npz`, else pickle. The file is not flushed to disk: after a power failure it may be
     truncated, which readers detect.
     """
-    folder, name = os.path.split(os.fspath(path))
-    temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{name}")
-    try:
-        with open(temporary, "wb", buffering=0 if not name.endswith(".npz") else -1) as file:
-            _write_content(file, frames, name.endswith(".npz"))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    as_npz = os.fspath(path).endswith(".npz")
+    with atomic_write(path, durable=False) as temporary, open(temporary, "wb", buffering=-1 if as_npz else 0) as file:
+        _write_content(file, frames, as_npz)
 
 
 def _write_content(file: IO[bytes], frames: Mapping[str, np.ndarray], as_npz: bool) -> None:

@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from st_rl.utils.files import natural_order
-
-StrPath = str | os.PathLike[str]
+from st_rl.utils.files import StrPath, natural_order
 
 METADATA_FILE = "metadata.json"
 DONE_FILE = "done"
 COLLECTOR = "collector"
 """Role of the processes that write trajectories, in the names of their heartbeat files."""
 TRAJECTORY_PREFIX = "trajectory_"
-TEMPORARY_PREFIX = ".tmp-"
 FORMATS = ("pickle", "npz")
 _FILE_NAME = re.compile(r"traj_(\d+)_(\d+)\.(pickle|pkl|npz)")
 _FRAME_RANGE = re.compile(r"traj_(\d+)_(\d+)\.[^/]+")

@@ -12,9 +12,9 @@ import numpy as np
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
-from st_rl.storage.rollout_files.frame_store import complete_fields
+from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
-from st_rl.utils.files import write_json
+from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, write_json
 from st_rl.utils.files.heartbeat import heartbeats, is_alive
 
 DAMAGED_FOLDER = "damaged"
@@ -46,7 +46,7 @@ def inspect_trajectory(folder: str, metadata: Mapping[str, Any]) -> TrajectorySt
     state, expected = TrajectoryState(folder), 0
     with contextlib.suppress(OSError):
         names = os.listdir(folder)
-        state.leftovers = [os.path.join(folder, n) for n in names if n.startswith(layout.TEMPORARY_PREFIX)]
+        state.leftovers = [os.path.join(folder, n) for n in names if n.startswith(TEMPORARY_PREFIX)]
     for name in layout.frame_files(folder):
         path = os.path.join(folder, name)
         try:
@@ -120,7 +120,7 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
     """
     done = []
     for path, reason in state.damaged.items():
-        # Outside of trajectory folders, where readers would find it again.
+        # Not in a trajectory folder, where readers would find it again.
         target = os.path.join(folder, DAMAGED_FOLDER, f"{os.path.basename(state.folder)}_{os.path.basename(path)}")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.replace(path, target)
@@ -170,18 +170,18 @@ def mark_finished(state: TrajectoryState) -> str | None:
     """Make the file `done` agree with the last frame; returns a line about the change, None if it agreed."""
     if state.is_finished == layout.is_finished(state.folder):
         return None
-    mark = os.path.join(state.folder, layout.DONE_FILE)
+    mark = Path(state.folder, layout.DONE_FILE)
     if state.is_finished:
-        with open(mark, "wb"):
-            return f"marked {state.folder} as finished"
-    os.unlink(mark)
+        mark.touch()
+        return f"marked {state.folder} as finished"
+    mark.unlink()
     return f"marked {state.folder} as not finished: its last frame is not done"
 
 
 def remove_leftovers(folder: str) -> int:
     """Remove heartbeats and temporary files of killed collectors; returns their number."""
     left = [path for path in heartbeats(folder, layout.COLLECTOR) if not is_alive(path)]
-    left += Path(folder).glob(f"{layout.TEMPORARY_PREFIX}*")
+    left += Path(folder).glob(f"{TEMPORARY_PREFIX}*")
     for path in left:
         path.unlink(missing_ok=True)
     return len(left)
@@ -189,35 +189,19 @@ def remove_leftovers(folder: str) -> int:
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
     """Read the readable files of a trajectory: one dictionary of arrays `(n, width)` for each run without a gap."""
-    piece: list[Frames] = []
-    expected = None
+    files: dict[str, Frames] = {}
     for name in layout.frame_files(folder):
-        try:
-            frames = complete_fields(read_complete_frames(os.path.join(folder, name), metadata))
-        except (FrameFileError, OSError):
-            continue
-        start, stop = layout.frame_range(name)
-        if piece and start != expected:
-            yield _joined(piece)
-            piece = []
-        piece.append(frames)
-        expected = stop
-    if piece:
-        yield _joined(piece)
-
-
-def _joined(piece: Sequence[Frames]) -> Frames:
-    return {name: np.concatenate([frames[name] for frames in piece]) for name in piece[0]}
+        with contextlib.suppress(FrameFileError, OSError):
+            files[name] = complete_fields(read_complete_frames(os.path.join(folder, name), metadata))
+    for piece in _pieces(list(files)):
+        yield {key: np.concatenate([files[name][key] for name in piece]) for key in FIELDS}
 
 
 def merge_trajectory(source: str, target: FolderAllocator) -> None:
     """Copy a trajectory into the directory of `target` under a new index; files are copied atomically."""
     folder = layout.trajectory_folder(target.save_dir, target.allocate_next())
     for name in layout.frame_files(source):
-        path = os.path.join(source, name)
-        temporary = os.path.join(folder, f"{layout.TEMPORARY_PREFIX}{os.getpid()}-{name}")
-        shutil.copyfile(path, temporary)
-        os.replace(temporary, os.path.join(folder, name))
+        with atomic_write(os.path.join(folder, name), durable=False) as temporary:
+            shutil.copyfile(os.path.join(source, name), temporary)
     if layout.is_finished(source):
-        with open(os.path.join(folder, layout.DONE_FILE), "wb"):
-            pass
+        Path(folder, layout.DONE_FILE).touch()

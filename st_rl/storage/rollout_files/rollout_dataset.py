@@ -14,9 +14,10 @@ from torch.utils.data import get_worker_info
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.base import RolloutFileBase
-from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, LoadedFile, as_tensors, file_identity
+from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, LoadedFile, file_identity
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, assemble_observations
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
+from st_rl.utils.buffer import buffer_to
 from st_rl.utils.collections import namedarraytuple
 from st_rl.utils.files.heartbeat import HeartbeatMonitor, is_heartbeat
 from st_rl.utils.log import logger
@@ -255,24 +256,20 @@ class RolloutDataset(RolloutFileBase):
                 logger.info(line)
 
     def _next_trajectory(self) -> str:
-        """Take the next folder from the pool; an empty pool completes a pass."""
+        """Take the next folder from the pool; an empty pool completes a pass, StopIteration after the last."""
         if not self.unused_trajectory_idxs:
             if self._assigning:
                 if not self._assigned_twice:
                     count = len(self.all_available_trajectory_dirs)
                     logger.warning(f"{count} trajectories for {self.num_envs} environments: some are used twice")
                 self._assigned_twice = True
+            elif 1 <= self.dataset_loops <= self.num_dataset_looped + 1:
+                self.num_dataset_looped = self.dataset_loops
+                raise StopIteration
             else:
-                self._complete_pass()
+                self.num_dataset_looped += 1
             self._wait_for_data()
         return self.all_available_trajectory_dirs[self.unused_trajectory_idxs.pop(0)]
-
-    def _complete_pass(self) -> None:
-        """Count a pass; StopIteration after the last."""
-        if 1 <= self.dataset_loops <= self.num_dataset_looped + 1:
-            self.num_dataset_looped = self.dataset_loops
-            raise StopIteration
-        self.num_dataset_looped += 1
 
     # ---- assigning trajectories ----------------------------------------------------------------------------------
 
@@ -303,7 +300,7 @@ class RolloutDataset(RolloutFileBase):
             self._refresh_traj_handler(env)
 
     def _refresh_traj_handler(self, env: int) -> None:
-        """Put an environment at the start frame of the next readable trajectory of the pool."""
+        """Assign the next readable trajectory of the pool to an environment, from its start frame on."""
         num_unreadable = 0
         while True:
             folder = self._next_trajectory()
@@ -449,11 +446,11 @@ class RolloutDataset(RolloutFileBase):
         """The current file of each environment, every array as a tensor on the device; empty before the first."""
         if not self._store.columns:
             return [{} for _ in range(self.num_envs)]
-        counts = self._file_stops - self._file_starts
-        return [
-            self._store.fields(env, int(counts[env])) | as_tensors(others, self.device)
-            for env, others in enumerate(self._other_arrays)
-        ]
+        files = []
+        for env, count in enumerate(self._file_stops - self._file_starts):
+            others = {name: torch.from_numpy(array) for name, array in self._other_arrays[env].items()}
+            files.append(self._store.unpack(self._store.frames[env, :count]) | buffer_to(others, self.device))
+        return files
 
     def all_frames(self) -> Iterator[dict[str, Tensor]]:
         """Iterate once over the frames of all files, fields `(n, ...)` on the CPU; waits for data."""

@@ -1,6 +1,6 @@
 """Atomic writes, and reads that never run code from a file."""
 
-from st_rl.utils.files.atomic import StrPath, atomic_write, to_json_values, write_json
+from st_rl.utils.files.atomic import TEMPORARY_PREFIX, StrPath, atomic_write, to_json_values, write_json
 from st_rl.utils.files.checkpoint import (
     CHECKPOINT_NAME,
     CheckpointError,
@@ -15,6 +15,7 @@ from st_rl.utils.files.plain_pickle import load_plain_pickle
 
 __all__ = [
     "CHECKPOINT_NAME",
+    "TEMPORARY_PREFIX",
     "CheckpointError",
     "StrPath",
     "atomic_write",

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 StrPath = str | os.PathLike[str]
+TEMPORARY_PREFIX = ".tmp-"
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
     with a dot, so that no pattern for finished files matches it.
     """
     path = Path(path)
-    temporary = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
         yield temporary
         if durable:

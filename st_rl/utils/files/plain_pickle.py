@@ -13,7 +13,7 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
-StrPath = str | os.PathLike[str]
+from st_rl.utils.files.atomic import StrPath
 
 
 class PlainPickleError(pickle.UnpicklingError):
