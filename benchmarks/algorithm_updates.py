@@ -1,6 +1,6 @@
-"""The update of every algorithm beside that of PPO at equal sizes: `python benchmarks/algorithm_updates.py`.
+"""Update time of every algorithm relative to PPO at equal sizes: `python benchmarks/algorithm_updates.py`.
 
-All train through the runner on the same prepared data, without a simulation, an iteration each in turn. The policy and
+All train through the runner on the same prepared data, without a simulation, alternating by iteration. The policy and
 the mini-batches are the same. What an algorithm adds is small beside the policy: a discriminator of 256-128, an
 estimator of 256-128 for 3 numbers, or a teacher of the size of the student, which also acts.
 """
@@ -27,7 +27,7 @@ LIMIT = 1.6
 
 
 class MotionEnv(RecordedEnv):
-    """Prepared steps with named parts of the observation and made-up motion of the robots and of a reference."""
+    """Prepared steps with named observation components and random motion features of policy and reference."""
 
     def __init__(self, workload: Workload):
         super().__init__(workload)
@@ -46,7 +46,7 @@ class MotionEnv(RecordedEnv):
 
 
 def algorithms(hidden: list[int]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Settings of policy and algorithm by name; the policy's class is that without a memory."""
+    """Settings of policy and algorithm by name; the policy class is the feed-forward one."""
     discriminator = {"input_dim": 2 * FEATURES, "hidden_dims": list(DISCRIMINATOR), "style_reward_coef": 1.0}
     amp = {"class_name": "AmpActorCritic", "amp_discriminator": {**discriminator, "task_reward_lerp": 0.5}}
     estimator = {
@@ -105,13 +105,13 @@ class Side:
         return outcome
 
     def run(self, iterations: int) -> dict[str, list[float]]:
-        """The seconds of each part of so many iterations."""
+        """Seconds of each part of the iterations."""
         self._runner.learn(iterations)
         return self._watch.read()
 
 
 def compare(workload: Workload, rounds: int) -> dict[str, Any]:
-    """One row: the times of all in milliseconds, and the ratio of their updates to PPO's, paired within rounds."""
+    """One row: times in milliseconds, and the ratio of their updates to PPO's, paired within rounds."""
     sides = {name: Side(name, workload) for name in algorithms([])}
     parts = ("acting", "update", "acting processor", "update processor")
     samples: dict[str, dict[str, list[float]]] = {name: {part: [] for part in parts} for name in sides}
@@ -133,7 +133,7 @@ def compare(workload: Workload, rounds: int) -> dict[str, Any]:
 
 
 def ratios(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> dict[str, float]:
-    """How much longer an update takes; processor time does not count what else a busy machine does."""
+    """Ratio of update times; CPU time excludes other load on the machine."""
     return {
         "median": statistics.median(ours["update"]) / statistics.median(theirs["update"]),
         "fastest": min(ours["update"]) / min(theirs["update"]),
@@ -147,9 +147,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--robots", type=int, default=None, help="1,024 on a CPU, 4,096 on a GPU unless given")
     parser.add_argument("--engine", choices=("eager", "graph", "compile"), help="graph on a GPU unless given")
-    parser.add_argument("--rounds", type=int, default=15, help="iterations of each side")
+    parser.add_argument("--rounds", type=int, default=15, help="iterations per side")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
-    parser.add_argument("--output", type=Path, default=None, help="where results go")
+    parser.add_argument("--output", type=Path, default=None, help="results file")
     options = parser.parse_args()
     logging.getLogger("st_rl").setLevel(logging.ERROR)
     is_cuda = options.device == "cuda"
@@ -174,7 +174,7 @@ def main() -> None:
     output = options.output or FOLDER / "results" / f"algorithm_updates_{options.device}.json"
     threads = torch.get_num_threads()
     write_results(output, {"benchmark": "algorithm_updates", **describe_machine(), "threads": threads, "rows": rows})
-    print(f"written to {output}")
+    print(f"results: {output}")
 
 
 if __name__ == "__main__":

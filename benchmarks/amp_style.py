@@ -53,7 +53,7 @@ SETTLE_S, WALK_S = 2.0, 8.0
 
 
 class Reference(NamedTuple):
-    """What a task is compared with."""
+    """References that a task is compared with."""
 
     gaits: Mapping[str, Any]
     """The gaits of its clips, with `offsets` and `period_s`."""
@@ -70,7 +70,7 @@ REFERENCES = {
 
 
 def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
-    """The task: the same for both, but that plain PPO does not start from the reference."""
+    """The task: the same for both, except that plain PPO does not start from the reference."""
     overrides: dict[str, Any] = {"motions": (gait,), **options.env}
     if algorithm == "ppo":
         overrides["style.start_fraction"] = 0.0
@@ -78,7 +78,7 @@ def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
 
 
 def training_config(algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
-    """How to train: what the task suggests, and for plain PPO the same without a discriminator."""
+    """Training configuration: the default of the task, and for plain PPO the same without a discriminator."""
     config = find_task(options.task).training_config()
     hidden = tuple(config["policy"]["actor_hidden_dims"])
     if algorithm == "ppo":
@@ -95,7 +95,7 @@ def training_config(algorithm: str, options: argparse.Namespace) -> dict[str, An
 
 @torch.inference_mode()
 def walk(task: Any, policy: Any, commands: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the robots do under their commands, `(T, N, ...)` each, after they have settled."""
+    """Recorded motion under the commands, `(T, N, ...)` each, after the warm-up."""
     task.reset()
     task.hold_commands(commands)
     policy.reset(None)
@@ -124,8 +124,8 @@ def reference_cycle(task: Any, gait: str, period_s: float, speed: float) -> torc
     return gait_cycles(joint_pos, 1.0 / period_s, 1.0 / clip.fps, POINTS)[0].float()
 
 
-def judge(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, Any]:
-    """The figures of a policy beside the reference of a gait."""
+def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, Any]:
+    """Metrics of a policy compared with the reference of a gait."""
     moves = reference.gaits[gait]
     speeds = [speed for speed in reference.speeds for _ in range(ROBOTS_EACH)]
     commands = torch.tensor([[speed, 0.0, 0.0] for speed in speeds])
@@ -158,12 +158,12 @@ def judge(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, 
     }
 
 
-def judge_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
-    """The figures of a policy beside the gait of its task's clips, on the CPU with fine physics."""
+def evaluate_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
+    """Metrics of a policy compared with the gait of its task's clips, on the CPU in fine physics."""
     reference = REFERENCES[task]
     robots = len(reference.speeds) * ROBOTS_EACH
     env = make_eval_task(task, config, robots, SETTLE_S + WALK_S, 20_001, fine=True)
-    return judge(env, policy, reference, config.motions[0])
+    return evaluate(env, policy, reference, config.motions[0])
 
 
 def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
@@ -171,8 +171,8 @@ def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:
     return torch.remainder(torch.atan2(angle.sin().mean(dim=0), angle.cos().mean(dim=0)) / (2.0 * torch.pi), 1.0)
 
 
-def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
-    """One run, and its figures beside every reference that it is compared with."""
+def train_and_evaluate(options: argparse.Namespace) -> dict[str, Any]:
+    """One run, and its metrics for every reference it is compared with."""
     gait, algorithm, seed = options.one[0], options.one[1], int(options.one[2])
     torch.set_num_threads(1)
     use_tensor_cores(options.device)
@@ -193,7 +193,7 @@ def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     timer.cancel()
     runner.close()
     policy = runner.get_inference_policy("cpu")
-    config.physics = type(config.physics)(num_threads=options.judge_threads)
+    config.physics = type(config.physics)(num_threads=options.eval_threads)
     result: dict[str, Any] = {
         "gait": gait,
         "algorithm": algorithm,
@@ -205,12 +205,12 @@ def train_and_judge(options: argparse.Namespace) -> dict[str, Any]:
     result["curves"] = read_curves(folder / "progress.csv")
     for compared in [gait] if algorithm == "appo" else options.gaits:
         cfg = with_overrides(config, {"motions": (compared,)})
-        result.setdefault("judged", {})[compared] = judge_style(options.task, cfg, policy)
+        result.setdefault("judged", {})[compared] = evaluate_style(options.task, cfg, policy)
     return result
 
 
 def read_curves(path: Path, points: int = 100) -> dict[str, list[float]]:
-    """What the log says about style and discriminator, at up to so many iterations."""
+    """Logged values of style and discriminator at up to `points` iterations."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     names = [
@@ -232,7 +232,7 @@ def _number(text: str | None) -> float:
 
 
 def collapse_figures(result: dict[str, Any]) -> dict[str, Any]:
-    """Whether the discriminator stayed useful: its accuracy on the policy, and the style reward beside its best."""
+    """Whether the discriminator stays useful: accuracy on the policy, and style reward relative to its maximum."""
     curves = result["curves"]
     accuracy = next((v for k, v in curves.items() if k.endswith("amp_policy_accuracy")), [])
     style = next((v for k, v in curves.items() if k.endswith("style_reward")), [])
@@ -246,7 +246,7 @@ def collapse_figures(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def summarise(results: list[dict[str, Any]], gaits: list[str], closer: float) -> dict[str, Any]:
-    """Means over seeds, gait by gait, and whether the promises hold."""
+    """Means over seeds for each gait, and whether the targets are met."""
     table: dict[str, Any] = {}
     for gait in gaits:
         row = {}
@@ -280,7 +280,7 @@ def summarise(results: list[dict[str, Any]], gaits: list[str], closer: float) ->
 
 
 def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All runs as processes of their own, so many at once."""
+    """Run all trainings in separate processes, `options.jobs` in parallel."""
     runs = [(gait, "appo", seed) for gait in options.gaits for seed in options.seeds]
     runs += [(options.gaits[0], "ppo", seed) for seed in options.seeds]
     waiting = [run for run in runs if options.only is None or run[1] == options.only]
@@ -366,15 +366,15 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--gaits", nargs="+", help="all of the task by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--iterations", type=int, default=100_000)
-    parser.add_argument("--minutes", type=float, default=9.5, help="of training, at most")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--minutes", type=float, default=9.5, help="limit of the training time")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs")
     parser.add_argument("--engine", default="auto", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--only", choices=("appo", "ppo"))
     parser.add_argument("--set", type=json.loads, default={}, help='settings of APPO: {"algorithm.desired_kl": 0.01}')
     parser.add_argument(
         "--env", type=json.loads, default={}, help='settings of the task: {"style.start_fraction": 1.0}'
     )
-    parser.add_argument("--judge-threads", type=int, default=2)
+    parser.add_argument("--eval-threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
     parser.add_argument("--name", help="amp_style, for another task its name, by default")
     parser.add_argument("--out", type=Path, help="results file; benchmarks/results/NAME.json by default")
@@ -395,10 +395,10 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     if options.plot:
-        print(f"written to {plot(options.plot)}")
+        print(f"results: {plot(options.plot)}")
         return
     if options.one:
-        result = train_and_judge(options)
+        result = train_and_evaluate(options)
         if result["algorithm"] == "appo":
             result["collapse"] = collapse_figures(result)
         options.write.write_text(json.dumps(result))

@@ -1,4 +1,4 @@
-"""What it costs to save trajectories, and how fast they are read back.
+"""Cost of saving trajectories, and speed of reading them.
 
 Run it as `python benchmarks/dataset_speed.py`.
 
@@ -35,40 +35,40 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int, default=12, help="of 64 steps, measured after two more")
     parser.add_argument("--trajectories", type=int, default=512, help="of 512 frames, to read")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where files are written and deleted again")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--output", type=Path, default=RESULTS / "dataset_speed.json")
     return parser.parse_args()
 
 
 class Standing:
-    """Thinks like a policy and stands still, so that episodes are as long as those of a trained one."""
+    """Computes actions like a policy but returns zeros, so that episodes are as long as those of a trained one."""
 
     def __init__(self, policy: Any):
         self.policy = policy
 
     def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
-        """No movement, `(N, A)`."""
+        """Zero actions, `(N, A)`."""
         return 0.0 * self.policy.act_inference(obs)
 
     def reset(self, dones: torch.Tensor) -> None:
-        """Forget."""
+        """No hidden state."""
         self.policy.reset(dones)
 
 
 class TimedSaver(DemonstrationSaver):
-    """Measures what goes to files."""
+    """Measures the time of file output."""
 
     saving_seconds = 0.0
 
     def save_steps(self) -> None:
-        """Save, by the clock."""
+        """Save, and add the elapsed time."""
         begin = time.perf_counter()
         super().save_steps()
         self.saving_seconds += time.perf_counter() - begin
 
 
 def measure_saving(options: argparse.Namespace, folder: Path, file_format: str) -> dict[str, float]:
-    """Steps a second with saving, and the share of the time that saving takes."""
+    """Steps per second with saving, and the fraction of the time that saving takes."""
     env = make_task("quadruped-walk", options.robots, options.device, 0)
     policy = OnPolicyRunner(env, TASKS["quadruped-walk"].training_config(), device=options.device).alg.actor_critic
     saver = TimedSaver(env, Standing(policy), folder, min_timesteps=1e12, file_format=file_format)
@@ -91,7 +91,7 @@ def measure_saving(options: argparse.Namespace, folder: Path, file_format: str) 
 
 
 def seconds_to_create(folder: Path, count: int = 256) -> float:
-    """What the file system takes for a small file in a folder of its own, the least that saving a trajectory costs."""
+    """Time to write a small file into a new folder: the lower bound of saving a trajectory."""
     folders = [folder / str(i) for i in range(count)]
     for each in folders:
         each.mkdir(parents=True)
@@ -123,7 +123,7 @@ def write_data(options: argparse.Namespace, folder: Path, critic: int, frames_a_
 
 
 def measure_reading(options: argparse.Namespace, folder: Path, read_ahead: bool) -> list[float]:
-    """Transitions a second of every repetition, beginning with the first reset."""
+    """Transitions per second of every repetition, starting with the first reset."""
     rates = []
     for _ in range(options.repeats):
         data = RolloutDataset(folder, options.robots, device=options.device, read_ahead=read_ahead)
@@ -166,7 +166,7 @@ def main() -> None:
     finally:
         shutil.rmtree(root, ignore_errors=True)
     write_results(options.output, results)
-    print(f"written to {options.output}")
+    print(f"results: {options.output}")
 
 
 if __name__ == "__main__":

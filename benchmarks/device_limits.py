@@ -1,4 +1,4 @@
-"""What a GPU can do at best: needs torch only, because it also runs in the peer's environment."""
+"""Limits of a GPU. Needs torch only, because it also runs in the virtual environment of rsl_rl."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ PRECISIONS = {
 
 
 def device_limits(size: int = 8192) -> dict[str, float]:
-    """Matrix products in operations a second by precision, and bytes copied a second, read and written."""
+    """Throughput of matrix products in FLOP/s by precision, and memory bandwidth in bytes/s, read and written."""
     limits = {}
     left, right = (torch.randn(size, size, device="cuda") for _ in range(2))
     before = torch.get_float32_matmul_precision()

@@ -1,17 +1,17 @@
-"""From a teacher that knows everything to a student that a robot can run.
+"""Distillation from a privileged teacher to a student with on-board sensors.
 
 Run it as `python benchmarks/distillation.py --device cuda`.
 
-A teacher sees velocity, height, feet, friction, mass, motors and latency of quadruped-walk. Students see what a robot
-measures, with noise, and have a memory. They learn
+The teacher of quadruped-walk observes velocity, height, feet, friction, mass, motor strength and latency. The students
+are recurrent and observe noisy on-board sensors. They are trained
 
     scratch     with PPO and without a teacher
     dagger      from the teacher's actions alone (using_ppo=False)
-    ppo         with PPO and the teacher's actions, in states that the student reaches by itself
-    latent      as dagger, and from what the teacher's encoders make of the same quantities without noise
+    ppo         with PPO and the teacher's actions, in states visited by the student
+    latent      as dagger, and from the latents of the teacher's encoders
 
-and are judged every few iterations by the return of whole episodes without exploration noise, on robots, commands and
-pushes that no training met. Writes one JSON file; `--plot FILE` draws the curves of such a file instead.
+and evaluated every few iterations by the return of whole episodes without exploration noise, on robots, commands and
+pushes not used in training. Writes one JSON file; `--plot FILE` plots the curves of such a file instead.
 """
 
 import argparse
@@ -63,11 +63,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--scratch-iterations", type=int, default=220)
     parser.add_argument("--iterations", type=int, default=80, help="of every student with a teacher")
     parser.add_argument(
-        "--interval", type=int, default=5, help="iterations between two judgements; twice that without a teacher"
+        "--interval", type=int, default=5, help="iterations between evaluations; twice that without a teacher"
     )
-    parser.add_argument("--judged", type=int, default=512, help="robots of a judgement")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a judged episode")
-    parser.add_argument("--memory", type=int, default=128, help="width of the students' memory")
+    parser.add_argument("--eval-robots", type=int, default=512, help="robots in an evaluation")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of an evaluated episode")
+    parser.add_argument("--memory", type=int, default=128, help="width of the students' recurrent layer")
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--settings", type=json.loads, default={}, help='JSON such as {"ppo": {"learning_rate": 1e-3}}')
     parser.add_argument("--output", type=Path, default=RESULTS / "distillation.json")
@@ -78,14 +78,14 @@ def parse_options() -> argparse.Namespace:
 
 
 def task_config(**overrides: Any) -> Any:
-    """The task of the students, who do not see how fast the robot moves."""
+    """The task of the students, without the base velocity."""
     return with_overrides(TASKS[TASK].cfg(), {"observe_linear_velocity": False, **overrides})
 
 
 class ReturnMeter:
     """Measures the mean return of an episode under the mean actions of a policy in training.
 
-    Every judgement sees the same robots, commands, noise and pushes. On a GPU one step is a graph.
+    Every evaluation uses the same robots, commands, noise and pushes. On a GPU one step is a CUDA graph.
     """
 
     def __init__(self, runner: OnPolicyRunner, options: argparse.Namespace, cfg: Any):
@@ -95,13 +95,13 @@ class ReturnMeter:
         cfg = with_overrides(cfg, {"episode_length_s": options.seconds + 1.0})
         with preserve_rng_state(options.device):
             torch.manual_seed(HELD_OUT_SEED)
-            self._env = make_task(TASK, options.judged, options.device, HELD_OUT_SEED, cfg=cfg)
+            self._env = make_task(TASK, options.eval_robots, options.device, HELD_OUT_SEED, cfg=cfg)
         self._start = self._env.state_dict()
         self._steps = round(options.seconds / self._env.step_dt)
         with torch.inference_mode():
             self._obs = self._env.get_observations()[0]
-            self._total = torch.zeros(options.judged, device=options.device)
-            self._upright = torch.ones(options.judged, dtype=torch.bool, device=options.device)
+            self._total = torch.zeros(options.eval_robots, device=options.device)
+            self._upright = torch.ones(options.eval_robots, dtype=torch.bool, device=options.device)
         on_gpu = options.device.startswith("cuda")
         engine = Engine("graph" if on_gpu else "eager", options.device)
         self._go_on = engine.loop(self._step, during_capture=self._env.during_capture if on_gpu else None)
@@ -116,7 +116,7 @@ class ReturnMeter:
 
     @torch.inference_mode()
     def __call__(self) -> dict[str, float]:
-        """Return and falls of the policy as it is now."""
+        """Return and falls of the current policy."""
         self._network.load_state_dict(self._runner.alg.actor_critic.state_dict())
         self._normalizer.load_state_dict(self._runner.alg.obs_normalizer.state_dict())
         with preserve_rng_state(self._env.device):
@@ -135,7 +135,7 @@ class ReturnMeter:
 def learn(
     runner: OnPolicyRunner, options: argparse.Namespace, cfg: Any, iterations: int, interval: int
 ) -> dict[str, Any]:
-    """Train and judge in turn; the curve over environment steps and the seconds of training alone."""
+    """Alternate training and evaluation; returns the curve over environment steps and the seconds of training alone."""
     meter = ReturnMeter(runner, options, cfg)
     curve: dict[str, list[float]] = {"steps": [], "return": [], "fallen": []}
     seconds = 0.0
@@ -154,7 +154,7 @@ def learn(
 
 
 def train_teacher(options: argparse.Namespace, seed: int, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A feed-forward policy that sees everything; its settings, and how it learned."""
+    """A feed-forward policy with privileged observations; its settings and learning curve."""
     seed_everything(seed)
     cfg = task_config(privileged_actor=True)
     config = TASKS[TASK].training_config()
@@ -168,7 +168,7 @@ def train_teacher(options: argparse.Namespace, seed: int, path: Path) -> tuple[d
 
 
 def train_student(options: argparse.Namespace, name: str, seed: int, teacher: dict[str, Any]) -> dict[str, Any]:
-    """A policy with a memory that sees what a robot measures."""
+    """A recurrent policy that observes the on-board sensors."""
     seed_everything(1000 + seed)
     cfg = task_config()
     config = TASKS[TASK].training_config()
@@ -214,7 +214,7 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def plot(source: Path) -> Path:
-    """Return over environment steps, mean and range of the seeds, as a share of the teacher's."""
+    """Return over environment steps, mean and range of the seeds, as a fraction of the teacher's."""
     import numpy as np
 
     rows = json.loads(source.read_text())["rows"]
@@ -242,7 +242,7 @@ def plot(source: Path) -> Path:
 def main() -> None:
     options = parse_options()
     if options.plot is not None:
-        print(f"written to {plot(options.plot)}")
+        print(f"results: {plot(options.plot)}")
         return
     use_tensor_cores(options.device)
     options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ def main() -> None:
     for seed in options.seeds:
         results["rows"].append(run_seed(options, seed))
         write_results(options.output, results)
-    print(f"written to {options.output}")
+    print(f"results: {options.output}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DAgger through files: two collectors and one trainer that meet only in folders, beside distillation in one process.
+"""DAgger through files: two collectors and one trainer that share only folders, compared with a single process.
 
 Run it as `python benchmarks/file_dagger.py --device cuda`.
 
@@ -7,9 +7,9 @@ A teacher of quadruped-walk sees everything; the student has a memory and sees w
     in process    by one process that steps robots and learns from them in turn (`OnPolicyRunner`)
     files         by one process that reads trajectories (`TwoStageRunner`), while two others let the newest student
                   walk and have the teacher label what it does (`DaggerSaver`)
-    two stages    from demonstrations of the teacher first; judged at the hand-over to the environment
+    two stages    from demonstrations of the teacher first; evaluated at the hand-over to the environment
 
-for the same number of iterations, and judged by the return of whole episodes without exploration noise, on robots,
+for the same number of iterations, and evaluated by the return of whole episodes without exploration noise, on robots,
 commands and pushes that no training met. Writes one JSON file.
 """
 
@@ -46,11 +46,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--teacher", type=Path, help="folder that keeps teachers between runs")
     parser.add_argument("--teacher-iterations", type=int, default=220)
     parser.add_argument("--iterations", type=int, default=120, help="of every student")
-    parser.add_argument("--save-interval", type=int, default=5, help="iterations between two snapshots of the student")
-    parser.add_argument("--interval", type=int, default=20, help="iterations between two judgements of the teacher")
-    parser.add_argument("--judged", type=int, default=512, help="robots of a judgement")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a judged episode")
-    parser.add_argument("--memory", type=int, default=128, help="width of the students' memory")
+    parser.add_argument("--save-interval", type=int, default=5, help="iterations between checkpoints of the student")
+    parser.add_argument("--interval", type=int, default=20, help="iterations between evaluations of the teacher")
+    parser.add_argument("--eval-robots", type=int, default=512, help="robots in an evaluation")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of an evaluated episode")
+    parser.add_argument("--memory", type=int, default=128, help="width of the students' recurrent layer")
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--demonstrations", type=float, default=1e6, help="steps of the teacher for the two stages")
     parser.add_argument("--work", type=Path, default=Path("file_dagger_work"), help="folder for trajectories and runs")
@@ -63,7 +63,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def student_config(options: argparse.Namespace, teacher: dict[str, Any]) -> dict[str, Any]:
-    """What every student is made of, and how it learns."""
+    """Policy and training configuration of every student."""
     config = TASKS[TASK].training_config()
     config["policy"] |= {"actor_hidden_dims": options.hidden, "critic_hidden_dims": options.hidden}
     config["policy"] |= {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": options.memory}
@@ -76,33 +76,33 @@ def make_env(options: argparse.Namespace, robots: int, seed: int) -> Any:
 
 
 def make_meter(runner: OnPolicyRunner, options: argparse.Namespace) -> Callable[[], float]:
-    """What measures the mean return of the runner's policy; to be made before it acts."""
+    """The evaluator of the runner's policy; create it before the first action."""
     meter = ReturnMeter(runner, options, task_config())
     return lambda: meter()["return"]
 
 
 def sync(device: str) -> float:
-    """The time, after all that the device was asked to do."""
+    """The time after synchronizing the device."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def learn_in_process(options: argparse.Namespace, seed: int, teacher: dict[str, Any]) -> dict[str, Any]:
-    """One process does everything."""
+    """Distillation in a single process."""
     seed_everything(1000 + seed)
     env = make_env(options, options.robots, 1000 + seed)
     runner = OnPolicyRunner(env, student_config(options, teacher), device=options.device)
-    judge = make_meter(runner, options)
-    untrained = judge()
+    evaluate = make_meter(runner, options)
+    untrained = evaluate()
     begin = sync(options.device)
     runner.learn(options.iterations, init_at_random_ep_len=True)
     seconds = sync(options.device) - begin
-    return {"untrained_return": untrained, "return": judge(), "seconds": seconds}
+    return {"untrained_return": untrained, "return": evaluate(), "seconds": seconds}
 
 
 def teacher_for(env: Any, policy: Any, teacher: dict[str, Any], device: str) -> tuple[Any, Any]:
-    """The teacher's network and what normalises its observations."""
+    """The teacher's network and its observation normalizer."""
     loaded = load_teacher(policy, teacher, "ActorCritic", None, True, device)
     normalizer = None
     if loaded.obs_statistics is not None:
@@ -112,7 +112,7 @@ def teacher_for(env: Any, policy: Any, teacher: dict[str, Any], device: str) -> 
 
 
 def collect(options: argparse.Namespace) -> None:
-    """A collector: follows the student until its trainer is gone."""
+    """A collector: loads the student's checkpoints until the trainer exits."""
     job = options.collector
     seed_everything(job["seed"])
     env = make_env(options, options.collected, job["seed"])
@@ -147,7 +147,7 @@ def start_collector(options: argparse.Namespace, job: dict[str, Any]) -> subproc
 
 
 def learn_from_files(options: argparse.Namespace, seed: int, teacher: dict[str, Any]) -> dict[str, Any]:
-    """Collectors collect, this process learns."""
+    """Start the collectors and train in this process."""
     data, run = options.work / "data", options.work / "student"
     for folder in (data, run):
         shutil.rmtree(folder, ignore_errors=True)
@@ -167,7 +167,7 @@ def learn_from_files(options: argparse.Namespace, seed: int, teacher: dict[str, 
     }
     env = make_env(options, options.robots, 1000 + seed)
     runner = TwoStageRunner(env, config, log_dir=run, device=options.device)
-    judge = make_meter(runner, options)
+    evaluate = make_meter(runner, options)
     runner.init_writter(False)
     begin = time.perf_counter()
     jobs = [
@@ -192,7 +192,7 @@ def learn_from_files(options: argparse.Namespace, seed: int, teacher: dict[str, 
             process.wait(timeout=60)
     collectors = [json.loads(Path(job["save_dir"], "result.json").read_text()) for job in jobs]
     return {
-        "return": judge(),
+        "return": evaluate(),
         "seconds": seconds,
         "start_up_seconds": start_up,
         "waiting_share": (dataset.waiting_seconds - waited) / seconds,
@@ -204,7 +204,7 @@ def learn_from_files(options: argparse.Namespace, seed: int, teacher: dict[str, 
 
 
 def learn_in_two_stages(options: argparse.Namespace, seed: int, teacher: dict[str, Any]) -> dict[str, Any]:
-    """Demonstrations first; what the student can do when it meets the environment."""
+    """Pretrain on demonstrations; measures the student at the switch to the environment."""
     folder = options.work / "demonstrations"
     shutil.rmtree(folder, ignore_errors=True)
     seed_everything(3000 + seed)
@@ -214,7 +214,7 @@ def learn_in_two_stages(options: argparse.Namespace, seed: int, teacher: dict[st
         "pretrain_dataset": {"data_dir": str(folder), "dataset_loops": 0, "random_shuffle_traj_order": True},
     }
     runner = TwoStageRunner(env, config, device=options.device)
-    judge = make_meter(runner, options)
+    evaluate = make_meter(runner, options)
     policy, normalizer = teacher_for(env, runner.alg.actor_critic, teacher, options.device)
     saver = DemonstrationSaver(
         env,
@@ -229,10 +229,10 @@ def learn_in_two_stages(options: argparse.Namespace, seed: int, teacher: dict[st
     begin = time.perf_counter()
     saver.collect_and_save()
     collecting = time.perf_counter() - begin
-    untrained = judge()
+    untrained = evaluate()
     runner.learn(options.iterations)
     before = _scale(runner)
-    at_hand_over = judge()
+    at_hand_over = evaluate()
     runner.learn(1)
     return {
         "untrained_return": untrained,
@@ -245,7 +245,7 @@ def learn_in_two_stages(options: argparse.Namespace, seed: int, teacher: dict[st
 
 
 def _scale(runner: OnPolicyRunner) -> float:
-    """The mean standard deviation of what the student saw in the last rollout."""
+    """Mean standard deviation of the student's observations in the last rollout."""
     return float(runner.alg.storage.observations.flatten(0, 1).std(dim=0).mean())
 
 
@@ -289,7 +289,7 @@ def main() -> None:
     for seed in options.seeds:
         results["rows"].append(run_seed(options, seed))
         write_results(options.output, results)
-    print(f"written to {options.output}")
+    print(f"results: {options.output}")
 
 
 if __name__ == "__main__":

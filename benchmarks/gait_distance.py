@@ -1,6 +1,6 @@
-"""How near a walk is to a reference motion: joints over a gait cycle, and the order in which feet touch the ground.
+"""Distance of a walk from a reference motion: joints over a gait cycle, and the phase of the foot contacts.
 
-`T` steps, `N` robots, `J` joints, `K` feet, `P` points of a cycle. No discriminator is asked.
+`T` steps, `N` robots, `J` joints, `K` feet, `P` points of a cycle. Independent of the discriminator.
 """
 
 import math
@@ -15,7 +15,7 @@ SLOWEST, FASTEST = 0.8, 6.0
 
 
 def stride_frequency(joint_pos: Tensor, period: float) -> Tensor:
-    """Strides a second `(N,)` of joint positions `(T, N, J)`, sampled every `period` seconds.
+    """Strides per second `(N,)` of joint positions `(T, N, J)`, sampled every `period` seconds.
 
     The frequency at which the joints together move most, finer than the spacing of the spectrum by a parabola through
     its peak.

@@ -7,7 +7,7 @@
 # OUT/progress.log records the times, so that an interrupted suite keeps what was measured. Parts run one after the
 # other: on an H200 with 16 cores, two trainings and the tests together were five times slower each. Timed runs have
 # the card to themselves. The policies of `rough`, `amp` and `walk` are evaluated on a CPU afterwards:
-# `benchmarks/rough.py judge`, `benchmarks/humanoid.py judge` and `benchmarks/walk.py everywhere_gpu --stages judge`.
+# `benchmarks/rough.py evaluate`, `benchmarks/humanoid.py evaluate` and `benchmarks/walk.py everywhere_gpu --stages evaluate`.
 set -u
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift

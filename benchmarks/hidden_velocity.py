@@ -5,9 +5,9 @@ Run it as `python benchmarks/hidden_velocity.py EXPERIMENT`:
     velocity     StateAcRecurrent under EstimatorPPO, which never sees the velocity of the base but estimates it, beside
                  a plain recurrent policy of equal size that does not see it either
     adaptor      PrivilegeStateAcRecurrent, which also infers friction, mass, motor strength and latency of its robot
-    misaligned   EncoderStateAcRecurrent goes on with an added component and all components in another order
+    misaligned   EncoderStateAcRecurrent continues with an added component and all components in another order
 
-Every policy is judged without noise of its own on robots and commands that it never met; the adaptor also while it
+Every policy is evaluated without noise of its own on robots and commands that it never met; the adaptor also while it
 explores as in training. Writes one JSON object; `plot_hidden.py` puts those of several seeds together.
 """
 
@@ -58,7 +58,7 @@ SHARED = {"estimator_target_components": [HIDDEN], "use_actor_rnn": True}
 
 @dataclass
 class Settings:
-    """What the command line says."""
+    """Parse the command line."""
 
     device: str
     robots: int
@@ -66,14 +66,14 @@ class Settings:
     memory: int
     hidden: list[int]
     seconds: float
-    judged: int
+    eval_robots: int
     limit: float | None
     policies: list[str]
     shared: bool
     loss_coef: float
 
     def policy(self, class_name: str, **settings: Any) -> dict[str, Any]:
-        """The configuration of a policy with a memory."""
+        """The configuration of a recurrent policy."""
         heads = {"actor_hidden_dims": self.hidden, "critic_hidden_dims": self.hidden}
         memory = {"rnn_type": "gru", "rnn_hidden_size": self.memory}
         return {"class_name": class_name, "init_noise_std": 0.5, "activation": "elu", **heads, **memory, **settings}
@@ -84,7 +84,7 @@ class Settings:
 
 
 class Rearranged(VecEnv):
-    """A task whose components come in another order, with some that only the critic sees shown to the actor too."""
+    """A task with reordered observation components, and some privileged ones added to the actor."""
 
     def __init__(self, task: Any, added: list[str]):
         self.task = task
@@ -127,8 +127,8 @@ class Rearranged(VecEnv):
         return getattr(self.task, name)
 
 
-class JudgedPolicy:
-    """A copy of a trained policy that acts on raw observations in which the named component is blank."""
+class EvaluatedPolicy:
+    """A copy of a trained policy that acts on raw observations with the named component zeroed."""
 
     def __init__(self, runner: OnPolicyRunner, env: Any, blank: str | None = None, explores: bool = False):
         self.explores = explores
@@ -141,12 +141,12 @@ class JudgedPolicy:
             self.visible[get_obs_slice(env.obs_segments, blank)[0]] = 0.0
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Mean actions, or drawn ones, `(N, A)` for raw observations `(N, O)`."""
+        """Mean or sampled actions `(N, A)` for raw observations `(N, O)`."""
         act = self.network.act if self.explores else self.network.act_inference
         return act(self.normalizer(obs * self.visible))
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget the memory of finished robots, or of all."""
+        """Reset the hidden states of finished robots, or of all."""
         self.network.reset(dones)
 
     def in_units(self, estimate: Tensor, columns: slice) -> Tensor:
@@ -167,7 +167,7 @@ def make_runner(settings: Settings, env: Any, policy: dict[str, Any], algorithm:
 
 
 def train(settings: Settings, cfg: Any, policy: dict[str, Any], algorithm: str, seed: int) -> tuple[Any, float]:
-    """A training from the start; the runner and its seconds."""
+    """Train from scratch; returns the runner and the seconds."""
     seed_everything(seed)
     env = make_task(TASK, settings.robots, settings.device, seed, cfg=cfg)
     runner = make_runner(settings, env, policy, algorithm, seed)
@@ -175,17 +175,17 @@ def train(settings: Settings, cfg: Any, policy: dict[str, Any], algorithm: str, 
 
 
 def held_out_task(settings: Settings, cfg: Any) -> Any:
-    """New robots, disturbed as in training but for pushes."""
+    """New robots, randomized as in training but without pushes."""
     cfg = copy.deepcopy(cfg)
     cfg.push.max_speed = 0.0
     cfg.episode_length_s = settings.seconds + 1.0
     seed_everything(HELD_OUT_SEED)
-    return make_task(TASK, settings.judged, settings.device, HELD_OUT_SEED, cfg=cfg)
+    return make_task(TASK, settings.eval_robots, settings.device, HELD_OUT_SEED, cfg=cfg)
 
 
 @torch.inference_mode()
 def watch(
-    settings: Settings, env: Any, policy: JudgedPolicy, read: dict[str, Callable[[], Tensor]]
+    settings: Settings, env: Any, policy: EvaluatedPolicy, read: dict[str, Callable[[], Tensor]]
 ) -> tuple[float, dict[str, tuple[Tensor, Tensor, Tensor]]]:
     """Walk once under a grid of commands.
 
@@ -217,7 +217,7 @@ def watch(
 
 
 def r_squared(estimate: Tensor, truth: Tensor) -> list[float]:
-    """Share of the variance of `truth (S, E)` that `estimate (S, E)` explains, for every column."""
+    """Fraction of the variance of `truth (S, E)` explained by `estimate (S, E)`, per column."""
     estimate, truth = estimate.double(), truth.double()
     unexplained = (estimate - truth).square().mean(dim=0)
     return (1.0 - unexplained / truth.var(dim=0, correction=0)).tolist()
@@ -227,7 +227,7 @@ def knowledge(estimate: Tensor, truth: Tensor, robot: Tensor) -> dict[str, dict[
     """What estimates `(S, E)` tell of properties that a robot `(S,)` keeps, by property.
 
     `r2` is of every single estimate, the rest of the mean estimate of each robot over its walk: the correlation with
-    the truth and its 95% interval, from robots drawn anew. By chance the correlation is 0.
+    the truth and its 95% interval, by resampling robots. The expected correlation by chance is 0.
     """
     counts = torch.bincount(robot).double()
     own = counts > 0
@@ -254,15 +254,15 @@ def correlation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
-    """How well an undisturbed robot follows commands, with fine physics."""
-    plan = EvaluationCfg(robots=settings.judged, seconds=settings.seconds, push_speed=0.0)
+    """Tracking errors of an undisturbed robot in fine physics."""
+    plan = EvaluationCfg(robots=settings.eval_robots, seconds=settings.seconds, push_speed=0.0)
     env = make_eval_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
-    figures, _ = evaluate_walk(env, JudgedPolicy(runner, env, blank), plan)
+    figures, _ = evaluate_walk(env, EvaluatedPolicy(runner, env, blank), plan)
     return {name: figures[name] for name in TRACKING}
 
 
 def num_parameters(policy: dict[str, Any], env: Any) -> int:
-    """Numbers that a policy of this configuration learns."""
+    """Number of parameters of a policy of this configuration."""
     arguments = {key: value for key, value in policy.items() if key != "class_name"}
     segments = {"obs_segments": env.obs_segments, "critic_obs_segments": env.critic_obs_segments}
     network = policy_classes()[policy["class_name"]](
@@ -272,7 +272,7 @@ def num_parameters(policy: dict[str, Any], env: Any) -> int:
 
 
 def plain_of_equal_size(settings: Settings, wanted: int, env: Any) -> dict[str, Any]:
-    """A plain recurrent policy with at least so many parameters."""
+    """A plain recurrent policy with at least `wanted` parameters."""
     for size in itertools.count(settings.memory, 4):
         policy = settings.policy("ActorCriticRecurrent", rnn_hidden_size=size)
         if num_parameters(policy, env) >= wanted:
@@ -281,9 +281,9 @@ def plain_of_equal_size(settings: Settings, wanted: int, env: Any) -> dict[str, 
 
 
 def velocity(settings: Settings, seed: int) -> dict[str, Any]:
-    """The estimator beside a plain policy of equal size; neither sees the velocity of the base."""
-    judge = {"estimator": estimating, "plain": plain}
-    return {name: judge[name](settings, seed) for name in settings.policies}
+    """The estimator compared with a plain policy of equal size; neither observes the base velocity."""
+    evaluate = {"estimator": estimating, "plain": plain}
+    return {name: evaluate[name](settings, seed) for name in settings.policies}
 
 
 def estimating_config(settings: Settings) -> tuple[Any, dict[str, Any]]:
@@ -293,12 +293,12 @@ def estimating_config(settings: Settings) -> tuple[Any, dict[str, Any]]:
 
 
 def estimating(settings: Settings, seed: int) -> dict[str, Any]:
-    """What `StateAcRecurrent` knows of the hidden velocity, and how it follows commands."""
+    """Accuracy of the velocity estimate of `StateAcRecurrent`, and its tracking errors."""
     cfg, policy = estimating_config(settings)
     runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
     env = held_out_task(settings, cfg)
-    judged = JudgedPolicy(runner, env, blank=HIDDEN)
-    reward, values = watch(settings, env, judged, {HIDDEN: lambda: judged.network.get_estimated_state()})
+    evaluated = EvaluatedPolicy(runner, env, blank=HIDDEN)
+    reward, values = watch(settings, env, evaluated, {HIDDEN: lambda: evaluated.network.get_estimated_state()})
     explained = r_squared(*values[HIDDEN][:2])
     return {
         "parameters": num_parameters(policy, runner.env),
@@ -313,7 +313,7 @@ def estimating(settings: Settings, seed: int) -> dict[str, Any]:
 
 
 def plain(settings: Settings, seed: int) -> dict[str, Any]:
-    """How a recurrent policy as large as the estimating one, without an estimator, follows commands."""
+    """Tracking errors of a recurrent policy of equal size without an estimator."""
     hidden = settings.task_config(observe_linear_velocity=False)
     policy = settings.policy("ActorCriticRecurrent")
     # One that shares the actor's memory is larger by one layer, which does not act.
@@ -323,7 +323,7 @@ def plain(settings: Settings, seed: int) -> dict[str, Any]:
         policy = plain_of_equal_size(settings, size, make_task(TASK, 1, "cpu", 0, cfg=hidden))
     runner, seconds = train(settings, hidden, policy, "PPO", seed)
     env = held_out_task(settings, hidden)
-    reward, _ = watch(settings, env, JudgedPolicy(runner, env), {})
+    reward, _ = watch(settings, env, EvaluatedPolicy(runner, env), {})
     return {
         "parameters": num_parameters(policy, env),
         "iterations": runner.current_learning_iteration,
@@ -334,7 +334,7 @@ def plain(settings: Settings, seed: int) -> dict[str, Any]:
 
 
 def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
-    """What an adaptor knows of the properties of robots that it never met."""
+    """Accuracy of an adaptor on the properties of robots not used in training."""
     cfg = settings.task_config(**WIDE)
     policy = settings.policy(
         "PrivilegeStateAcRecurrent",
@@ -346,9 +346,9 @@ def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
     env = held_out_task(settings, cfg)
     result: dict[str, Any] = {"training_seconds": seconds, "iterations": runner.current_learning_iteration}
     for name, explores in (("exploring", True), ("judged", False)):
-        judged = JudgedPolicy(runner, env, HIDDEN, explores)
-        read = {"properties": judged.network.get_adapted_state, HIDDEN: judged.network.get_estimated_state}
-        reward, values = watch(settings, env, judged, read)
+        evaluated = EvaluatedPolicy(runner, env, HIDDEN, explores)
+        read = {"properties": evaluated.network.get_adapted_state, HIDDEN: evaluated.network.get_estimated_state}
+        reward, values = watch(settings, env, evaluated, read)
         result[name] = {
             "reward_per_second": reward,
             "properties": knowledge(*values["properties"]),
@@ -369,7 +369,7 @@ def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
     old, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
 
     def reward_of(runner: OnPolicyRunner, env: Any) -> float:
-        return watch(settings, env, JudgedPolicy(runner, env, HIDDEN), {})[0]
+        return watch(settings, env, EvaluatedPolicy(runner, env, HIDDEN), {})[0]
 
     held_out = held_out_task(settings, cfg)
     result: dict[str, Any] = {"training_seconds": seconds, "old": reward_of(old, held_out)}
@@ -388,7 +388,7 @@ def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
 
 
 def take_over(old: OnPolicyRunner, runner: OnPolicyRunner) -> tuple[list[str], list[str]]:
-    """Load networks and normalisers of a training with other observations."""
+    """Load networks and normalizers of a training with other observations."""
     before, now = old.env, runner.env
     for normalizer, segments in (("obs_normalizer", "obs_segments"), ("critic_obs_normalizer", "critic_obs_segments")):
         load_misaligned_normalizer(
@@ -412,15 +412,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
-    parser.add_argument("--limit", type=float, help="seconds after which each training stops where it is")
+    parser.add_argument("--limit", type=float, help="time limit of each training, s")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, help="of the velocity experiment")
-    parser.add_argument("--shared", action="store_true", help="estimate from the actor's memory, replace nothing")
+    parser.add_argument(
+        "--shared", action="store_true", help="estimate from the actor's hidden state, without replacement"
+    )
     parser.add_argument("--loss-coef", type=float, default=1.0, help="weight of the estimator's loss")
-    parser.add_argument("--memory", type=int, default=64, help="width of each memory")
+    parser.add_argument("--memory", type=int, default=64, help="width of each recurrent layer")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the walk that is judged")
-    parser.add_argument("--judged", type=int, default=256, help="robots that are judged")
-    parser.add_argument("--out", type=Path, help="where the results go; benchmarks/results by default")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of the evaluated walk")
+    parser.add_argument("--eval-robots", type=int, default=256, help="evaluated robots")
+    parser.add_argument("--out", type=Path, help="folder of the results; benchmarks/results by default")
     options = parser.parse_args()
     on_gpu = options.device.startswith("cuda")
     settings = Settings(
@@ -430,7 +432,7 @@ def main() -> None:
         options.memory,
         options.hidden,
         options.seconds,
-        options.judged,
+        options.eval_robots,
         options.limit,
         options.policies,
         options.shared,

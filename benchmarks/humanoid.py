@@ -1,13 +1,13 @@
-"""Does the humanoid walk? Trains humanoid-walk or humanoid-amp with several seeds and judges each policy without noise.
+"""Trains humanoid-walk or humanoid-amp with several seeds and evaluates each policy without noise.
 
     python benchmarks/humanoid.py train --device cuda --seeds 1 2 3            # MuJoCo Warp, 4,096 robots
-    python benchmarks/humanoid.py judge --seeds 1 2 3                          # CPU, fine physics
+    python benchmarks/humanoid.py evaluate --seeds 1 2 3                          # CPU, fine physics
     python benchmarks/humanoid.py train --device cpu --seeds 1 --minutes 30    # on the cores of a CPU alone
     python benchmarks/humanoid.py train --seeds 1 --runs runs/kl -- --algorithm.desired-kl 0.01
     python benchmarks/humanoid.py train --task humanoid-amp --device cuda      # in the style of a reference
 
 What follows `--` goes to `st-rl train`. Trainings run one after the other and leave a small folder each under --runs;
-judging needs nothing else. It asks for 0.2 to 0.8 m/s and -0.5 to 0.5 rad/s (humanoid-amp, whose reference walks
+evaluation needs nothing else. It asks for 0.2 to 0.8 m/s and -0.5 to 0.5 rad/s (humanoid-amp, whose reference walks
 straight ahead, for no turning), 64 robots, 20 s: falls, errors of the mean speed and of turning, left and right step
 times; the loss from the physics of the training to fine physics on the CPU; who stays up under pushes, with a heavier
 trunk, on other ground and with latency; of humanoid-amp also the distance to its reference. Writes
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from amp_style import REFERENCES, judge_style
+from amp_style import REFERENCES, evaluate_style
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
-from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
+from robustness import Plan, evaluate_tracking, few_iterations, sim_to_sim, survival_table
 from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
@@ -46,13 +46,13 @@ PROMISES = {"falls": 0, "lin_vel_x_error": 0.06, "ang_vel_yaw_error": 0.1, "step
 MOST_TRACKING_LOST = 0.1
 
 
-def judged_plan(task: str) -> Plan:
-    """Of what is compared between simulators and under disturbances."""
+def evaluation_plan(task: str) -> Plan:
+    """Configuration of the comparison between simulators and under disturbances."""
     return Plan(commands=(FORWARD, (0.0, 0.0), TASKS[task][1]))
 
 
 def train(options: argparse.Namespace, seed: int) -> None:
-    """One training from the command line; what it took is left in its folder."""
+    """Train from the command line; the time is written to the run folder."""
     run = options.runs / f"seed_{seed}"
     on_gpu = options.device.startswith("cuda")
     command = [sys.executable, "-m", "st_rl", "train", options.task, "--seed", str(seed), "--log-dir", str(run)]
@@ -66,8 +66,8 @@ def train(options: argparse.Namespace, seed: int) -> None:
     trained: dict[str, Any] = {"command_seconds": seconds, **read_progress(run), **describe_machine()}
     policy, config = load(options.task, run, "cuda:0" if on_gpu else "cpu")
     # The physics of the training, on its own backend.
-    trained["judged_on_its_own_backend"] = judge_walk(
-        options.task, config, policy, judged_plan(options.task), fine=False, device="cuda:0" if on_gpu else "cpu"
+    trained["judged_on_its_own_backend"] = evaluate_tracking(
+        options.task, config, policy, evaluation_plan(options.task), fine=False, device="cuda:0" if on_gpu else "cpu"
     )
     trained["arguments"] = [word for word in command[5:] + options.more if word not in ("--log-dir", str(run))]
     write_results(run / TRAINED, trained)
@@ -77,7 +77,7 @@ def train(options: argparse.Namespace, seed: int) -> None:
 
 
 def keep_the_policies(run: Path) -> None:
-    """Throw away what only a resumed training would need, which is most of a run; best and last policy stay."""
+    """Delete what only a resume would need, which is most of a run; keeps the best and the last policy."""
     needless = ("optimizer_state_dict", "rng_state_dict", "runner_state_dict", "env_state_dict")
     for path in run.glob("*.pt"):
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -87,7 +87,7 @@ def keep_the_policies(run: Path) -> None:
 
 
 def read_progress(run: Path) -> dict[str, Any]:
-    """Wall clock, rate and curves of a training."""
+    """Wall-clock time, throughput and curves of a training."""
     with open(run / "progress.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("Perf/total_fps")]
     first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
@@ -102,7 +102,7 @@ def read_progress(run: Path) -> dict[str, Any]:
         "steps_per_second": steps * len(rows) / training_seconds,
         # It compiles and captures.
         "first_iteration_seconds": first,
-        # With snapshots and the judge of the best one.
+        # With checkpoints and their evaluation.
         "steps_per_second_after_the_first": steps * (len(rows) - 1) / max(training_seconds - first, 1e-9),
         "median_steps_per_second": statistics.median(float(row["Perf/total_fps"]) for row in rows),
         "curve": {
@@ -126,8 +126,8 @@ def load(task: str, run: Path, device: str, checkpoint: str = "best") -> tuple[A
     return saved.load_policy(env, saved.run.checkpoint(checkpoint), device), saved.env_config
 
 
-def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
-    """All figures of a policy on the CPU."""
+def evaluate(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[str, Any]:
+    """All metrics of a policy on the CPU."""
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     trained |= read_progress(run)
     policy, config = load(task, run, "cpu", checkpoint)
@@ -140,22 +140,22 @@ def judge(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict[st
     figures["holds"] = {name: bool(value <= PROMISES[name]) for name, value in kept.items()}
     print(f"{run.name}: {json.dumps(kept)}, clearance {walk['foot_clearance']:.3f} m", flush=True)
     if task in REFERENCES:
-        figures["style"] = judge_style(task, config, policy)
+        figures["style"] = evaluate_style(task, config, policy)
         print(f"{run.name}: {figures['style']['joint_distance']:.3f} rad from its reference", flush=True)
-    judged = judged_plan(task)
-    coarse = trained.get("judged_on_its_own_backend") or judge_walk(task, config, policy, judged, fine=False)
-    figures["sim_to_sim"] = sim_to_sim(coarse, judge_walk(task, config, policy, judged))
+    evaluated = evaluation_plan(task)
+    coarse = trained.get("judged_on_its_own_backend") or evaluate_tracking(task, config, policy, evaluated, fine=False)
+    figures["sim_to_sim"] = sim_to_sim(coarse, evaluate_tracking(task, config, policy, evaluated))
     lost = figures["sim_to_sim"]["tracking_loss"]
     figures["holds"]["tracking_loss"] = lost <= MOST_TRACKING_LOST
     print(f"{run.name}: tracking lost from its physics to fine {lost:.3f}", flush=True)
     if with_survival:
-        figures["few_iterations_on_the_cpu"] = few_iterations(task, config, policy, judged)
-        figures["survival"] = survival_table(task, config, policy, judged, report=print)
+        figures["few_iterations_on_the_cpu"] = few_iterations(task, config, policy, evaluated)
+        figures["survival"] = survival_table(task, config, policy, evaluated, report=print)
     return figures
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Learning curves, and speeds asked for beside those reached."""
+    """Learning curves, and commanded and measured velocities."""
     if not can_plot():
         return
     figure, (curve, speed) = start_plot(2, (9, 3.4))
@@ -177,18 +177,18 @@ def parse_options() -> argparse.Namespace:
     if "--" in own:
         own, more = own[: own.index("--")], own[own.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("stage", choices=("train", "evaluate"))
     parser.add_argument("--task", default="humanoid-walk", choices=list(TASKS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 512 on a CPU by default")
     parser.add_argument("--iterations", type=int, default=650)
-    parser.add_argument("--minutes", type=float, help="of training, at most")
+    parser.add_argument("--minutes", type=float, help="limit of the training time")
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
-    parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to judge")
-    parser.add_argument("--no-survival", action="store_true", help="judge the walk only")
+    parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to evaluate")
+    parser.add_argument("--no-survival", action="store_true", help="evaluate the walk only")
     parser.add_argument("--runs", type=Path, help="runs/TASK by default")
-    parser.add_argument("--out", type=Path, help="where results go")
+    parser.add_argument("--out", type=Path, help="results file")
     options = parser.parse_args(own)
     options.more = more
     options.runs = options.runs or Path("runs") / options.task
@@ -205,7 +205,7 @@ def main() -> None:
             train(options, seed)
         return
     seeds = {
-        str(seed): judge(options.task, options.runs / f"seed_{seed}", options.checkpoint, not options.no_survival)
+        str(seed): evaluate(options.task, options.runs / f"seed_{seed}", options.checkpoint, not options.no_survival)
         for seed in options.seeds
     }
     results = with_spread(
@@ -219,7 +219,7 @@ def main() -> None:
     )
     write_results(options.out, results)
     plot(results, options.out.with_suffix(".png"))
-    print(f"written to {options.out}")
+    print(f"results: {options.out}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Does it learn? PPO on two classic tasks of gymnasium, three seeds each: `python benchmarks/learn_gymnasium.py`.
+"""PPO on two classic gymnasium tasks, three seeds each: `python benchmarks/learn_gymnasium.py`.
 
-A policy is judged without its exploration noise, by its mean return over 20 episodes that start from fixed seeds.
+A policy is evaluated without exploration noise by its mean return over 20 episodes from fixed seeds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ EVALUATION_SEED = 10_000
 
 @dataclass(frozen=True)
 class Task:
-    """A gymnasium task, what counts as solved, and the settings that solve it."""
+    """A gymnasium task, the return that counts as solved, and the settings."""
 
     solved: float
     """Mean return without noise that a seed must reach."""
@@ -93,10 +93,10 @@ def evaluate(runner: Any, env: GymnasiumVecEnv) -> list[float]:
 
 
 def train(name: str, task: Task, seed: int) -> dict[str, Any]:
-    """Train with one seed; returns the curve of evaluations, the final one and the time it took."""
+    """Train with one seed; returns the evaluation curve, the final evaluation and the time."""
     torch.manual_seed(seed)
     env = make_gymnasium(name, task.robots, seed=1000 * seed, rescale_actions=True)
-    judge = make_gymnasium(name, EPISODES, rescale_actions=True)
+    eval_env = make_gymnasium(name, EPISODES, rescale_actions=True)
     runner = build_runner("OnPolicyRunner", env, task.config(), None, "cpu")
     curve: dict[str, list[float]] = {"steps": [], "mean_return": []}
     training_s, returns = 0.0, [0.0]
@@ -104,10 +104,10 @@ def train(name: str, task: Task, seed: int) -> dict[str, Any]:
         begin = time.perf_counter()
         runner.learn(min(task.evaluate_every, task.iterations - done), init_at_random_ep_len=done == 0)
         training_s += time.perf_counter() - begin
-        returns = evaluate(runner, judge)
+        returns = evaluate(runner, eval_env)
         curve["steps"].append(runner.tot_timesteps)
         curve["mean_return"].append(statistics.fmean(returns))
-    for opened in (env, judge):
+    for opened in (env, eval_env):
         opened.close()
     return {
         "seed": seed,

@@ -14,7 +14,7 @@ PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "mujoco-warp", "warp-lang",
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, versions, date and how busy the machine was when asked."""
+    """CPU, versions, date and load of the machine."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": {
@@ -29,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:
-    """Write results as readable JSON with four significant digits; what is not a number becomes null."""
+    """Write results as indented JSON with four significant digits; non-finite values become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_rounded(results), indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""The peer's side of a whole training on a GPU: mjlab with rsl_rl, Unitree Go1 on flat ground, in its environment.
+"""A whole training with mjlab and rsl_rl on a GPU: Unitree Go1 on flat ground, in mjlab's virtual environment.
 
 Trains as `mjlab`'s own script does, without its logger and without checkpoints.
 """
@@ -49,7 +49,7 @@ def make_runner(robots: int) -> Any:
 
 
 def watch(owner: Any, method: str, times: list[float]) -> None:
-    """Put a clock around a method."""
+    """Time the calls of a method."""
     function = getattr(owner, method)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -67,8 +67,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", type=int, default=4096)
     parser.add_argument("--iterations", type=int, default=12)
-    parser.add_argument("--wait-for", type=Path, help="once warm, wait until this file exists")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "mjlab_gpu.json", help="where results go")
+    parser.add_argument("--wait-for", type=Path, help="after the warm-up, wait until this file exists")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "mjlab_gpu.json", help="results file")
     options = parser.parse_args()
     with redirect_stdout(sys.stderr):
         runner = make_runner(options.robots)

@@ -1,4 +1,4 @@
-"""How many frames of reference motion `AMPLoader` delivers a second: `python benchmarks/motion_sampling.py`.
+"""Reference frames per second of `AMPLoader`: `python benchmarks/motion_sampling.py`.
 
 A transition is two frames of 42 numbers. Blended: drawn and interpolated between frames each time. Preloaded: picked
 from a million transitions that were drawn before. Writes benchmarks/results/motion_sampling.json.
@@ -21,7 +21,7 @@ from st_rl.datasets.motion_loader import AMPLoader
 
 
 def measure(loader: AMPLoader, batch: int, seconds: float) -> dict[str, float]:
-    """Millions of frames a second: the median over rounds of a tenth of a second, the best, and of processor time."""
+    """Millions of frames per second: median over rounds of 0.1 s, maximum, and by CPU time."""
     rates, start, work = [], time.perf_counter(), time.process_time()
     delivered = 0
     while time.perf_counter() - start < seconds:

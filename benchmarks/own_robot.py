@@ -1,9 +1,9 @@
-"""Do robots of somebody else walk, brought in by a description and nothing else? The Unitree Go1 and G1 of mjlab.
+"""Trains robots that are given by a description only: the Unitree Go1 and G1 of mjlab.
 
     pip install --no-deps mjlab                                                # only its MJCF files are used
     python benchmarks/own_robot.py train go1 --device cuda --seeds 1 2 3       # MuJoCo Warp, 4,096 robots
     python benchmarks/own_robot.py train go1 --device cpu --minutes 5 --threads 1 --runs runs/own_robot_cpu
-    python benchmarks/own_robot.py judge go1 g1                                # CPU, fine physics
+    python benchmarks/own_robot.py evaluate go1 g1                                # CPU, fine physics
 
 What follows `--` goes to `st-rl train`. Judging reads the folders under --runs and writes
 benchmarks/results/own_robot.json
@@ -31,7 +31,7 @@ TRAINED = "trained.json"
 
 
 class Setup(NamedTuple):
-    """How one robot is trained and judged."""
+    """Training and evaluation settings of one robot."""
 
     task: str
     plan: EvaluationCfg
@@ -53,7 +53,7 @@ SETUPS = {
 
 
 def train(options: argparse.Namespace, robot: str, seed: int) -> None:
-    """One training from the command line; what it took is left in its folder."""
+    """Train from the command line; the time is written to the run folder."""
     setup, run = SETUPS[robot], options.runs / f"{robot}_{seed}"
     file = f"examples/robots/{robot}.yaml"
     command = [sys.executable, "-m", "st_rl", "train", setup.task, "--env.robot", file, "--seed", str(seed)]
@@ -74,8 +74,8 @@ def train(options: argparse.Namespace, robot: str, seed: int) -> None:
     print(f"{robot}, seed {seed}: {json.dumps(row)}", flush=True)
 
 
-def judge(run: Path, setup: Setup) -> dict[str, Any]:
-    """Figures of the best policy of a run on the CPU with fine physics."""
+def evaluate(run: Path, setup: Setup) -> dict[str, Any]:
+    """Metrics of the best policy of a run on the CPU in fine physics."""
     saved = LoadedRun(RunFolder(run))
     plan = setup.plan
     task = make_eval_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
@@ -92,13 +92,13 @@ def parse_options() -> argparse.Namespace:
     if "--" in own:
         own, more = own[: own.index("--")], own[own.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("stage", choices=("train", "evaluate"))
     parser.add_argument("robot", nargs="+", choices=tuple(SETUPS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--num-envs", type=int, help="robots; 4,096 on a GPU, what the task says on a CPU")
     parser.add_argument("--iterations", type=int)
-    parser.add_argument("--minutes", type=float, help="of training, at most")
+    parser.add_argument("--minutes", type=float, help="limit of the training time")
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--runs", type=Path, default=Path("runs/own_robot"))
     parser.add_argument("--out", type=Path, default=RESULTS / "own_robot.json")
@@ -120,9 +120,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     for robot in options.robot:
         runs = {seed: options.runs / f"{robot}_{seed}" for seed in options.seeds}
-        found[robot] = {str(seed): judge(run, SETUPS[robot]) for seed, run in runs.items() if run.is_dir()}
+        found[robot] = {str(seed): evaluate(run, SETUPS[robot]) for seed, run in runs.items() if run.is_dir()}
     write_results(options.out, {"benchmark": "own_robot", **describe_machine(), "robots": found})
-    print(f"written to {options.out}")
+    print(f"results: {options.out}")
 
 
 if __name__ == "__main__":

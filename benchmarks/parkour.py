@@ -1,11 +1,11 @@
-"""Does it help to see? Depth beside blind on the first level of parkour: `python benchmarks/parkour.py`.
+"""Depth compared with blind on the first level of parkour: `python benchmarks/parkour.py`.
 
-Two policies of the same class and size learn to run tracks with hurdles and gaps. One sees a depth image of the ground
-before it, the other an image of the same shape that shows nothing: a lid covers its lens. Neither is told of the
-blocks. Blocks grow during the training from next to nothing to a little beyond the task's first level. Both are judged
-on that level, without noise and under fine physics, on robots, starts and distances between blocks that they never met;
-a robot succeeds if it leaves all blocks of its track behind. `--stage train` and `--policies` split the work between
-processes that share `--runs`, `--stage judge` puts it together. Writes one JSON object and, with matplotlib, a plot.
+Trains two policies of the same class and size on tracks with hurdles and gaps. One observes a depth image of the
+ground in front of it, the other a blank image of the same shape; neither observes `engaging_block`. The block sizes
+grow during training to slightly beyond the first level. Both are evaluated on the first level, without noise and in
+fine physics, with robots, initial states and block distances not used in training; a robot succeeds if it clears all
+blocks of its track. `--stage train` and `--policies` split the work between processes that share `--runs`, `--stage
+evaluate` merges it. Writes one JSON object and, with matplotlib, a plot.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TRAINED = {
     "commands.lin_vel_x": (0.6, 1.0),
 }
 # Another seed: other distances between blocks.
-JUDGED = {
+EVALUATED = {
     "tracks.sequences": {"walk": (), **TRACKS},
     "tracks.num_levels": 1,
     "tracks.seed": 1,
@@ -56,7 +56,7 @@ FEED_FORWARD = {"class_name": "EncoderActorCritic", "actor_hidden_dims": [256, 1
 
 
 def config_of(options: argparse.Namespace, name: str, settings: dict[str, Any]) -> Any:
-    """The configuration of the task for one of the policies, to learn or to be judged."""
+    """The configuration of the task for one of the policies, to learn or to be evaluated."""
     return task_config(**{**OBSERVED, **settings, **POLICIES[name], **read_overrides(options.task)})
 
 
@@ -71,12 +71,12 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
         train(config_of(options, name, TRAINED), config, options.runs / f"{name}_{seed}", options, seed)
 
 
-def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Success of each policy on each track, and the mean over the tracks with blocks."""
     results = {}
     for name in options.policies:
-        cfg, folder = config_of(options, name, JUDGED), options.runs / f"{name}_{seed}"
-        tracks = run_tracks(cfg, load_policy(cfg, folder), options.judged, options.speed)
+        cfg, folder = config_of(options, name, EVALUATED), options.runs / f"{name}_{seed}"
+        tracks = run_tracks(cfg, load_policy(cfg, folder), options.eval_robots, options.speed)
         blocked = [figures["success"] for track, figures in tracks.items() if cfg.tracks.sequences[track]]
         success = sum(blocked) / len(blocked)
         results[name] = {"success": success, "tracks": tracks, "training": read_training(folder)}
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--feed-forward", action="store_true", help="without a memory")
     parser.add_argument("--policy", nargs="*", default=[], metavar="NAME=JSON", help="settings of the policy")
     parser.add_argument("--algorithm", nargs="*", default=[], metavar="NAME=JSON", help="settings of the algorithm")
-    run_stages(parser.parse_args(), "parkour", train_seed, judge_seed, plot)
+    run_stages(parser.parse_args(), "parkour", train_seed, evaluate_seed, plot)
 
 
 if __name__ == "__main__":

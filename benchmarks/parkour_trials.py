@@ -130,20 +130,22 @@ def load_policy(cfg: Any, folder: Path) -> InferencePolicy:
 def make_parser(description: str | None, iterations: int, out: str) -> argparse.ArgumentParser:
     """The options that the experiments share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=("both", "train", "judge"), default="both", help="judging needs no GPU")
+    parser.add_argument(
+        "--stage", choices=("both", "train", "evaluate"), default="both", help="evaluation needs no GPU"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
     parser.add_argument("--iterations", type=int, default=iterations)
     parser.add_argument(
-        "--continue", dest="earlier", type=Path, metavar="FOLDER", help="go on from the runs that are here"
+        "--continue", dest="earlier", type=Path, metavar="FOLDER", help="continue from the runs in this folder"
     )
     parser.add_argument("--seconds", type=float, help="after which each training stops where it is")
-    parser.add_argument("--judged", type=int, default=64, help="robots that are judged on each track")
-    parser.add_argument("--speed", type=float, default=0.75, help="command in the judgement, m/s")
+    parser.add_argument("--eval-robots", type=int, default=64, help="evaluated robots on each track")
+    parser.add_argument("--speed", type=float, default=0.75, help="command in the evaluation, m/s")
     parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
     parser.add_argument("--runs", type=Path, required=True, help="where run folders are")
-    parser.add_argument("--out", type=Path, default=RESULTS / out, help="where results go")
+    parser.add_argument("--out", type=Path, default=RESULTS / out, help="results file")
     return parser
 
 
@@ -151,29 +153,29 @@ def run_stages(
     options: argparse.Namespace,
     benchmark: str,
     train_seed: Callable[[argparse.Namespace, int], None],
-    judge_seed: Callable[[argparse.Namespace, int], dict[str, Any]],
+    evaluate_seed: Callable[[argparse.Namespace, int], dict[str, Any]],
     plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
-    """Train what there is to train, then judge it and write the results."""
+    """Train what there is to train, then evaluate it and write the results."""
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
     use_tensor_cores(options.device)
     torch.set_num_threads(1)
     if options.stage in ("both", "train"):
         for seed in options.seeds:
             train_seed(options, seed)
-    if options.stage in ("both", "judge"):
+    if options.stage in ("both", "evaluate"):
         left_out = ("runs", "earlier", "out", "stage")
         settings = {name: value for name, value in vars(options).items() if name not in left_out}
         results: dict[str, Any] = {"benchmark": benchmark, **describe_machine(), "settings": settings, "seeds": {}}
         for seed in options.seeds:
-            results["seeds"][str(seed)] = judge_seed(options, seed)
+            results["seeds"][str(seed)] = evaluate_seed(options, seed)
             write_results(options.out, with_spread(results))
         if can_plot():
             plot(results, options.out.with_suffix(".png"))
 
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
-    """Some columns of a run's curves, every so many iterations."""
+    """Some columns of a run's curves, every `every` iterations."""
     with open(folder / PROGRESS, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::every]
     return {tag: [float(row[tag]) for row in rows if row.get(tag)] for tag in CURVES}

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def can_plot() -> bool:
-    """Whether matplotlib is there; says so if not."""
+    """Whether matplotlib is installed; prints a note if not."""
     if importlib.util.find_spec("matplotlib"):
         return True
     print("no matplotlib here, no plot")
@@ -13,7 +13,7 @@ def can_plot() -> bool:
 
 
 def start_plot(num_axes: int, size: tuple[float, float], **settings: Any) -> tuple[Any, Any]:
-    """A figure for a file, with so many plots side by side; `settings` as for `matplotlib.pyplot.subplots`."""
+    """A figure with `num_axes` plots side by side, drawn off-screen; `settings` go to `matplotlib.pyplot.subplots`."""
     import matplotlib
 
     matplotlib.use("Agg")

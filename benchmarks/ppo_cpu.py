@@ -1,7 +1,7 @@
-"""Acting and update of PPO on a CPU, side by side with rsl_rl: `python benchmarks/ppo_cpu.py`.
+"""Acting and update of PPO on a CPU, compared with rsl_rl: `python benchmarks/ppo_cpu.py`.
 
 Both libraries train through their own runner on the same prepared data, without a simulation, in plain eager code and
-with the same number of threads. They take turns, so that whatever else the machine does slows down both alike.
+with the same number of threads. They alternate, so that other load on the machine slows both equally.
 With `--tuned` each runs as fast as it can: this library compiled and with the threads that it chooses for updates, as
 in a long training, and rsl_rl with one thread or all of them, whichever takes it less time.
 """
@@ -31,7 +31,7 @@ PARTS = ("acting", "update")
 
 
 class Side:
-    """One library in a process of its own."""
+    """One library in its own process."""
 
     def __init__(self, python: str, worker: str, threads: int):
         # Math libraries read the number of threads when they are loaded.
@@ -53,7 +53,7 @@ class Side:
         )
 
     def ask(self, **request: Any) -> Any:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the reply."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -74,7 +74,7 @@ class Side:
 def take_turns(
     sides: dict[str, Side], seconds: float, min_rounds: int, warm_up: int = 0
 ) -> dict[str, dict[str, list[float]]]:
-    """Samples of every side, taken an iteration each in turn, until the time is up.
+    """Samples of every side, alternating by iteration, until the time limit.
 
     `warm_up` iterations before each do not count.
     """
@@ -92,7 +92,7 @@ def take_turns(
 
 
 def summarize(samples: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Median, fastest and median processor time in milliseconds of each part and of the whole."""
+    """Median time, minimum time and median CPU time in milliseconds of each part and of the whole."""
     series = {part: (samples[part], samples[f"{part} processor"]) for part in PARTS}
     series["total"] = tuple([sum(pair) for pair in zip(*values)] for values in zip(*series.values()))  # pyright: ignore
     return {
@@ -107,7 +107,7 @@ def summarize(samples: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 
 def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_rounds: int) -> dict[str, Any]:
-    """One row: the times of every side, their ratio and the share of the machine's matrix rate."""
+    """One row: the times of every side, their ratio and the fraction of the machine's matrix throughput."""
     versions = {name: side.ask(workload=workload.to_json()) for name, side in sides.items()}
     samples = take_turns(sides, seconds, min_rounds)
     rate = max(side.ask(measure="matrix rate")["matrix_rate"] for side in sides.values())
@@ -131,7 +131,7 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
 
 
 def paired_ratio(theirs: dict[str, list[float]], ours: dict[str, list[float]]) -> float:
-    """Median over the rounds of their total time by ours in the same round: both met the same load."""
+    """Median over rounds of rsl_rl's total time divided by ours in the same round."""
     totals = ([sum(parts) for parts in zip(*(side[part] for part in PARTS))] for side in (theirs, ours))
     return statistics.median(their / our for their, our in zip(*totals))
 
@@ -160,7 +160,7 @@ def print_header(threads: str, names: list[str]) -> None:
 
 
 def tuned_sides(workload: Workload, peer_python: str | None) -> dict[str, Side]:
-    """Both libraries, each with the settings that make it fastest."""
+    """Both libraries, each with its fastest settings."""
     sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1)}
     # Before anything else runs, because it measures which threads suit it.
     sides["st_rl"].ask(workload=workload.to_json())
@@ -181,15 +181,15 @@ def tuned_sides(workload: Workload, peer_python: str | None) -> dict[str, Side]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peer = FOLDER.parent / ".venv-peers" / "bin" / "python"
-    parser.add_argument("--peer-python", default=str(peer), help="interpreter of the environment that holds rsl_rl")
+    parser.add_argument("--peer-python", default=str(peer), help="Python interpreter with rsl_rl")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="numbers of torch threads to compare with")
-    parser.add_argument("--tuned", action="store_true", help="each library as fast as it can be")
+    parser.add_argument("--tuned", action="store_true", help="each library with its fastest settings")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the samples of one row")
-    parser.add_argument("--rounds", type=int, default=7, help="least number of samples of a row")
+    parser.add_argument("--rounds", type=int, default=7, help="minimum number of samples per row")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
-    parser.add_argument("--mlp-only", action="store_true", help="leave the recurrent policy out")
+    parser.add_argument("--mlp-only", action="store_true", help="skip the recurrent policy")
     parser.add_argument("--robots", type=int, nargs="+", default=[256, 1024], help="numbers of robots")
-    parser.add_argument("--output", type=Path, help="where results go; results/ppo_cpu.json or ppo_cpu_tuned.json")
+    parser.add_argument("--output", type=Path, help="results file; results/ppo_cpu.json or ppo_cpu_tuned.json")
     options = parser.parse_args()
     output = options.output or FOLDER / "results" / f"ppo_cpu{'_tuned' if options.tuned else ''}.json"
 

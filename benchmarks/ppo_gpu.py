@@ -1,4 +1,4 @@
-"""Acting and update of PPO on a GPU, side by side with rsl_rl: `python benchmarks/ppo_gpu.py`.
+"""Acting and update of PPO on a GPU, compared with rsl_rl: `python benchmarks/ppo_gpu.py`.
 
 Both libraries train through their own runner on the same prepared data, without a simulation, in processes of their own
 that take turns. Matrix products use TF32 on both sides.
@@ -21,7 +21,7 @@ VARIANTS = [("graph", None), ("compile", None), ("compile", "bf16")]
 
 
 def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dict[str, Any]]:
-    """One row for each way in which this library can run, all beside the same peer."""
+    """One row for each engine of st_rl, compared with the same rsl_rl run."""
     rows = []
     peer_side = {"rsl_rl": Side(python, "worker_rsl_rl.py", 1)} if peer else {}
     for engine, precision in VARIANTS if base.rnn_hidden_size is None else VARIANTS[1:]:
@@ -61,12 +61,12 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer-python", default=sys.executable, help="interpreter that finds rsl_rl")
+    parser.add_argument("--peer-python", default=sys.executable, help="Python interpreter with rsl_rl")
     parser.add_argument("--no-peer", action="store_true", help="this library alone")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for the samples of one row")
-    parser.add_argument("--mlp-only", action="store_true", help="leave the recurrent policy out")
+    parser.add_argument("--mlp-only", action="store_true", help="skip the recurrent policy")
     parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_gpu.json", help="where results go")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_gpu.json", help="results file")
     options = parser.parse_args()
     print_header(1, ["st_rl"] if options.no_peer else ["st_rl", "rsl_rl"])
     rows = []

@@ -1,9 +1,9 @@
-"""How a walking policy bears other physics and rough treatment; what the experiments on hard robots share.
+"""Robustness of a walking policy to other physics and disturbances; shared by the humanoid and rough-terrain scripts.
 
-`sim_to_sim` compares the tracking of a policy in the physics of its training with that on the CPU with fine physics,
-`few_iterations` judges it on the CPU in the physics of its training, `survival_table` counts who stays on its feet
-under pushes, a heavier trunk, other friction and latency. They take the name of a task made of `LeggedWalk`, its
-configuration and a policy (see `InferencePolicy`) on the same device.
+`sim_to_sim` compares the tracking of a policy in training physics with that in fine physics on the CPU,
+`few_iterations` evaluates it in training physics on the CPU, `survival_table` measures the survival under pushes, a
+heavier trunk, other friction and latency. They take the name of a task made of `LeggedWalk`, its configuration and a
+policy (see `InferencePolicy`) on the same device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ HELD_OUT_SEED = 20_001
 
 
 class Condition(NamedTuple):
-    """One way to make it harder."""
+    """One disturbance."""
 
     task: Mapping[str, Any] = MappingProxyType({})
     """Settings of the undisturbed task that are replaced, by dotted name."""
@@ -45,10 +45,10 @@ CONDITIONS: dict[str, Condition] = {
 
 
 class Plan(NamedTuple):
-    """How long, how many and under which commands."""
+    """Duration, number of robots and commands of an evaluation."""
 
     robots: int = 64
-    """Robots judged together, each under a command of its own."""
+    """Robots evaluated together, each under a command of its own."""
     seconds: float = 20.0
     """Length of the walk."""
     settle_s: float = 1.0
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     """Ranges of forward, sideways and turning speed; those of the task when None."""
 
 
-def judge_walk(
+def evaluate_tracking(
     task: str,
     cfg: Any,
     policy: Any,
@@ -69,33 +69,33 @@ def judge_walk(
     """Falls and tracking of a policy without exploration noise.
 
     Errors are means over robots and time of the absolute difference to the command, which the task may steer;
-    `tracking` is the mean of the two tracking rewards, 1 for a robot that does all that it is told. Nothing of a robot
-    counts after its first fall.
+    `tracking` is the mean of the two tracking rewards, 1 for perfect tracking. Steps after the first fall of a robot
+    are not counted.
     """
     plan, condition = plan or Plan(), condition or Condition()
-    judged = cfg.for_evaluation(fine)
-    judged.episode_length_s = max(judged.episode_length_s, plan.seconds + 1.0)
+    evaluated = cfg.for_evaluation(fine)
+    evaluated.episode_length_s = max(evaluated.episode_length_s, plan.seconds + 1.0)
     with preserve_rng_state(device), torch.inference_mode():
         torch.manual_seed(HELD_OUT_SEED)
-        env = make_task(task, plan.robots, device, HELD_OUT_SEED, cfg=with_overrides(judged, condition.task))
+        env = make_task(task, plan.robots, device, HELD_OUT_SEED, cfg=with_overrides(evaluated, condition.task))
         return _Meter(env, policy, plan).measure(condition.push_speed)
 
 
 def sim_to_sim(coarse: Mapping[str, float], fine: Mapping[str, float]) -> dict[str, Any]:
-    """One row of the table: two outcomes of `judge_walk`, and what tracking loses from the first to the second."""
+    """One row: two results of `evaluate_tracking`, and the loss of tracking from the first to the second."""
     moved = {name: fine[name] - coarse[name] for name in ("forward_error", "turning_error")}
     loss = 1.0 - fine["tracking"] / coarse["tracking"]
     return {"trained_on": dict(coarse), "judged_on": dict(fine), "tracking_loss": loss, "more_error": moved}
 
 
 def few_iterations(task: str, cfg: Any, policy: Any, plan: Plan | None = None) -> dict[str, dict[str, float]]:
-    """Outcomes of `judge_walk` on the CPU in the physics of the training, with its solver iterations and with one more.
+    """`evaluate_tracking` on the CPU in training physics, with its number of solver iterations and with one more.
 
     Where few iterations have not converged, MuJoCo and MuJoCo Warp integrate the same accelerations differently.
     """
     counts = (cfg.physics.iterations, cfg.physics.iterations + 1)
     conditions = {f"{count} iterations": Condition({"physics.iterations": count}) for count in counts}
-    return {name: judge_walk(task, cfg, policy, plan, row, fine=False) for name, row in conditions.items()}
+    return {name: evaluate_tracking(task, cfg, policy, plan, row, fine=False) for name, row in conditions.items()}
 
 
 def survival_table(
@@ -106,10 +106,10 @@ def survival_table(
     conditions: Mapping[str, Condition] = CONDITIONS,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Outcomes of `judge_walk` with fine physics on the CPU under each condition; `report` hears of each at once."""
+    """`evaluate_tracking` in fine physics on the CPU under each condition; `report` is called after each."""
     table = {}
     for name, condition in conditions.items():
-        table[name] = judge_walk(task, cfg, policy, plan, condition)
+        table[name] = evaluate_tracking(task, cfg, policy, plan, condition)
         if report is not None:
             row = table[name]
             report(f"{name}: {row['survival']:.0%} stay up, forward error {row['forward_error']:.3f} m/s")
@@ -117,7 +117,7 @@ def survival_table(
 
 
 class _Meter:
-    """Walks once and adds up errors on the device; on a GPU a step without a memory is a graph."""
+    """Runs one evaluation and accumulates errors on the device; on a GPU a feed-forward step is a CUDA graph."""
 
     def __init__(self, env: Any, policy: Any, plan: Plan) -> None:
         self._env, self._policy, self._plan = env, policy, plan

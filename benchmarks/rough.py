@@ -1,7 +1,7 @@
-"""Does the quadruped cross rough ground? Trains quadruped-rough, a flat-ground policy and a blind student; judges all.
+"""Trains quadruped-rough, a flat-ground policy and a blind student; evaluates all.
 
     python benchmarks/rough.py train --device cuda --seeds 1 2 3      # MuJoCo Warp, 4,096 robots
-    python benchmarks/rough.py judge --seeds 1 2 3                    # CPU, fine physics
+    python benchmarks/rough.py evaluate --seeds 1 2 3                    # CPU, fine physics
     python benchmarks/rough.py train --policies rough --runs runs/kl -- --algorithm.desired-kl 0.01
 
     rough     sees the ground around it, its velocity, friction and masses: a teacher
@@ -9,7 +9,7 @@
     student   sees what a robot measures and no ground; has a memory, and learned from `rough` and from rewards with
               st-rl distill
 
-What follows `--` goes to `st-rl train` of `rough`. Each policy leaves a small folder under --runs; judging needs no
+What follows `--` goes to `st-rl train` of `rough`. Each policy leaves a small folder under --runs; evaluation needs no
 more. It asks for 0.5 m/s on slopes of 15 degrees, steps of 8 cm and rubble of 5 cm, 64 robots each, from the middle of
 a patch in all directions: a robot succeeds if it gets past everything rough, 3 m away, in time and without a fall. Then
 tracking in the physics of the training beside fine physics on the CPU, and who stays up under pushes, with a heavier
@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
-from robustness import Plan, few_iterations, judge_walk, sim_to_sim, survival_table
+from robustness import Plan, evaluate_tracking, few_iterations, sim_to_sim, survival_table
 from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
@@ -75,7 +75,7 @@ CURVES = {"reward": "Train/mean_reward", "level": "Terrain/level", "episode_leng
 
 
 def train(options: argparse.Namespace, name: str, seed: int) -> None:
-    """One training from the command line; what it took is left in its folder."""
+    """Train from the command line; the time is written to the run folder."""
     run = options.runs / f"{name}_{seed}"
     command = [sys.executable, "-m", "st_rl"]
     if name == "student":
@@ -95,7 +95,9 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
     policy, cfg = load(run, options.device)
     arguments = [word for word in command[3:] if word != "--log-dir" and not word.startswith(str(options.runs))]
     # In the physics of the training and on its own backend.
-    trained["own_physics"] = judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False, device=options.device)
+    trained["own_physics"] = evaluate_tracking(
+        TASK, course(cfg), policy, evaluation_plan(), fine=False, device=options.device
+    )
     write_results(run / TRAINED, {**trained, "arguments": arguments, **describe_machine()})
     keep_policy_only(run)
     row = {key: trained[key] for key in ("training_seconds", "iterations", "steps_per_second")}
@@ -104,7 +106,7 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
 
 
 def keep_policy_only(run: Path) -> None:
-    """Leave in a run's folder what a judgement needs, which is not the states of thousands of robots."""
+    """Keep in a run folder only what an evaluation needs, without the states of thousands of robots."""
     for left_over in (*run.glob("model_*.pt"), *run.glob("events.*"), *run.glob(TEACHER_FILE)):
         left_over.unlink()
     best = RunFolder(run).checkpoint()
@@ -114,7 +116,7 @@ def keep_policy_only(run: Path) -> None:
 
 
 def read_progress(run: Path) -> dict[str, Any]:
-    """Wall clock, rate and curves of a training."""
+    """Wall-clock time, throughput and curves of a training."""
     with open(run / "progress.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("Perf/total_fps")]
     first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
@@ -134,7 +136,7 @@ def read_progress(run: Path) -> dict[str, Any]:
 
 
 def load(run: Path, device: str) -> tuple[Any, Any]:
-    """The best policy of a run, and a configuration of rough ground in which its actor sees what it saw in training."""
+    """The best policy of a run, and a configuration of rough terrain with the actor observations of its training."""
     if run.name.startswith("student") and not (run / TEACHER_FILE).exists():
         teacher = RunFolder(run.with_name(run.name.replace("student", "rough"))).checkpoint()
         shutil.copyfile(teacher, run / TEACHER_FILE)
@@ -152,20 +154,20 @@ def load(run: Path, device: str) -> tuple[Any, Any]:
 
 
 def course(cfg: Any) -> Any:
-    """The ground of the judgement."""
+    """The terrain of the evaluation."""
     return with_overrides(cfg, COURSE)
 
 
-def judged_plan() -> Plan:
-    """Of what is compared between simulators and under disturbances."""
+def evaluation_plan() -> Plan:
+    """Configuration of the comparison between simulators and under disturbances."""
     return Plan(commands=((0.3, 0.7), (0.0, 0.0), (0.0, 0.0)))
 
 
 @torch.inference_mode()
 def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, dict[str, Any]]:
-    """Let robots cross every course once, on the CPU with fine physics; shares that succeed, fall and are too slow."""
-    judged = with_overrides(course(cfg).for_evaluation(fine=True), {"episode_length_s": seconds + 1.0})
-    env: Any = make_task(TASK, robots_each * len(COURSES), "cpu", HELD_OUT_SEED, cfg=judged)
+    """Robots cross every course once, on the CPU in fine physics; fractions that succeed, fall and are too slow."""
+    evaluated = with_overrides(course(cfg).for_evaluation(fine=True), {"episode_length_s": seconds + 1.0})
+    env: Any = make_task(TASK, robots_each * len(COURSES), "cpu", HELD_OUT_SEED, cfg=evaluated)
     policy.actor_critic.clear_hidden_states()
     env.hold_commands(torch.tensor([[SPEED, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
@@ -197,12 +199,12 @@ def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, 
     return outcomes
 
 
-def judge(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    """All figures of a policy on the CPU."""
+def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+    """All metrics of a policy on the CPU."""
     run = options.runs / f"{name}_{seed}"
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
     policy, cfg = load(run, "cpu")
-    courses = cross(cfg, policy, options.judged, options.seconds)
+    courses = cross(cfg, policy, options.eval_robots, options.seconds)
     shown = {key: round(row["success"], 2) for key, row in courses.items()}
     worst = min(row["success"] for row in courses.values())
     print(f"{run.name}: {worst:.0%} on the hardest, {shown}", flush=True)
@@ -210,17 +212,17 @@ def judge(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     if name in PROMISES:
         figures["holds"] = worst >= PROMISES[name]
     if not options.courses_only:
-        own = trained.get("own_physics") or judge_walk(TASK, course(cfg), policy, judged_plan(), fine=False)
-        figures["sim_to_sim"] = sim_to_sim(own, judge_walk(TASK, course(cfg), policy, judged_plan()))
+        own = trained.get("own_physics") or evaluate_tracking(TASK, course(cfg), policy, evaluation_plan(), fine=False)
+        figures["sim_to_sim"] = sim_to_sim(own, evaluate_tracking(TASK, course(cfg), policy, evaluation_plan()))
         print(f"{run.name}: tracking lost to fine physics {figures['sim_to_sim']['tracking_loss']:.1%}", flush=True)
         if name != "flat":
-            figures["few_iterations_on_the_cpu"] = few_iterations(TASK, course(cfg), policy, judged_plan())
-            figures["survival"] = survival_table(TASK, course(cfg), policy, judged_plan(), report=print)
+            figures["few_iterations_on_the_cpu"] = few_iterations(TASK, course(cfg), policy, evaluation_plan())
+            figures["survival"] = survival_table(TASK, course(cfg), policy, evaluation_plan(), report=print)
     return figures
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Success on each course, and the level of the teachers over the seconds of their training."""
+    """Success on each course, and the level of the teachers over the training time."""
     if not can_plot():
         return
     figure, (bars, curve) = start_plot(2, (9.5, 3.6), width_ratios=(3, 2))
@@ -247,22 +249,22 @@ def parse_options() -> argparse.Namespace:
     if "--" in own:
         own, more = own[: own.index("--")], own[own.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "judge"))
+    parser.add_argument("stage", choices=("train", "evaluate"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=360, help="of the policy for rough ground")
+    parser.add_argument("--iterations", type=int, default=360, help="of the policy for rough terrain")
     parser.add_argument("--flat-iterations", type=int, default=150)
     parser.add_argument("--student-iterations", type=int, default=200)
-    parser.add_argument("--minutes", type=float, help="of each training, at most")
+    parser.add_argument("--minutes", type=float, help="time limit of each training")
     parser.add_argument(
         "--student-options", type=shlex.split, default=[], help='such as --student-options="--policy.rnn-type lstm"'
     )
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
-    parser.add_argument("--judged", type=int, default=64, help="robots on each course")
-    parser.add_argument("--seconds", type=float, default=12.0, help="in which a course must be crossed")
-    parser.add_argument("--courses-only", action="store_true", help="judge crossing and nothing else")
+    parser.add_argument("--eval-robots", type=int, default=64, help="robots on each course")
+    parser.add_argument("--seconds", type=float, default=12.0, help="time limit to cross a course")
+    parser.add_argument("--courses-only", action="store_true", help="evaluate crossing only")
     parser.add_argument("--runs", type=Path, default=Path("runs/rough"))
     parser.add_argument("--out", type=Path, default=RESULTS / "rough.json")
     options = parser.parse_args(own)
@@ -280,10 +282,12 @@ def main() -> None:
             for name in options.policies:
                 train(options, name, seed)
         return
-    settings = {"speed": SPEED, "robots_each": options.judged, "seconds": options.seconds}
+    settings = {"speed": SPEED, "robots_each": options.eval_robots, "seconds": options.seconds}
     seeds = {
         str(seed): {
-            name: judge(options, name, seed) for name in options.policies if (options.runs / f"{name}_{seed}").is_dir()
+            name: evaluate(options, name, seed)
+            for name in options.policies
+            if (options.runs / f"{name}_{seed}").is_dir()
         }
         for seed in options.seeds
     }
@@ -291,7 +295,7 @@ def main() -> None:
     results = with_spread(results)
     write_results(options.out, results)
     plot(results, options.out.with_suffix(".png"))
-    print(f"written to {options.out}")
+    print(f"results: {options.out}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ SEEDS, SPREAD = "seeds", "over_seeds"
 
 
 def spread(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean, lowest and highest of every number that all seeds have, in the structure of their results."""
+    """Mean, minimum and maximum of every number that all seeds have, in the structure of their results."""
     found: dict[str, Any] = {}
     for name, value in seeds[0].items() if seeds else ():
         values = [seed.get(name) for seed in seeds]
@@ -23,7 +23,7 @@ def spread(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def with_spread(results: dict[str, Any]) -> dict[str, Any]:
-    """The results with their seeds in order and what they have in common."""
+    """The results with sorted seeds and their statistics."""
     seeds = dict(sorted(results[SEEDS].items(), key=lambda item: int(item[0])))
     return {**results, SEEDS: seeds, SPREAD: spread(list(seeds.values()))}
 

@@ -1,12 +1,11 @@
-"""Three skills and a track that none of them can run alone: `python benchmarks/skill_switching.py`.
+"""Three skills and a track that none of them clears alone: `python benchmarks/skill_switching.py`.
 
-Three policies learn one skill each: to walk on flat ground, to climb steps up, and to climb steps down. Combined by
-`ActorCriticFieldMutex` (a column of the obstacle one-hot for each skill) and by `ActorCriticClimbMutex` (one column for
-steps, told apart by their direction) they run a track of steps up and down. Every policy and every combination is
-judged without noise and under fine physics on the last level of four tracks, and the combinations on the mixed one with
-several lengths of smoothing, all ways to reset unselected memories, and speeds of their own. `--stage train` splits the
-work between processes that share `--runs`, `--stage judge` puts it together: writes one JSON object and, where
-matplotlib is, a plot.
+Trains one policy per skill: walking on flat ground, steps up, and steps down. `ActorCriticFieldMutex` (one column of
+the obstacle one-hot per skill) and `ActorCriticClimbMutex` (one column for steps, distinguished by their direction)
+combine them on a track of steps up and down. Every policy and every combination is evaluated without noise in fine
+physics on the last level of four tracks, and the combinations on the mixed one with several lengths of smoothing, all
+ways to reset inactive hidden states, and their own speeds. `--stage train` splits the work between processes that
+share `--runs`, `--stage evaluate` merges it. Writes one JSON object and, with matplotlib, a plot.
 """
 
 import argparse
@@ -40,7 +39,7 @@ SKILLS: dict[str, tuple[str, ...]] = {
     "step_down": ("step_down",) * 3,
 }
 MIXED = ("step_up", "step_down", "step_down") * 2
-# What is judged together, and the seconds to run it: one more than a robot needs that follows its command.
+# What is evaluated together, and the seconds to run it: one more than a robot needs that follows its command.
 TRACKS = {"skills": (SKILLS, 14.0), "mixed": ({"mixed": MIXED}, 20.0)}
 FIELD, CLIMB = "ActorCriticFieldMutex", "ActorCriticClimbMutex"
 # Columns of the one-hot: each kind of step its own for the one container, both the same for the other.
@@ -70,8 +69,8 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
         train(cfg, config, options.runs / f"{name}_{seed}", options, seed)
 
 
-def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: str) -> Any:
-    """The last level of some of `TRACKS`, with time to run to the end."""
+def evaluation_config(options: argparse.Namespace, ids: dict[str, int], tracks: str) -> Any:
+    """The last level of some of `TRACKS`, with an episode long enough to reach the end."""
     sequences, seconds = TRACKS[tracks]
     cfg = task_config(**{**OBSERVED, "episode_length_s": seconds, **read_overrides(options.task)})
     last = cfg.tracks.num_levels - 1
@@ -82,7 +81,7 @@ def judged_config(options: argparse.Namespace, ids: dict[str, int], tracks: str)
 
 
 def renumbered(folder: Path, kind: str) -> Path:
-    """A copy of a skill for the other numbering of obstacles: the weights of two columns of its input change places."""
+    """A copy of a skill for the other obstacle indices: the weights of two input columns are swapped."""
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
         raise FileNotFoundError(f"{folder} has no checkpoint: run the stage 'train' first")
@@ -105,25 +104,25 @@ def combine(cfg: Any, class_name: str, paths: dict[str, Any], **settings: Any) -
     return InferencePolicy(build_actor_critic(env, class_name, {**own, **paths, **settings}), nn.Identity())
 
 
-def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Success of the skills alone and together on every track."""
+def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Success of each skill and of the combined policies on every track."""
     folders = [options.runs / f"{name}_{seed}" for name in SKILLS]
     results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "judged": {}}
     walk, up, down = map(str, folders)
 
-    def judge(name: str, class_name: str, tracks: Iterable[str], paths: dict[str, Any], **settings: Any) -> None:
+    def evaluate(name: str, class_name: str, tracks: Iterable[str], paths: dict[str, Any], **settings: Any) -> None:
         figures = results["judged"][name] = {}
         for some in tracks:
-            cfg = judged_config(options, IDS[class_name], some)
+            cfg = evaluation_config(options, IDS[class_name], some)
             policy = combine(cfg, class_name, paths, **settings)
-            figures |= run_tracks(cfg, policy, options.judged, options.speed)
+            figures |= run_tracks(cfg, policy, options.eval_robots, options.speed)
         print(
             f"seed {seed} {name}: { {track: round(row['success'], 2) for track, row in figures.items()} }", flush=True
         )
 
     for skill, path in zip(SKILLS, (walk, up, down)):
         # One skill for whatever comes is a container with nothing to choose from.
-        judge(f"{skill} alone", FIELD, TRACKS, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
+        evaluate(f"{skill} alone", FIELD, TRACKS, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
     climb_up, climb_down = (str(renumbered(folder, kind)) for folder, kind in zip(folders[1:], IDS[FIELD]))
     together = {
         FIELD: {"sub_policy_paths": [walk, up, down]},
@@ -131,16 +130,16 @@ def judge_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         CLIMB: {"sub_policy_paths": [walk, walk, walk, climb_up], "jump_down_policy_path": climb_down},
     }
     for class_name, paths in together.items():
-        judge(class_name, class_name, TRACKS, paths)
+        evaluate(class_name, class_name, TRACKS, paths)
         for name, settings in VARIANTS.items():
             # Speeds are by column of the one-hot, and the other container has one for both kinds of steps.
             if class_name == FIELD or "cmd_vel_mapping" not in settings:
-                judge(f"{class_name}, {name}", class_name, ["mixed"], paths, **settings)
+                evaluate(f"{class_name}, {name}", class_name, ["mixed"], paths, **settings)
     return results
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Success on the mixed track, and the jolt of a change of skills."""
+    """Success on the mixed track, and the change of the action at a switch."""
     figure, (left, right) = start_plot(2, (10, 4.2))
     seeds = list(results["seeds"].values())
     names = list(seeds[0]["judged"])
@@ -160,7 +159,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = make_parser(__doc__, iterations=220, out="skill_switching.json")
     parser.add_argument("--skills", nargs="+", choices=SKILLS, default=list(SKILLS), help="that are trained")
-    run_stages(parser.parse_args(), "skill_switching", train_seed, judge_seed, plot)
+    run_stages(parser.parse_args(), "skill_switching", train_seed, evaluate_seed, plot)
 
 
 if __name__ == "__main__":

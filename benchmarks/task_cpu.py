@@ -27,7 +27,7 @@ TURN = 4
 
 
 class Physics:
-    """The robots of a task under random actions from the start of an episode, stepped without a task around them."""
+    """The robots of a task under random actions from the start of an episode, physics only."""
 
     def __init__(self, workload: Workload):
         self._task = make_task(str(workload.task), workload.robots)
@@ -37,7 +37,7 @@ class Physics:
         self._controls = default + scale * 0.5 * torch.randn(workload.steps, workload.robots, robot.num_joints)
 
     def seconds(self) -> float:
-        """Wall clock of the physics of one rollout."""
+        """Wall-clock time of the physics of one rollout."""
         self._task.reset()
         backend = self._task.backend
         began = time.perf_counter()
@@ -48,7 +48,7 @@ class Physics:
 
 
 def start_side(workload: Workload, python: str, worker: str, threads: int) -> Side:
-    """One library, warmed up; started one after the other, because this library measures which threads suit it."""
+    """One library after its warm-up; started one after the other, because st_rl measures its number of threads."""
     side = Side(python, worker, threads)
     print(side.ask(workload=workload.to_json())["versions"], flush=True)
     side.ask(iterations=3)
@@ -56,7 +56,7 @@ def start_side(workload: Workload, python: str, worker: str, threads: int) -> Si
 
 
 def measure(workload: Workload, sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
-    """Seconds of one rollout's physics, and of one iteration of every side, taken in turn."""
+    """Seconds of one rollout's physics and of one iteration of every side, alternating."""
     physics = Physics(workload)
     samples: dict[str, list[float]] = {"physics": [], **{name: [] for name in sides}}
     for number in range(rounds):
@@ -68,7 +68,7 @@ def measure(workload: Workload, sides: dict[str, Side], rounds: int) -> dict[str
 
 
 def summarize(workload: Workload, samples: dict[str, list[float]]) -> dict[str, Any]:
-    """Steps a second of each, and the two ratios that count."""
+    """Steps per second of each, and their ratios."""
     steps = workload.robots * workload.steps
     row: dict[str, Any] = {"workload": workload.to_json(), "rounds": len(samples["physics"])}
     for name, seconds in samples.items():
@@ -88,12 +88,12 @@ def summarize(workload: Workload, samples: dict[str, list[float]]) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peer = FOLDER.parent / ".venv-peers" / "bin" / "python"
-    parser.add_argument("--peer-python", default=str(peer), help="interpreter of the environment that holds rsl_rl")
+    parser.add_argument("--peer-python", default=str(peer), help="Python interpreter with rsl_rl")
     parser.add_argument("--task", default="quadruped-walk", help="a built-in task")
     parser.add_argument("--robots", type=int, default=256, help="robots simulated together")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds")
     parser.add_argument("--engine", default="compile", help="engine of this library; long trainings compile")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "task_cpu.json", help="where results go")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "task_cpu.json", help="results file")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     workload = Workload(options.robots, (128, 128), task=options.task, engine=options.engine, update_threads="auto")

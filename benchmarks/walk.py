@@ -1,11 +1,11 @@
-"""Does a robot walk? Trains quadruped-walk from the command line with several seeds and judges each policy.
+"""Trains quadruped-walk from the command line with several seeds and evaluates each policy.
 
     python benchmarks/walk.py forward         # the demo: forward speeds, at most 2 minutes of training
     python benchmarks/walk.py everywhere      # all directions, at most 5 minutes of training
     python benchmarks/walk.py everywhere_gpu  # all directions on a GPU, 15 to 20 seconds of training on an H200
     python benchmarks/walk.py everywhere_bf16 # the same in mixed precision
 
-Trainings leave their folders under --folder, so that `--stages train` and `--stages judge` may run on two machines.
+Trainings leave their folders under --folder, so that `--stages train` and `--stages evaluate` may run on two machines.
 Writes benchmarks/results/walk_{name}.json and a plot of the learning curves beside it.
 """
 
@@ -30,7 +30,7 @@ FORWARD = [
     *("--env.commands.lin-vel-x", "0.3", "1.0", "--env.commands.lin-vel-y", "0", "0"),
     *("--env.commands.ang-vel-yaw", "0", "0", "--env.commands.standing-fraction", "0"),
 ]
-# Robots that train a little beyond the commands they are judged by know the corners of the range as well.
+# Robots that train a little beyond the commands they are evaluated by know the corners of the range as well.
 WIDER = [
     *("--env.commands.lin-vel-x", "-0.6", "1.1", "--env.commands.lin-vel-y", "-0.5", "0.5"),
     *("--env.commands.ang-vel-yaw", "-1.0", "1.0"),
@@ -45,13 +45,13 @@ PLANS = {
     "everywhere_gpu": [*GPU, *WIDER],
     "everywhere_bf16": [*GPU, "--algorithm.mixed-precision", "bf16", *WIDER],
 }
-# What is judged: the whole range of commands that the task promises.
+# What is evaluated: the whole range of commands that the task promises.
 EVERYWHERE = ["--lin-vel-x", "-0.5", "1.0", "--lin-vel-y", "-0.4", "0.4", "--ang-vel-yaw", "-0.8", "0.8"]
-JUDGED = dict.fromkeys(PLANS, EVERYWHERE) | {"forward": ["--lin-vel-x", "0.3", "1.0"]}
+EVALUATED = dict.fromkeys(PLANS, EVERYWHERE) | {"forward": ["--lin-vel-x", "0.3", "1.0"]}
 
 
 def st_rl(*arguments: str) -> float:
-    """Run a command of ours; returns its seconds of wall clock."""
+    """Run an st-rl command; returns its wall-clock time, s."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "st_rl", *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
@@ -73,7 +73,7 @@ def learning_curve(rows: list[dict[str, str]]) -> dict[str, list[float]]:
 
 
 def train(name: str, seed: int, run: Path) -> None:
-    """One training with one seed; what it took is left in its folder."""
+    """Train with one seed; the time is written to the run folder."""
     seconds = st_rl("train", "quadruped-walk", "--seed", str(seed), "--log-dir", str(run), *PLANS[name])
     rows = progress(run)
     curve = learning_curve(rows)
@@ -93,17 +93,17 @@ def train(name: str, seed: int, run: Path) -> None:
     print(f"{name} seed {seed}: {times}", flush=True)
 
 
-def judge(name: str, run: Path) -> dict[str, Any]:
-    """How the training of a run went, and what its policy does without noise."""
-    st_rl("eval", str(run), *JUDGED[name])
+def evaluate(name: str, run: Path) -> dict[str, Any]:
+    """Training curves of a run, and the metrics of its policy without noise."""
+    st_rl("eval", str(run), *EVALUATED[name])
     evaluation = json.loads((run / "eval.json").read_text())
-    judged = {key: evaluation[key] for key in ("checkpoint", "iteration", "description", "columns")}
-    print(f"{run.name}:", json.dumps(judged)[:400], flush=True)
-    return {**json.loads((run / TRAINED).read_text()), "evaluation": judged}
+    evaluated = {key: evaluation[key] for key in ("checkpoint", "iteration", "description", "columns")}
+    print(f"{run.name}:", json.dumps(evaluated)[:400], flush=True)
+    return {**json.loads((run / TRAINED).read_text()), "evaluation": evaluated}
 
 
 def plot(results: list[dict], path: Path) -> None:
-    """Velocity error over iterations, one line a seed."""
+    """Velocity error over iterations, one line per seed."""
     if not can_plot():
         return
     figure, axes = start_plot(1, (6, 3.2))
@@ -120,22 +120,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/walk"))
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")
-    parser.add_argument("--at-once", action="store_true", help="all seeds together: their times mean nothing then")
-    parser.add_argument("--stages", nargs="+", choices=("train", "judge"), default=["train", "judge"])
+    parser.add_argument(
+        "--at-once", action="store_true", help="train all seeds in parallel; their times are not comparable"
+    )
+    parser.add_argument("--stages", nargs="+", choices=("train", "evaluate"), default=["train", "evaluate"])
     options = parser.parse_args()
     runs = {seed: options.folder / f"{options.name}_{seed}" for seed in options.seeds}
     if "train" in options.stages:
         with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
             list(pool.map(lambda run: train(options.name, *run), runs.items()))
     # Judged in the end, so that nothing else runs beside a training.
-    if "judge" not in options.stages:
+    if "evaluate" not in options.stages:
         return
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:
-        results = list(pool.map(lambda run: judge(options.name, run), runs.values()))
+        results = list(pool.map(lambda run: evaluate(options.name, run), runs.values()))
     summary = {
         "benchmark": f"walk {options.name}",
         "arguments": PLANS[options.name],
-        "judged": JUDGED[options.name],
+        "judged": EVALUATED[options.name],
         "trained_at_once": options.at_once,
         "judged_on": describe_machine(),
         "results": results,

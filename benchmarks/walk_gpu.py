@@ -1,6 +1,6 @@
 """Whole trainings of quadruped-walk on a GPU, as `st-rl train` runs them: `python benchmarks/walk_gpu.py`.
 
-Logging, checkpoints, the judge of the best one and the guard against bad numbers are on. Each number of robots is one
+Logging, checkpoints, their evaluation and the NaN guard are on. Each number of robots is one
 row: first a training that nothing disturbs, then a few iterations with clocks around their parts, then physics and the
 task alone.
 """
@@ -42,15 +42,15 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-interval", type=int, default=50)
-    parser.add_argument("--no-parts", action="store_true", help="only the undisturbed training")
-    parser.add_argument("--limits", action="store_true", help="measure what the card can do at best, too")
-    parser.add_argument("--profile", type=Path, help="where the kernels of one iteration are listed")
-    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "walk_gpu.json", help="where results go")
+    parser.add_argument("--no-parts", action="store_true", help="skip the times of the parts")
+    parser.add_argument("--limits", action="store_true", help="also measure the limits of the card")
+    parser.add_argument("--profile", type=Path, help="file for the list of kernels of one iteration")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "walk_gpu.json", help="results file")
     return parser.parse_args()
 
 
 def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
-    """The runner of a training with everything on."""
+    """The runner of a training with everything enabled."""
     torch.set_float32_matmul_precision("high")
     seed_everything(options.seed)
     source = find_source("quadruped-walk")
@@ -67,13 +67,13 @@ def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
 
 
 class Clock:
-    """Remembers how long each call of some functions took."""
+    """Records the duration of each call of some functions."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
 
     def watch(self, owner: Any, method: str, name: str, wait: bool = True) -> None:
-        """Put a clock around a method; if it waits, what was left to the device counts, too."""
+        """Time the calls of a method, with device synchronization if `wait`."""
         function = getattr(owner, method)
         times = self.seconds.setdefault(name, [])
 
@@ -89,7 +89,7 @@ class Clock:
 
 
 def graph_seconds(function: Callable[[], Any], env: Any, repeats: int = 10) -> float:
-    """Median seconds of a replay of what a function does to a task."""
+    """Median seconds of a graph replay of a function of the task."""
     stream = torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
@@ -108,18 +108,18 @@ def graph_seconds(function: Callable[[], Any], env: Any, repeats: int = 10) -> f
 
 
 def physics_seconds(env: Any, num_steps: int) -> float:
-    """Physics alone for so many steps, from the state that the training left, with the last control."""
+    """Physics alone for `num_steps` steps, from the final state of the training, with the last controls."""
     return graph_seconds(lambda: [env.backend.step(env.cfg.physics.substeps) for _ in range(num_steps)], env)
 
 
 def task_seconds(env: Any, num_steps: int) -> float:
-    """The task, physics included, for so many steps under random actions."""
+    """The task, physics included, for `num_steps` steps under random actions."""
     actions = torch.empty(env.num_envs, env.num_actions, device="cuda")
     return graph_seconds(lambda: [env.step(actions.normal_(std=0.3)) for _ in range(num_steps)], env)
 
 
 def profile(runner: OnPolicyRunner, path: Path) -> dict[str, int]:
-    """Write the kernels of a rollout and of an update into a file; returns how many there are."""
+    """Write the kernels of a rollout and of an update into a file; returns their number."""
     counts = {}
     with path.open("w") as file:
         for name, part in (("rollout", runner._collect_rollout), ("update", lambda: runner.alg.update(0))):
@@ -137,7 +137,7 @@ def profile(runner: OnPolicyRunner, path: Path) -> dict[str, int]:
 
 
 def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
-    """Train undisturbed; only the iterations after the first few, which load, compile and capture, count."""
+    """Train without timers; the first iterations, which load, compile and capture, are not counted."""
     clock = Clock()
     clock.watch(runner, "_iterate", "iteration", wait=False)
     clock.watch(runner, "_save_checkpoint", "checkpoint", wait=False)
@@ -155,7 +155,7 @@ def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
         "first_iterations_s": first,
         "median_iteration_ms": 1e3 * typical,
         "steps_per_second_median": steps / typical,
-        # Everything that a user waits for: snapshots, judging, and files that were still being written.
+        # Everything that a user waits for: snapshots, evaluation, and files that were still being written.
         "steps_per_second": steps * iterations / whole,
         "snapshot_ms": [1e3 * seconds for seconds in clock.seconds["checkpoint"]],
     }
@@ -195,7 +195,7 @@ def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
         **steady_training(runner, options.iterations),
         "engine": runner.alg.engine.describe(),
     }
-    # With what Warp, CUDA and the judge need; not known if another process left the card in the meantime.
+    # Includes Warp, CUDA and the evaluator; unknown if another process left the card in the meantime.
     taken = (free_before - torch.cuda.mem_get_info()[0]) / 2**30
     row["memory_gib"] = taken if taken > 0 else None
     if not options.no_parts:
@@ -225,7 +225,7 @@ def main() -> None:
         memory = f"{row['memory_gib']:>5.1f} GiB" if row["memory_gib"] else ""
         times = f"{row['median_iteration_ms']:>7.1f} ms {share:>8} {memory}"
         print(f"{robots:>7} {rates} {times}", flush=True)
-    print(f"written to {options.output}")
+    print(f"results: {options.output}")
 
 
 if __name__ == "__main__":

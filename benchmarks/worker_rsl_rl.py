@@ -1,4 +1,4 @@
-"""The peer's side of ppo_cpu.py and ppo_gpu.py: rsl_rl's own runner on the same prepared data, in its environment."""
+"""The rsl_rl side of ppo_cpu.py and ppo_gpu.py: its runner on the same prepared data, in its virtual environment."""
 
 from importlib.metadata import version
 from typing import Any
@@ -40,7 +40,7 @@ class RecordedEnv(VecEnv):
 
 
 class TaskEnv(VecEnv):
-    """A built-in task of st_rl in the form that rsl_rl takes."""
+    """A built-in task of st_rl as an rsl_rl environment."""
 
     def __init__(self, workload: Workload):
         from st_rl.sim.tasks import make_task

@@ -1,4 +1,4 @@
-"""This library's side of ppo_cpu.py and ppo_gpu.py: its runner on prepared data."""
+"""The st_rl side of ppo_cpu.py and ppo_gpu.py: its runner on prepared data."""
 
 import logging
 from contextlib import nullcontext
@@ -35,7 +35,7 @@ class RecordedEnv(VecEnv):
         self._obs = self._steps.next()[0]
 
     def during_capture(self, stream: Any) -> Any:
-        """Nothing has to be prepared."""
+        """No-op."""
         return nullcontext()
 
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:

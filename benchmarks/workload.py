@@ -1,6 +1,6 @@
-"""What both sides of a speed comparison are given: the same settings, the same prepared data, the same stopwatch.
+"""Inputs of both sides of a speed comparison: settings, prepared data and timer.
 
-Needs torch only, because it also runs in the peer's environment.
+Needs torch only, because it also runs in the virtual environment of rsl_rl.
 """
 
 import json
@@ -84,7 +84,7 @@ def matrix_work(workload: Workload) -> dict[str, float]:
 
 
 class RecordedSteps:
-    """Random observations, rewards and episode ends, drawn before the clock starts and replayed in a circle."""
+    """Random observations, rewards and episode ends, sampled before the timing and replayed cyclically."""
 
     def __init__(self, workload: Workload, seed: int = 0, rollouts: int = 4):
         generator = torch.Generator().manual_seed(seed)
@@ -105,7 +105,7 @@ class RecordedSteps:
 
 
 class Stopwatch:
-    """Collects the seconds that each part of an iteration took, by the clock on the wall and by the processor's."""
+    """Collects wall-clock and CPU seconds of each part of an iteration."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -113,12 +113,12 @@ class Stopwatch:
         self.start()
 
     def start(self) -> None:
-        """A part begins."""
+        """Start a part."""
         wait_for_device()
         self._start = (time.perf_counter(), time.process_time())
 
     def stop(self, part: str) -> None:
-        """The part has ended, and the next begins."""
+        """End the part and start the next."""
         wait_for_device()
         wall, processor = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
         self.seconds.setdefault(part, []).append(wall)
@@ -126,21 +126,21 @@ class Stopwatch:
         self.start()
 
     def read(self) -> dict[str, list[float]]:
-        """Everything since the last reading."""
+        """Times since the last reading."""
         seconds, self.seconds = self.seconds, {}
         return seconds
 
 
 def wait_for_device() -> None:
-    """Wait until a GPU, if one was used, has done everything."""
+    """Synchronize the GPU, if one is used."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def matrix_rate(repeats: int = 200) -> float:
-    """The best rate of a matrix product with the present number of threads, in operations a second.
+    """Best throughput of a matrix product with the current number of threads, FLOP/s.
 
-    Each product is short, so that some of them run undisturbed on a busy machine too.
+    Each product is short, so that some run without interference on a busy machine.
     """
     left, right = torch.randn(1024, 256), torch.randn(256, 256)
     best = float("inf")
@@ -156,7 +156,7 @@ Training = Callable[[int], dict[str, list[float]]]
 
 
 def serve(prepare: Callable[[Workload], Training], versions: Callable[[], dict[str, str]]) -> None:
-    """Answer the lines of the benchmark, one JSON object each, until there are no more."""
+    """Answer requests, one JSON object per line, until the end of the input."""
     answers = _private_stdout()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     training: Training | None = None
@@ -176,7 +176,7 @@ def serve(prepare: Callable[[Workload], Training], versions: Callable[[], dict[s
 
 
 def _private_stdout() -> TextIO:
-    """A stream to the real stdout; what libraries print goes to stderr from now on."""
+    """A stream to the real stdout; redirects prints of libraries to stderr."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return stream

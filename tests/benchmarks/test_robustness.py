@@ -1,9 +1,9 @@
-"""The judge of hard robots: what it counts, and that its conditions reach the robots."""
+"""The evaluate of hard robots: what it counts, and that its conditions reach the robots."""
 
 import pytest
 import torch
 
-from benchmarks.robustness import CONDITIONS, Condition, Plan, judge_walk, sim_to_sim, survival_table
+from benchmarks.robustness import CONDITIONS, Condition, Plan, evaluate_tracking, sim_to_sim, survival_table
 from st_rl.sim.tasks import find_task, make_task
 
 TASK = "quadruped-walk"
@@ -30,7 +30,7 @@ class Still:
 
 
 def test_a_robot_that_stands_survives_and_misses_the_whole_command():
-    row = judge_walk(TASK, CFG, Still(), PLAN)
+    row = evaluate_tracking(TASK, CFG, Still(), PLAN)
     assert row["survival"] == 1.0
     assert row["forward_error"] == pytest.approx(0.4, abs=0.03)
     # Half of the mark is for not turning, exp(-0.16 / 0.15) of the other half for standing where 0.4 m/s were asked.
@@ -49,7 +49,7 @@ def test_conditions_reach_the_robots(monkeypatch):
     short = PLAN._replace(seconds=0.1)
     expected = {"friction 0.4": (0, 0.4), "friction 1.2": (0, 1.2), "trunk 30% heavier": (1, 1.3)}
     for name, (column, value) in {**expected, "latency of 20 ms": (3, 0.02)}.items():
-        judge_walk(TASK, CFG, Still(), short, CONDITIONS[name])
+        evaluate_tracking(TASK, CFG, Still(), short, CONDITIONS[name])
         assert torch.allclose(seen["properties"][:, column], torch.tensor(value)), name
         assert seen["push"] == 0
 
