@@ -1,8 +1,7 @@
 """What an environment may offer beyond `VecEnv`, one `Protocol` for each capability.
 
-Test for a capability with `isinstance(env, StatefulEnv)`. An attribute that is missing or None is not offered.
-Attributes that a wrapper forwards through `__getattr__` count, also on Python 3.12 and later, where `isinstance` on a
-plain `Protocol` ignores them. The test reads the attributes, so properties among them must be cheap.
+Test for a capability with `isinstance(env, StatefulEnv)`. An attribute that is missing or None is not offered; one that
+a wrapper forwards through `__getattr__` is.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-
-class _CapabilityMeta(type(Protocol)):
-    """Lets `isinstance` read attributes with `getattr`."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        if not vars(cls).get("_is_protocol"):  # an environment class that derives from a protocol
-            return super().__instancecheck__(instance)
-        names = {name for name in (*cls.__annotations__, *vars(cls)) if not name.startswith("_")}
-        return all(getattr(instance, name, None) is not None for name in names)
+from st_rl.utils.capability import CapabilityMeta
 
 
 @runtime_checkable
-class GraphSafeEnv(Protocol, metaclass=_CapabilityMeta):
+class GraphSafeEnv(Protocol, metaclass=CapabilityMeta):
     """Steps on fixed device buffers without host syncs while `is_graph_safe`, so that a CUDA graph can capture it."""
 
     is_graph_safe: bool
@@ -34,7 +25,7 @@ class GraphSafeEnv(Protocol, metaclass=_CapabilityMeta):
 
 
 @runtime_checkable
-class CompilableEnv(Protocol, metaclass=_CapabilityMeta):
+class CompilableEnv(Protocol, metaclass=CapabilityMeta):
     """Lets the engine compile the tensor part of its step."""
 
     def compile_with(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -43,7 +34,7 @@ class CompilableEnv(Protocol, metaclass=_CapabilityMeta):
 
 
 @runtime_checkable
-class StatefulEnv(Protocol, metaclass=_CapabilityMeta):
+class StatefulEnv(Protocol, metaclass=CapabilityMeta):
     """Saves and restores its full state, for a bit-exact resume."""
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -56,7 +47,7 @@ class StatefulEnv(Protocol, metaclass=_CapabilityMeta):
 
 
 @runtime_checkable
-class CommandedEnv(Protocol, metaclass=_CapabilityMeta):
+class CommandedEnv(Protocol, metaclass=CapabilityMeta):
     """Follows velocity commands that an evaluation can fix."""
 
     def hold_commands(self, commands: torch.Tensor) -> None:
@@ -65,28 +56,28 @@ class CommandedEnv(Protocol, metaclass=_CapabilityMeta):
 
 
 @runtime_checkable
-class MirroredEnv(Protocol, metaclass=_CapabilityMeta):
+class MirroredEnv(Protocol, metaclass=CapabilityMeta):
     """Describes its left-right symmetry in the form of `symmetry_cfg`."""
 
     mirror: Mapping[str, Any]
 
 
 @runtime_checkable
-class SegmentedEnv(Protocol, metaclass=_CapabilityMeta):
+class SegmentedEnv(Protocol, metaclass=CapabilityMeta):
     """Names the components of its observation, in order: name -> shape."""
 
     obs_segments: Mapping[str, Any]
 
 
 @runtime_checkable
-class ConfiguredEnv(Protocol, metaclass=_CapabilityMeta):
+class ConfiguredEnv(Protocol, metaclass=CapabilityMeta):
     """Carries the configuration it was built from."""
 
     cfg: Any
 
 
 @runtime_checkable
-class RenderableEnv(Protocol, metaclass=_CapabilityMeta):
+class RenderableEnv(Protocol, metaclass=CapabilityMeta):
     """Renders frames."""
 
     def render(self) -> Any:
@@ -95,7 +86,7 @@ class RenderableEnv(Protocol, metaclass=_CapabilityMeta):
 
 
 @runtime_checkable
-class ClosableEnv(Protocol, metaclass=_CapabilityMeta):
+class ClosableEnv(Protocol, metaclass=CapabilityMeta):
     """Holds resources to release."""
 
     def close(self) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from st_rl.modules.amp_discriminator import AMPDiscriminator
+from st_rl.utils.capability import CapabilityMeta
 
 HiddenState: TypeAlias = Tensor | tuple[Any, ...] | None
 """The state of one RNN (a tensor for a GRU, `(hidden, cell)` for an LSTM), or a named tuple of such states."""
@@ -153,7 +152,7 @@ class StatefulPolicy(Protocol):
 
 
 @runtime_checkable
-class GaussianPolicy(Protocol):
+class GaussianPolicy(Protocol, metaclass=CapabilityMeta):
     """A policy with one learned standard deviation for each action."""
 
     std: nn.Parameter
@@ -176,10 +175,3 @@ class EncoderPolicy(Protocol):
     def get_encoder_latent(self, observations: Tensor, obs_component: str, critic: bool = False) -> Tensor:
         """Return the latent of one component, `(..., O) -> (..., L)`."""
         ...
-
-
-@runtime_checkable
-class AmpPolicy(Protocol):
-    """A policy with a discriminator for adversarial motion priors."""
-
-    discriminator: AMPDiscriminator

@@ -1,10 +1,12 @@
 """Which policies keep which part of the policy interface."""
 
 import pytest
+import torch
 from torch import Tensor, nn
 
-from st_rl.modules import ActorCritic, ActorCriticFieldMutex, AmpActorCritic
-from st_rl.modules.policy import ActingPolicy, AmpPolicy, EncoderPolicy, GaussianPolicy, StatefulPolicy
+from st_rl.modules import ActorCritic, ActorCriticFieldMutex
+from st_rl.modules.policy import ActingPolicy, EncoderPolicy, GaussianPolicy, StatefulPolicy
+from st_rl.utils.capability import CapabilityMeta
 from tests.modules.policy_matrix import CASES, make_policy
 
 
@@ -14,13 +16,23 @@ def test_every_library_policy_acts_and_saves_hidden_states(name, options):
     for interface in (ActingPolicy, StatefulPolicy, GaussianPolicy):
         assert isinstance(policy, interface)
     assert isinstance(policy, EncoderPolicy) == ("Encoder" in name)
-    assert isinstance(policy, AmpPolicy) == ("Amp" in name)
 
 
-def test_discriminator_makes_an_amp_policy():
-    settings = {"input_dim": 6, "style_reward_coef": 1.0, "hidden_dims": [4]}
-    assert isinstance(AmpActorCritic(4, 4, 2, amp_discriminator=settings), AmpPolicy)
-    assert not isinstance(ActorCritic(4, 4, 2), AmpPolicy)
+def test_parameters_and_forwarded_attributes_count_as_capabilities():
+    class Wrapper:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    policy = ActorCritic(4, 4, 2)
+    # A parameter of an nn.Module is not in its __dict__, which is where Python 3.12 looks for a plain Protocol.
+    assert "std" not in vars(policy)
+    assert isinstance(policy, GaussianPolicy)
+    assert isinstance(Wrapper(policy), GaussianPolicy)
+    assert not isinstance(torch.nn.Linear(1, 1), GaussianPolicy)
+    assert type(GaussianPolicy) is CapabilityMeta
 
 
 def test_mutex_policy_has_no_standard_deviation():
