@@ -12,12 +12,21 @@ from st_rl.sim.envs.joint_control import Columns, JointControl
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsColumn, ObsTerm, Term
-from st_rl.sim.terms import observations, terminations
+from st_rl.sim.terms import terminations
 from st_rl.sim.terms.mirror import mirror_columns, side_names
-from st_rl.sim.terms.observations import num_feet, num_joints
 from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
 from st_rl.utils.rotations import quat_rotate_inverse
+
+
+def num_joints(task: Task) -> int:
+    """`J`, the width of a joint quantity."""
+    return task.robot.num_joints
+
+
+def num_feet(task: Task) -> int:
+    """`F`, the width of a foot quantity."""
+    return len(task.robot.feet)
 
 
 class LeggedWalk(Task):
@@ -29,18 +38,18 @@ class LeggedWalk(Task):
     """
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
-        "base_lin_vel": ObsTerm(observations.base_lin_vel, 3, "lin_vel", "lin_vel", mirror="vector"),
-        "base_ang_vel": ObsTerm(observations.base_ang_vel, 3, "ang_vel", "ang_vel", mirror="pseudovector"),
-        "projected_gravity": ObsTerm(observations.projected_gravity, 3, noise="gravity", mirror="vector"),
-        "joint_pos": ObsTerm(observations.joint_pos, num_joints, "joint_pos", "joint_pos", mirror="joints"),
-        "joint_vel": ObsTerm(observations.joint_vel, num_joints, "joint_vel", "joint_vel", mirror="joints"),
-        "commands": ObsTerm(observations.commands, 3, "commands", mirror="command"),
-        "actions": ObsTerm(observations.actions, num_joints, mirror="joints"),
-        "clock": ObsTerm(observations.clock, 2, mirror="clock"),
-        "base_height": ObsTerm(observations.base_height, 1, mirror="scalar", privileged=True),
-        "foot_contact": ObsTerm(observations.foot_contact, num_feet, mirror="feet", privileged=True),
-        "foot_height": ObsTerm(observations.foot_height, num_feet, mirror="feet", privileged=True),
-        "properties": ObsTerm(observations.properties, NUM_PROPERTIES + 1, mirror="scalar", privileged=True),
+        "base_lin_vel": ObsTerm(lambda task: task.base_lin_vel, 3, "lin_vel", "lin_vel", mirror="vector"),
+        "base_ang_vel": ObsTerm(lambda task: task.base_ang_vel, 3, "ang_vel", "ang_vel", mirror="pseudovector"),
+        "projected_gravity": ObsTerm(lambda task: task.projected_gravity, 3, noise="gravity", mirror="vector"),
+        "joint_pos": ObsTerm(lambda task: task.joint_offset, num_joints, "joint_pos", "joint_pos", mirror="joints"),
+        "joint_vel": ObsTerm(lambda task: task.joint_vel, num_joints, "joint_vel", "joint_vel", mirror="joints"),
+        "commands": ObsTerm(lambda task: task.commands, 3, "commands", mirror="command"),
+        "actions": ObsTerm(lambda task: task.actions, num_joints, mirror="joints"),
+        "clock": ObsTerm(lambda task: task.clock(), 2, mirror="clock"),
+        "base_height": ObsTerm(lambda task: task.base_height, 1, mirror="scalar", privileged=True),
+        "foot_contact": ObsTerm(lambda task: task.foot_contact.float(), num_feet, mirror="feet", privileged=True),
+        "foot_height": ObsTerm(lambda task: task.foot_height, num_feet, mirror="feet", privileged=True),
+        "properties": ObsTerm(lambda task: task.properties, NUM_PROPERTIES + 1, mirror="scalar", privileged=True),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {"fall": terminations.touches_ground, "tilt": terminations.tilted_over}
     METRICS: ClassVar[Sequence[str]] = (

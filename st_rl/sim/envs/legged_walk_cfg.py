@@ -95,13 +95,11 @@ class LeggedWalkCfg(TaskCfg):
     """Settings of a walking task; the defaults are those of `quadruped-walk`."""
 
     only_positive_rewards: bool = True
-    """Whether the reward is clipped at zero from below, so that ending an episode early never pays."""
     normalization: NormalizationCfg = field(
         default_factory=lambda: NormalizationCfg(
             {"lin_vel": 1.0, "ang_vel": 0.25, "commands": 2.0, "joint_pos": 1.0, "joint_vel": 0.05}
         )
     )
-    """Scales of observations."""
     observe_linear_velocity: bool = True
     """Whether the actor sees the base linear velocity, which hardware cannot measure; the critic always does."""
     commands: CommandsCfg = field(default_factory=CommandsCfg)
@@ -109,7 +107,6 @@ class LeggedWalkCfg(TaskCfg):
     gait: GaitCfg = field(default_factory=GaitCfg)
     """The gait clock."""
     noise: WalkNoiseCfg = field(default_factory=WalkNoiseCfg)  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=RandomizationCfg)
     """Domain randomization."""
     push: PushCfg = field(default_factory=PushCfg)

@@ -53,6 +53,11 @@ def default_weights(table: Mapping[str, RewardTerm]) -> dict[str, float]:
     return {name: term.weight for name, term in table.items()}
 
 
+def reweight(table: Mapping[str, RewardTerm], **weights: float) -> dict[str, RewardTerm]:
+    """A copy of a table with other default weights for some of its terms."""
+    return {**table, **{name: table[name]._replace(weight=weight) for name, weight in weights.items()}}
+
+
 class ObsColumn(NamedTuple):
     """Where an observation term lies in the observation, and its resolved settings."""
 

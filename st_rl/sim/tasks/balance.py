@@ -10,7 +10,7 @@ import torch
 from st_rl.sim.envs.cfg import ControlCfg, NormalizationCfg, Range, TaskCfg
 from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
-from st_rl.sim.tasks.training import ppo_config
+from st_rl.sim.tasks.training import TaskEntry, ppo_config
 
 
 def upright(task: "Balance") -> torch.Tensor:
@@ -45,17 +45,13 @@ class BalanceCfg(TaskCfg):
     robot: str = "cartpole"
     """Path of an MJCF file with joints `slider` and `hinge`, or the name of a built-in robot."""
     num_envs: int = 64
-    """Default number of robots."""
     episode_length_s: float = 5.0
-    """Seconds after which an episode ends by time-out."""
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=6.0, clip_actions=2.0))
     """Force on the cart = action_scale * action, in N."""
     normalization: NormalizationCfg = field(
         default_factory=lambda: NormalizationCfg({"position": 1.0, "lin_vel": 0.5, "angle": 4.0, "ang_vel": 0.5})
     )
-    """Scales of observations."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(Balance.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     max_angle: float = 0.6
     """Angle of the pole from upright at which an episode ends, rad."""
     max_position: float = 2.0
@@ -134,4 +130,9 @@ class Balance(Task):
         self._read_state()
 
 
-TRAINING = ppo_config("balance", max_iterations=40, hidden_dims=(32, 32))
+TASK = TaskEntry(
+    Balance,
+    BalanceCfg,
+    ppo_config("balance", max_iterations=40, hidden_dims=(32, 32)),
+    "keep a pole upright on a cart; learned in seconds",
+)

@@ -10,7 +10,7 @@ from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, RandomizationCf
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
-from st_rl.sim.tasks.training import amp_config
+from st_rl.sim.tasks.training import TaskEntry, amp_config
 
 
 @dataclass
@@ -18,15 +18,11 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     """Settings of `humanoid-amp`, with the robot of `humanoid-walk`."""
 
     robot: str = "humanoid"
-    """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
     motions: tuple[str, ...] = ("walk",)
     """Reference clips: files, folders, or built-in names (walk, walk_0.4, ...)."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidAmp.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
-    """Physics settings."""
     control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
-    """Joint control."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
             lin_vel_x=(0.2, 0.8), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
@@ -36,9 +32,7 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_fraction=0.6))
     """The observed gait clock, that of the built-in clips: the right foot follows the left one."""
     noise: WalkNoiseCfg = field(default_factory=lambda: HumanoidWalkCfg().noise)
-    """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: HumanoidWalkCfg().randomization)
-    """Domain randomization."""
     reset: ResetCfg = field(default_factory=lambda: HumanoidWalkCfg().reset)
     """Initial states that are not from the reference."""
 
@@ -49,7 +43,10 @@ class HumanoidAmp(LeggedAmp):
     REWARDS: ClassVar[dict[str, RewardTerm]] = QuadrupedAmp.REWARDS
 
 
-# A robot that falls easily would stand in style instead of walking: the task has a larger part of the reward.
-TRAINING = amp_config(
-    "humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7
+TASK = TaskEntry(
+    HumanoidAmp,
+    HumanoidAmpCfg,
+    # A robot that falls easily would stand in style instead of walking: the task has a larger part of the reward.
+    amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7),
+    "follow velocity commands in the style of a reference walk",
 )

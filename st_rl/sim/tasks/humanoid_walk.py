@@ -18,11 +18,10 @@ from st_rl.sim.envs.legged_walk_cfg import (
     ResetCfg,
     WalkNoiseCfg,
 )
-from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights
+from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights, reweight
 from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import ppo_config
-from st_rl.sim.terms import rewards as terms
+from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
 from st_rl.utils.rotations import quat_rotate_inverse
 
@@ -52,43 +51,31 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """Settings of `humanoid-walk`."""
 
     robot: str = "humanoid"
-    """Path of an MJCF file or of a robot description (.yaml), or the name of a built-in robot."""
-    # With three solver iterations contacts differ between CPU and GPU. Contacts: eight of the feet, and four more for
-    # knees and pelvis in a fall.
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(iterations=4, max_contacts=12))
-    """Physics settings."""
+    """Physics settings: with three solver iterations contacts differ between CPU and GPU.
+
+    Eight contacts are for the feet, four more for knees and pelvis in a fall.
+    """
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
-    """Joint control."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidWalk.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
     """Joints of the term `posture`: a regular expression to search in their names."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(lin_vel_x=(-0.1, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(-0.6, 0.6))
     )
-    """Commands."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.0, 0.5)))
-    """The gait clock."""
     noise: WalkNoiseCfg = field(default_factory=lambda: WalkNoiseCfg(level=0.5))
-    """Noise of the actor's observation."""
     randomization: RandomizationCfg = field(default_factory=lambda: RandomizationCfg(base_mass=(0.9, 1.3)))
-    """Domain randomization."""
     push: PushCfg = field(default_factory=lambda: PushCfg(max_speed=0.6))
-    """Pushes."""
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(joint_pos=0.05, velocity=0.1))
-    """Initial states."""
 
 
 class HumanoidWalk(LeggedWalk):
     """Walking robots with two feet."""
 
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
-        **QuadrupedWalk.REWARDS,
-        "track_lin_vel_xy": RewardTerm(terms.track_lin_vel_xy, 2.5),
+        **reweight(QuadrupedWalk.REWARDS, track_lin_vel_xy=2.5, gait=1.0, action_rate=-0.01, foot_clearance=-50.0),
         "track_ang_vel_z": RewardTerm(track_ang_vel_z, 1.5),
-        "gait": RewardTerm(terms.gait, 1.0),
-        "action_rate": RewardTerm(terms.action_rate, -0.01),
-        "foot_clearance": RewardTerm(terms.foot_clearance, -50.0),
         "posture": RewardTerm(posture, -0.3),
         "narrow_step": RewardTerm(narrow_step, -50.0),
     }
@@ -139,11 +126,12 @@ class HumanoidWalk(LeggedWalk):
         self.step_width = quat_rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
 
 
-# Mirrored samples double what is learned from a rollout, so that fewer epochs suffice.
-TRAINING = ppo_config(
-    "humanoid-walk",
-    max_iterations=650,
-    hidden_dims=(256, 128, 128),
-    num_learning_epochs=3,
-    symmetry_cfg={"use_data_augmentation": True},
+TASK = TaskEntry(
+    HumanoidWalk,
+    HumanoidWalkCfg,
+    # Mirrored samples double what is learned from a rollout, so that fewer epochs suffice.
+    ppo_config(
+        "humanoid-walk", 650, (256, 128, 128), num_learning_epochs=3, symmetry_cfg={"use_data_augmentation": True}
+    ),
+    "follow velocity commands on two feet, with quiet arms",
 )

@@ -10,11 +10,12 @@ from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import NormalizationCfg, Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
-from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
+from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, Course, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.robots.sensors import sensor_address
-from st_rl.sim.tasks.training import ppo_config
-from st_rl.sim.terms import rewards, terminations
+from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
+from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.terms import terminations
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import BLOCKS, TracksCfg, add_boxes, block_table, build_tracks
 from st_rl.utils.config import unknown_name_message
@@ -70,7 +71,6 @@ class QuadrupedParkourCfg(TerrainWalkCfg):
     physics: PhysicsCfg = field(default_factory=lambda: PhysicsCfg(max_contacts=20))
     """Physics settings; feet on an edge touch two boxes at once."""
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(QuadrupedParkour.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     normalization: NormalizationCfg = field(
         default_factory=lambda: NormalizationCfg(
             {"lin_vel": 2.0, "ang_vel": 0.25, "commands": 2.0, "joint_pos": 1.0, "joint_vel": 0.05}
@@ -124,11 +124,6 @@ def engaging_block(task: "QuadrupedParkour") -> torch.Tensor:
     return torch.cat([distance, onehot, height * engaged, length * engaged, direction * engaged], dim=1)
 
 
-def forward_depth(task: "QuadrupedParkour") -> torch.Tensor:
-    """`(N, H * W)` depth of each pixel as a fraction of the largest."""
-    return task.render_depth()
-
-
 def image_shape(task: "QuadrupedParkour") -> tuple[int, int, int]:
     """`(1, H, W)`."""
     return (1, task.cfg.camera.height, task.cfg.camera.width)
@@ -149,11 +144,6 @@ def terrain_scan(task: "QuadrupedParkour") -> torch.Tensor:
 def progress(task: "QuadrupedParkour") -> torch.Tensor:
     """Speed along the track as a fraction of the commanded speed, at most one."""
     return torch.minimum(task.track_velocity / task.commands[:, 0].clamp(min=0.1), torch.ones_like(task.phase))
-
-
-def knee_contact(task: "QuadrupedParkour") -> torch.Tensor:
-    """Number of knees that touch something."""
-    return task.num_knee_contacts
 
 
 def off_track(task: "QuadrupedParkour") -> torch.Tensor:
@@ -182,26 +172,21 @@ class QuadrupedParkour(TerrainWalk):
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
         **_PROPRIOCEPTION,
         "engaging_block": ObsTerm(engaging_block, 1 + NUM_OBSTACLES + 3, mirror="scalar"),
-        "forward_depth": ObsTerm(forward_depth, image_shape, mirror=mirror_image),
+        "forward_depth": ObsTerm(lambda task: task.render_depth(), image_shape, mirror=mirror_image),
         **_PRIVILEGED,
         "terrain_scan": ObsTerm(terrain_scan, lambda task: task.cfg.scan[2], mirror="scalar", privileged=True),
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         "progress": RewardTerm(progress, 2.0),
-        "track_lin_vel_xy": RewardTerm(rewards.track_lin_vel_xy, 0.5),
-        "track_ang_vel_z": RewardTerm(rewards.track_ang_vel_z, 0.5),
-        "gait": RewardTerm(rewards.gait, 0.5),
-        "alive": RewardTerm(rewards.alive, 0.3),
-        "lin_vel_z": RewardTerm(rewards.lin_vel_z, -0.2),
-        "ang_vel_xy": RewardTerm(rewards.ang_vel_xy, -0.02),
-        "tilt": RewardTerm(rewards.tilt, -0.5),
-        "base_height": RewardTerm(rewards.base_height, -15.0),
-        "action_rate": RewardTerm(rewards.action_rate, -0.005),
-        "pose": RewardTerm(rewards.pose, -0.05),
-        "foot_slip": RewardTerm(rewards.foot_slip, -0.02),
-        "foot_clearance": RewardTerm(rewards.foot_clearance, -30.0),
-        "knee_contact": RewardTerm(knee_contact, -0.5),
-        "energy": RewardTerm(rewards.energy, 0.0),
+        **reweight(
+            QuadrupedWalk.REWARDS,
+            track_lin_vel_xy=0.5,
+            track_ang_vel_z=0.5,
+            lin_vel_z=-0.2,
+            tilt=-0.5,
+            base_height=-15.0,
+        ),
+        "knee_contact": RewardTerm(lambda task: task.num_knee_contacts, -0.5),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {
         **TerrainWalk.TERMINATIONS,
@@ -386,8 +371,13 @@ def _check(cfg: QuadrupedParkourCfg) -> None:
         )
 
 
-TRAINING = ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128))
-TRAINING["policy"] |= {
+TASK = TaskEntry(
+    QuadrupedParkour,
+    QuadrupedParkourCfg,
+    ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128)),
+    "run along a track of steps, hurdles and gaps",
+)
+TASK.training["policy"] |= {
     # A camera before a memory: what a hind foot steps on was seen half a second ago.
     "class_name": "EncoderActorCriticRecurrent",
     "rnn_type": "gru",

@@ -10,11 +10,11 @@ import torch
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, ResetCfg
-from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
+from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, CurriculumCfg, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import ppo_config
-from st_rl.sim.terms import rewards, terminations
+from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.terms import terminations
 from st_rl.sim.terrain.height_field import Ground, add_height_field
 from st_rl.sim.terrain.patches import TerrainCfg, build_terrain, patch_centers
 
@@ -54,7 +54,6 @@ class QuadrupedRoughCfg(TerrainWalkCfg):
     On a GPU a foot can touch up to four triangles at once.
     """
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(QuadrupedRough.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(
             lin_vel_x=(0.2, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.05
@@ -62,7 +61,6 @@ class QuadrupedRoughCfg(TerrainWalkCfg):
     )
     """Speeds to cross the ground with; the yaw rate follows from the heading."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(swing_height=0.08))
-    """The gait clock."""
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(yaw=math.pi))
     """Initial states: any heading."""
     terrain: TerrainCfg = field(default_factory=TerrainCfg)
@@ -78,7 +76,6 @@ class QuadrupedRoughCfg(TerrainWalkCfg):
     start_area: Range = (-0.3, 0.3)
     """Initial positions around the center of a patch, along both axes, m."""
     lowest_base: float = 0.08
-    """Height of the base above the ground at which an episode ends, m."""
 
     @property
     def terrain_kinds(self) -> tuple[str, ...]:
@@ -113,11 +110,7 @@ class QuadrupedRough(TerrainWalk):
         **TerrainWalk.OBSERVATIONS,
         "height_scan": ObsTerm(lambda task: task.height_scan, num_scan_points, noise="height_scan", mirror=mirror_scan),
     }
-    REWARDS: ClassVar[dict[str, RewardTerm]] = {
-        **QuadrupedWalk.REWARDS,
-        "lin_vel_z": RewardTerm(rewards.lin_vel_z, -0.2),
-        "tilt": RewardTerm(rewards.tilt, -1.0),
-    }
+    REWARDS: ClassVar[dict[str, RewardTerm]] = reweight(QuadrupedWalk.REWARDS, lin_vel_z=-0.2, tilt=-1.0)
     TERMINATIONS: ClassVar[dict[str, Term]] = {**TerrainWalk.TERMINATIONS, "too_low": terminations.base_too_low}
 
     cfg: QuadrupedRoughCfg  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -228,4 +221,9 @@ class QuadrupedRough(TerrainWalk):
         self.desired_heading.copy_(torch.where(turns, inwards, self.desired_heading))
 
 
-TRAINING = ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128))
+TASK = TaskEntry(
+    QuadrupedRough,
+    QuadrupedRoughCfg,
+    ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128)),
+    "cross slopes, steps, waves and rubble at a commanded speed",
+)

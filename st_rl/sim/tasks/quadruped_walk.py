@@ -6,7 +6,7 @@ from typing import ClassVar
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
-from st_rl.sim.tasks.training import ppo_config
+from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import rewards
 
 
@@ -15,7 +15,6 @@ class QuadrupedWalkCfg(LeggedWalkCfg):
     """Settings of `quadruped-walk`."""
 
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(QuadrupedWalk.REWARDS))
-    """Weight of each reward term, per second; a term of weight 0 is not computed."""
 
 
 class QuadrupedWalk(LeggedWalk):
@@ -38,4 +37,9 @@ class QuadrupedWalk(LeggedWalk):
     }
 
 
-TRAINING = ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128))
+TASK = TaskEntry(
+    QuadrupedWalk,
+    QuadrupedWalkCfg,
+    ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128)),
+    "follow velocity commands on flat ground",
+)

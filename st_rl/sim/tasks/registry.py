@@ -1,7 +1,6 @@
 """Tasks by name."""
 
-import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -16,67 +15,18 @@ from st_rl.sim.tasks import (
     quadruped_rough,
     quadruped_walk,
 )
+from st_rl.sim.tasks.training import TaskEntry
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.registry import is_class_path, resolve_class
 
-
-class TaskEntry(NamedTuple):
-    """A task by name."""
-
-    task: type[Task]
-    """Class of the task."""
-    cfg: type[TaskCfg]
-    """Class of its configuration."""
-    training: dict[str, Any]
-    """Default training configuration."""
-    summary: str = ""
-    """One line for `st-rl tasks`."""
-
-    def training_config(self) -> dict[str, Any]:
-        """A copy of the default training configuration."""
-        return copy.deepcopy(self.training)
-
-
 TASKS: dict[str, TaskEntry] = {
-    "balance": TaskEntry(
-        balance.Balance, balance.BalanceCfg, balance.TRAINING, "keep a pole upright on a cart; learned in seconds"
-    ),
-    "humanoid-amp": TaskEntry(
-        humanoid_amp.HumanoidAmp,
-        humanoid_amp.HumanoidAmpCfg,
-        humanoid_amp.TRAINING,
-        "follow velocity commands in the style of a reference walk",
-    ),
-    "humanoid-walk": TaskEntry(
-        humanoid_walk.HumanoidWalk,
-        humanoid_walk.HumanoidWalkCfg,
-        humanoid_walk.TRAINING,
-        "follow velocity commands on two feet, with quiet arms",
-    ),
-    "quadruped-amp": TaskEntry(
-        quadruped_amp.QuadrupedAmp,
-        quadruped_amp.QuadrupedAmpCfg,
-        quadruped_amp.TRAINING,
-        "follow velocity commands in the style of a trot, pace or bound",
-    ),
-    "quadruped-parkour": TaskEntry(
-        quadruped_parkour.QuadrupedParkour,
-        quadruped_parkour.QuadrupedParkourCfg,
-        quadruped_parkour.TRAINING,
-        "run along a track of steps, hurdles and gaps",
-    ),
-    "quadruped-rough": TaskEntry(
-        quadruped_rough.QuadrupedRough,
-        quadruped_rough.QuadrupedRoughCfg,
-        quadruped_rough.TRAINING,
-        "cross slopes, steps, waves and rubble at a commanded speed",
-    ),
-    "quadruped-walk": TaskEntry(
-        quadruped_walk.QuadrupedWalk,
-        quadruped_walk.QuadrupedWalkCfg,
-        quadruped_walk.TRAINING,
-        "follow velocity commands on flat ground",
-    ),
+    "balance": balance.TASK,
+    "humanoid-amp": humanoid_amp.TASK,
+    "humanoid-walk": humanoid_walk.TASK,
+    "quadruped-amp": quadruped_amp.TASK,
+    "quadruped-parkour": quadruped_parkour.TASK,
+    "quadruped-rough": quadruped_rough.TASK,
+    "quadruped-walk": quadruped_walk.TASK,
 }
 """Tasks that `make_task` and the command line know."""
 
@@ -110,11 +60,11 @@ def make_task(
     if is_class_path(name):
         if cfg is None:
             raise ValueError(f"the task '{name}' needs its configuration: make_task('{name}', cfg=...)")
-        final_cfg = with_overrides(cfg, overrides)
         task_class = resolve_class(name, {}, "task", Task)
-        return task_class(final_cfg, final_cfg.num_envs if num_envs is None else num_envs, device, seed)
-    entry = find_task(name)
-    if cfg is not None and not isinstance(cfg, entry.cfg):
-        raise ValueError(f"the task '{name}' takes a {entry.cfg.__name__}, got a {type(cfg).__name__}")
-    final_cfg = with_overrides(entry.cfg() if cfg is None else cfg, overrides)
-    return entry.task(final_cfg, final_cfg.num_envs if num_envs is None else num_envs, device, seed)
+    else:
+        task_class, cfg_class = find_task(name)[:2]
+        cfg = cfg_class() if cfg is None else cfg
+        if not isinstance(cfg, cfg_class):
+            raise ValueError(f"the task '{name}' takes a {cfg_class.__name__}, got a {type(cfg).__name__}")
+    cfg = with_overrides(cfg, overrides)
+    return task_class(cfg, cfg.num_envs if num_envs is None else num_envs, device, seed)

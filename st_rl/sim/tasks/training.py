@@ -1,6 +1,27 @@
-"""Builders of training configurations, in the layout that runners take."""
+"""Entries of the task registry, and builders of training configurations in the layout that runners take."""
 
-from typing import Any
+import copy
+from typing import Any, NamedTuple
+
+from st_rl.sim.envs.cfg import TaskCfg
+from st_rl.sim.envs.task import Task
+
+
+class TaskEntry(NamedTuple):
+    """A task by name."""
+
+    task: type[Task]
+    """Class of the task."""
+    cfg: type[TaskCfg]
+    """Class of its configuration."""
+    training: dict[str, Any]
+    """Default training configuration."""
+    summary: str = ""
+    """One line for `st-rl tasks`."""
+
+    def training_config(self) -> dict[str, Any]:
+        """A copy of the default training configuration."""
+        return copy.deepcopy(self.training)
 
 
 def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: Any) -> dict[str, Any]:
