@@ -201,14 +201,18 @@ def _largest_difference(runtime: Any, path: Path, policy: DeployedPolicy, sample
 
 
 def _largest_difference_of_sequences(session: Any, policy: DeployedPolicy, samples: Tensor) -> float:
-    """Compare along sequences, each with its own hidden states: one sequence, and several in a batch."""
+    """Compare along sequences with resets, each with its own hidden states: one sequence, and several in a batch."""
     differences = []
     for width in (1, 8):
         num_steps = len(samples) // width
         state = tuple(leaf.repeat(1, width, 1) for leaf in policy.start)
         inputs = dict(zip(policy.state_names, (leaf.numpy() for leaf in state)))
-        for obs in samples[: num_steps * width].view(num_steps, width, -1):
+        for step, obs in enumerate(samples[: num_steps * width].view(num_steps, width, -1)):
             with torch.inference_mode():
+                if step % 25 == 24:
+                    # The first sequence starts a new episode.
+                    for leaf in (*state, *inputs.values()):
+                        leaf[:, 0] = 0.0
                 expected, *following = policy(obs, state)
             state = tuple(following)
             actions, *outputs = session.run(None, {INPUT_NAME: obs.numpy(), **inputs})

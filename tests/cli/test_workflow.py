@@ -135,7 +135,7 @@ def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
 def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
     import torch
 
-    from st_rl.cli.commands.export import describe_policy
+    from st_rl.cli.support.policy_metadata import describe_policy_io
     from st_rl.sim.tasks import make_task
 
     settings = {
@@ -145,7 +145,7 @@ def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
         "commands.standing_fraction": 0.5,
     }
     env = make_task("quadruped-walk", num_envs=8, seed=2, **settings)
-    facts = describe_policy("quadruped-walk", env, 1)
+    facts = describe_policy_io(env)
     scales, clock, default = (
         facts["obs_scales"],
         facts["clock"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.export import ExportError, export_onnx
+from st_rl.export import DeployedPolicy, ExportError, export_onnx, onnx_policy
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, EmpiricalNormalization
 
 onnx = pytest.importorskip("onnx")
@@ -94,6 +94,34 @@ def test_actions_that_are_no_numbers_are_refused(tmp_path):
         next(policy.actor.parameters())[0, 0] = float("nan")
     with pytest.raises(ExportError):
         export_onnx(policy, normalizer, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recorded", [None, torch.randn(50, 7) * 3.0 + 1.5])
+def test_a_file_without_the_normalizer_is_refused(tmp_path, monkeypatch, recorded):
+    def write_without_normalizer(policy, example, path):
+        write_graph(DeployedPolicy(policy.actor_critic, torch.nn.Identity()), example, path)
+
+    write_graph = onnx_policy._write_graph
+    monkeypatch.setattr(onnx_policy, "_write_graph", write_without_normalizer)
+    with pytest.raises(ExportError, match="differs from torch by"):
+        export_onnx(*make_policy(), tmp_path / "policy.onnx", recorded=recorded)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recurrent_file_that_returns_its_input_states_is_refused(tmp_path, monkeypatch):
+    class Forgetful(DeployedPolicy):
+        def forward(self, obs, state=()):
+            return (super().forward(obs, state)[0], *(leaf * 1.0 for leaf in state))
+
+    def write_forgetful(policy, example, path):
+        write_graph(Forgetful(policy.actor_critic, policy.obs_normalizer), example, path)
+
+    write_graph = onnx_policy._write_graph
+    monkeypatch.setattr(onnx_policy, "_write_graph", write_forgetful)
+    policy = ActorCriticRecurrent(7, 9, 3, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_hidden_size=5)
+    with pytest.raises(ExportError, match="differs from torch by"):
+        export_onnx(policy, make_policy()[1], tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     run, settings = loaded.run, loaded.settings
     make_writable(run.path)
     from st_rl.cli.support import torch_setup
+    from st_rl.cli.support.policy_metadata import describe_policy_io
     from st_rl.cli.support.training import learn, make_evaluator, write_settings
 
     device = options.device or str(settings["device"])
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     settings["iterations"] = max(int(settings["iterations"]), done + left)
     settings["resumed"] = [*settings.get("resumed", []), session]
+    settings.setdefault("policy_metadata", describe_policy_io(runner.env))
     write_settings(run, settings)
     print(f"Resuming {settings['task']} after iteration {done} ({checkpoint.name}). Run: {run.path}")
     return learn(runner, left, options.minutes, run, random_episode_start=False)

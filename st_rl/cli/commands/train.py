@@ -121,6 +121,7 @@ def prepare_training(
 ) -> tuple[OnPolicyRunner, RunFolder]:
     """Build the runner and its run folder with `run.json`."""
     from st_rl.cli.support import torch_setup
+    from st_rl.cli.support.policy_metadata import describe_policy_io
     from st_rl.cli.support.system_info import describe_system
     from st_rl.cli.support.training import make_evaluator, write_settings
     from st_rl.runners import build_runner
@@ -154,6 +155,7 @@ def prepare_training(
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": command_line,
         **describe_system(),
+        "policy_metadata": describe_policy_io(env),
     }
     write_settings(run, settings)
     return runner, run
