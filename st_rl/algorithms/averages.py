@@ -34,7 +34,7 @@ class RunningAverages:
         means = torch.where(finite, table, 0.0).sum(dim=0) / finite.sum(dim=0)
         return dict(zip(self._names, means.unbind()))
 
-    def bad_counts(self) -> dict[str, int]:
+    def non_finite_counts(self) -> dict[str, int]:
         """Name -> number of non-finite values, for names that have any; a host sync."""
         if not self._rows:
             return {}

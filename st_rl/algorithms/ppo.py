@@ -1,6 +1,6 @@
 """Proximal policy optimization, and the update loop that all algorithms share."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -249,22 +249,19 @@ class PPO(Configurable):
 
     def act(self, obs: Tensor, critic_obs: Tensor) -> Tensor:
         """Sample actions `(N, A)` for normalized observations and fill the transition."""
-        return self._record_transition(self._policy_step, obs, critic_obs)
-
-    def _record_transition(
-        self, policy_step: Callable[..., dict[str, Tensor]], obs: Tensor, critic_obs: Tensor, *args: Tensor
-    ) -> Tensor:
-        """Fill the transition with `policy_step(obs, critic_obs, *args)`; returns the actions `(N, A)`."""
-        policy, transition = self.actor_critic, self.transition
-        if policy.is_recurrent:
-            transition.hidden_states = policy.get_hidden_states()
+        self._begin_transition(obs, critic_obs)
+        policy_step = self._policy_step
         if self.engine.plan.compiles and self._can_compile_acting:
             policy_step = self.engine.compile(policy_step)
-        for name, value in policy_step(obs, critic_obs, *args).items():
-            setattr(transition, name, value)
-        transition.observations = obs
-        transition.critic_observations = critic_obs
-        return transition.actions
+        for name, value in policy_step(obs, critic_obs).items():
+            setattr(self.transition, name, value)
+        return self.transition.actions
+
+    def _begin_transition(self, obs: Tensor, critic_obs: Tensor) -> None:
+        """Record what the next step of the policy starts from: observations and hidden states."""
+        self.transition.observations, self.transition.critic_observations = obs, critic_obs
+        if self.actor_critic.is_recurrent:
+            self.transition.hidden_states = self.actor_critic.get_hidden_states()
 
     @property
     def _can_compile_acting(self) -> bool:
@@ -375,7 +372,8 @@ class PPO(Configurable):
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
-        settings = (self._settings(), self._optimizer.settings)
+        # A captured step is captured again when a Python value that it reads changes.
+        settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
         last: dict[int, MiniBatch] = {}
         for number, minibatch in enumerate(self._mini_batches()):
@@ -420,11 +418,11 @@ class PPO(Configurable):
         if kl is not None:
             self._adapt_learning_rate(kl)
         if self._rnd_trainer is not None and minibatch.rnd_state is not None:
-            measured["loss/rnd"] = self._rnd_trainer.minibatch_step(minibatch.rnd_state)
+            measured["loss/rnd"] = self._rnd_trainer.minibatch_step(minibatch.rnd_state).detach()
         measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm)
         if isinstance(policy, ClippedStdPolicy):
             policy.clip_std(min=self.clip_min_std)
-        return {name: value.detach() for name, value in measured.items()}
+        return measured
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
@@ -446,9 +444,9 @@ class PPO(Configurable):
         device_type = torch.device(self.device).type
         return torch.autocast(device_type, PRECISIONS[self.mixed_precision], cache_enabled=False)
 
-    def bad_numbers(self) -> dict[str, int]:
+    def non_finite_counts(self) -> dict[str, int]:
         """Non-finite values of the last update, name -> number of mini-batches; syncs with the device."""
-        return {name.split("/")[-1]: count for name, count in self._averages.bad_counts().items()}
+        return {name.split("/")[-1]: count for name, count in self._averages.non_finite_counts().items()}
 
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""

@@ -281,7 +281,12 @@ class TPPO(PPO):
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
         """Store recorded steps of all environments; the recorded actions are the labels."""
         obs = self._normalize(transition.observation, transition.privileged_observation)
-        self._record_transition(self._evaluate_recorded_actions, *obs, transition.action.to(self.device))
+        self._begin_transition(*obs)
+        policy_step = self._evaluate_recorded_actions
+        if self.engine.plan.compiles and self._can_compile_acting:
+            policy_step = self.engine.compile(policy_step)
+        for name, value in policy_step(*obs, transition.action.to(self.device)).items():
+            setattr(self.transition, name, value)
         next_obs: tuple[Tensor, ...] = ()
         if hasattr(self.transition, "next_observations"):
             next_obs = self._normalize(transition.next_observation, transition.next_privileged_observation)

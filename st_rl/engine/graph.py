@@ -168,8 +168,8 @@ def move_to(module: nn.Module, device: torch.device | str) -> bool:
     `Module.to` reallocates the weights of a recurrent network even on the same GPU, which breaks captured graphs.
     """
     target = torch.device(device)
-    tensors = [*module.parameters(), *module.buffers()]
-    if all(tensor.device.type == target.type and target.index in (None, tensor.device.index) for tensor in tensors):
+    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    if all(device.type == target.type and target.index in (None, device.index) for device in devices):
         return False
     module.to(target)
     return True

@@ -96,6 +96,17 @@ def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
     return groups.get("policy") if critic_obs is None else critic_obs
 
 
+def check_tensor(name: str, value: object) -> torch.Tensor:
+    """Return the value; TypeError if it is not a tensor."""
+    if not isinstance(value, torch.Tensor):
+        kind = type(value)
+        raise TypeError(
+            f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
+            "st_rl.env.check_env(env) lists all such errors"
+        )
+    return value
+
+
 def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
     """Return the actor observation and the extras, with the groups of a mapping as `extras["observations"]`."""
     extras = {} if extras is None else extras

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from st_rl.env import VecEnv
+from st_rl.env.utils import check_tensor
 from st_rl.modules.policy import Policy
 
 
@@ -30,22 +31,6 @@ def read_sizes(env: VecEnv, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
     # Enough to play a policy; training raises `critic_obs_error`.
     num_critic_obs = getattr(env, "num_privileged_obs", None) or num_obs
     return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs)
-
-
-def check_tensor(name: str, value: object) -> Tensor:
-    """Return the value; TypeError if it is not a tensor."""
-    if not isinstance(value, Tensor):
-        raise not_a_tensor_error(name, value)
-    return value
-
-
-def not_a_tensor_error(name: str, value: object) -> TypeError:
-    """Return the error for a value of the environment that is not a tensor."""
-    kind = type(value)
-    return TypeError(
-        f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
-        "st_rl.env.check_env(env) lists all such errors"
-    )
 
 
 def critic_obs_error(sizes: EnvSizes) -> ValueError:

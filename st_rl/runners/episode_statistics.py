@@ -1,6 +1,7 @@
 """Returns and lengths of episodes, accumulated on the device and read once an iteration."""
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,21 @@ def select_last(values: Tensor, mask: Tensor, count: int) -> Tensor:
     place = torch.where(mask & (rank <= count), count - rank, count)
     result = values.new_zeros(values.shape[0], count + 1)
     return result.scatter_(1, place.expand_as(values), values)[:, :count]
+
+
+def stack_infos(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Stack the infos of T steps on a GPU into one dictionary of vectors `(T,)`; returns other infos as copies.
+
+    Inside a captured rollout this is almost free, and reading one vector later is much faster than T scalars.
+    """
+    values = [value for info in infos for value in info.values()]
+    if not values:
+        return []
+    is_stackable = all(isinstance(v, Tensor) and v.numel() == 1 and v.device.type != "cpu" for v in values)
+    if not is_stackable or any(info.keys() != infos[0].keys() for info in infos):
+        return [dict(info) for info in infos]
+    table = torch.stack([value.reshape(()).float() for value in values]).view(len(infos), -1)
+    return [dict(zip(infos[0], table.T.contiguous().unbind()))]
 
 
 class EpisodeStatistics:
@@ -76,14 +92,16 @@ class EpisodeStatistics:
         """Discard the recorded steps of an aborted rollout; current episodes continue."""
         self.num_recorded = 0
 
+    def buffers(self) -> dict[str, deque[float]]:
+        """Return the host buffers by name: last step rewards, and returns and lengths of the last episodes."""
+        return {"rframebuffer": self.rframebuffer, "rewbuffer": self.rewbuffer, "lenbuffer": self.lenbuffer}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a bit-exact resume."""
         return {
             "cur_reward_sum": self.cur_reward_sum.clone(),
             "cur_episode_length": self.cur_episode_length.clone(),
-            "rframebuffer": list(self.rframebuffer),
-            "rewbuffer": list(self.rewbuffer),
-            "lenbuffer": list(self.lenbuffer),
+            **{name: list(buffer) for name, buffer in self.buffers().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], same_episodes: bool = True) -> None:
@@ -91,7 +109,6 @@ class EpisodeStatistics:
         if same_episodes:
             self.cur_reward_sum.copy_(state["cur_reward_sum"])
             self.cur_episode_length.copy_(state["cur_episode_length"])
-        buffers = {"rframebuffer": self.rframebuffer, "rewbuffer": self.rewbuffer, "lenbuffer": self.lenbuffer}
-        for name, buffer in buffers.items():
+        for name, buffer in self.buffers().items():
             buffer.clear()
             buffer.extend(state[name])

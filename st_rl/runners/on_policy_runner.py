@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from st_rl.engine import Engine, torch_threads
 from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
-from st_rl.env.utils import observe, split_step
+from st_rl.env.utils import check_tensor, observe, split_step
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import (
     console_rows,
@@ -25,7 +25,6 @@ from st_rl.loggers.iteration_report import (
     episode_scalars,
     infos_to_host,
     read_scalars,
-    stack_infos,
 )
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import InferencePolicy
@@ -33,8 +32,8 @@ from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
-from st_rl.runners.env_sizes import check_tensor, critic_obs_error, read_sizes
-from st_rl.runners.episode_statistics import EpisodeStatistics
+from st_rl.runners.env_sizes import critic_obs_error, read_sizes
+from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
@@ -52,17 +51,6 @@ OPTIMIZER_KEYS = (
     *("optimizer_state_dict", "lr_scheduler_state_dict", "rnd_optimizer_state_dict"),
     *("discriminator_optimizer_state_dict", "discriminator_replay_state_dict"),
 )
-
-
-class IterationResult(NamedTuple):
-    """Losses and statistics of one update, the infos of its rollout, and the duration of both in seconds."""
-
-    losses: dict[str, Tensor]
-    stats: dict[str, Tensor]
-    ep_infos: list[dict[str, Any]]
-    infos: Mapping[str, Any]
-    collection_time: float
-    learn_time: float
 
 
 class OnPolicyRunner(Configurable):
@@ -121,8 +109,9 @@ class OnPolicyRunner(Configurable):
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
         self._last_observations: tuple[Tensor, Tensor] | None = None
         self._resumes_from_observations = False
-        # `_rollout_steps`, possibly captured or compiled; selected when learning starts.
-        self._run_rollout: Callable[[Any], Any] | None = None
+        # `_rollout_steps` as a CUDA graph or with compiled parts; selected when learning starts, None for eager code.
+        self._engine_rollout: Callable[[Any], Any] | None = None
+        self._has_engine = False
         env.reset()
 
     # ---- learn ---------------------------------------------------------------------------------------------------
@@ -171,15 +160,20 @@ class OnPolicyRunner(Configurable):
                 self._durations.append(time.perf_counter() - begin)
                 if self._stop_requested:
                     break
-            if self._saved_iteration != self.current_learning_iteration:
-                self._save_checkpoint()
-            self._background.wait()
-            self._call_writer("flush")
+            if self.log_dir is not None:
+                self._finish_log()
         except BaseException:
             self.close()
             raise
-        self._console.close()
         return self.metrics_velrmsd, self.metrics_CoT
+
+    def _finish_log(self) -> None:
+        """Save the last iteration, wait until everything is written and leave the last panel on the terminal."""
+        if self._saved_iteration != self.current_learning_iteration:
+            self._save_checkpoint()
+        self._background.wait()
+        self._call_writer("flush")
+        self._console.close()
 
     def request_stop(self) -> None:
         """Make `learn` finish its iteration, save and return."""
@@ -193,22 +187,7 @@ class OnPolicyRunner(Configurable):
         self.writer = None
 
     def _iterate(self, it: int, start_iter: int, tot_iter: int, trial: Trial | None) -> None:
-        """Run one iteration: rollout, update, evaluation, log and checkpoint."""
-        result = self._rollout_and_update(it)
-        if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
-            self._prune(it)
-        if self.log_dir is not None and it % self.log_interval == 0:
-            self.log(self._log_locals(it, start_iter, tot_iter, result))
-        self.current_learning_iteration = it + 1
-        if self.current_learning_iteration % self.save_interval == 0:
-            self._save_checkpoint()
-        if it == start_iter and self.log_dir is not None:
-            self._background.wait()
-            for path in store_code_state(self.log_dir, self.git_status_repos):
-                self._call_writer("save_file", path)
-
-    def _rollout_and_update(self, it: int) -> IterationResult:
-        """Run one rollout, one update and the evaluation; an error discards the rollout."""
+        """Run one iteration: rollout, update, evaluation, log and checkpoint; an error discards the rollout."""
         begin = time.perf_counter()
         # Schedules that `act` reads depend on it.
         self.alg.current_learning_iteration = it
@@ -225,11 +204,24 @@ class OnPolicyRunner(Configurable):
             self._episodes.drop()
             raise
         self.evaluation()
-        self._report_non_finite(it, self.alg.bad_numbers())
+        self._report_non_finite(it, self.alg.non_finite_counts())
         learned = time.perf_counter()
         self.tot_timesteps += self.num_steps_per_env * self.env.num_envs
         self.tot_time += learned - begin
-        return IterationResult(losses, stats, ep_infos, infos, collected - begin, learned - collected)
+        if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
+            self._prune(it)
+        if self.log_dir is not None and it % self.log_interval == 0:
+            locs = {"it": it, "start_iter": start_iter, "tot_iter": tot_iter, "losses": losses, "stats": stats}
+            locs |= {"num_learning_iterations": tot_iter - start_iter, "ep_infos": ep_infos, "infos": infos}
+            locs |= {"collection_time": collected - begin, "learn_time": learned - collected}
+            self.log(locs | self._episodes.buffers())
+        self.current_learning_iteration = it + 1
+        if self.current_learning_iteration % self.save_interval == 0:
+            self._save_checkpoint()
+        if self.log_dir is not None and it == start_iter:
+            self._background.wait()
+            for path in store_code_state(self.log_dir, self.git_status_repos):
+                self._call_writer("save_file", path)
 
     def _prune(self, it: int) -> None:
         self.current_learning_iteration = it + 1
@@ -241,34 +233,34 @@ class OnPolicyRunner(Configurable):
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
         if setting != "eager" and not self.alg.can_be_captured():
-            if self._run_rollout is None:
+            if not self._has_engine:
                 logger.warning(
                     f"{type(self.alg).__name__} overrides methods that the engine compiles and does not declare "
                     "graph_safe = True: it runs eagerly. To train faster, declare it if these methods read "
                     "self.iteration (a 0-d tensor) and not current_learning_iteration"
                 )
             setting = "eager"
-        env = self.env
-        is_captured = isinstance(env, GraphSafeEnv) and env.is_graph_safe
-        if self._run_rollout is None or not self.alg.engine.matches(setting, num_iterations):
-            engine = Engine(setting, self.device, num_iterations)
-            logger.info(engine.describe())
-            self.alg.engine = engine
-            self._run_rollout = lambda settings: self._rollout_steps()
-            if isinstance(env, CompilableEnv):
-                env.compile_with(engine.compile)
-            if isinstance(env, GraphSafeEnv) and is_captured:
+        is_new = not self._has_engine or not self.alg.engine.matches(setting, num_iterations)
+        if is_new:
+            self.alg.engine, self._has_engine = Engine(setting, self.device, num_iterations), True
+            self._engine_rollout = None
+            logger.info(self.alg.engine.describe())
+            if isinstance(self.env, CompilableEnv):
+                self.env.compile_with(self.alg.engine.compile)
+        engine, env = self.alg.engine, self.env
+        if engine.plan.graphs and isinstance(env, GraphSafeEnv) and env.is_graph_safe:
+            if is_new:
                 host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
-                self._run_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
-        if isinstance(env, CompilableEnv) and not is_captured:
+                self._engine_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
+        elif engine.plan.compiles and isinstance(env, CompilableEnv):
             # Again for each `learn`: guards are skipped only while nothing but tensor values changes.
-            self._run_rollout = self.alg.engine.check_guards_on_new_key(self._rollout_steps)
+            self._engine_rollout = engine.check_guards_on_new_key(self._rollout_steps)
 
     def _move_policy(self, device: torch.device | str) -> None:
         """Move policy and normalizer; captured graphs hold the old addresses and are discarded."""
-        moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
-        if any(moved):
-            self.alg.engine.discard_graphs()
+        for module in (self.alg.actor_critic, self.alg.obs_normalizer):
+            if move_to(module, device):
+                self.alg.engine.discard_graphs()
 
     # ---- rollout -------------------------------------------------------------------------------------------------
 
@@ -278,8 +270,8 @@ class OnPolicyRunner(Configurable):
         if self._last_observations is not None and self._resumes_from_observations:
             self._resumes_from_observations = False
         else:
-            leaves = [leaf for leaves in policy.hidden_state_dict().values() for leaf in leaves]
-            if any(leaf.shape[1] != self.env.num_envs for leaf in leaves):
+            states = policy.hidden_state_dict().values()
+            if any(leaf.shape[1] != self.env.num_envs for leaves in states for leaf in leaves):
                 # Since the last call the policy has acted for another number of environments.
                 policy.clear_hidden_states()
             # The normalizers have already counted an observation that follows a step.
@@ -310,9 +302,10 @@ class OnPolicyRunner(Configurable):
 
     def _collect_rollout(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """Fill the storage with one rollout; returns the episode infos of all steps and the infos of the last."""
-        if self._run_rollout is None:
-            raise RuntimeError("there are no observations to act on; collect through learn()")
-        outcome = self._run_rollout(self.alg.rollout_settings())
+        if self._engine_rollout is None:
+            outcome = self._rollout_steps()
+        else:
+            outcome = self._engine_rollout(self.alg.rollout_settings())
         self._episodes.drain()
         return outcome
 
@@ -399,19 +392,6 @@ class OnPolicyRunner(Configurable):
         """Return a copy of an optional metric of the environment as floats."""
         value = getattr(self.env, name, None)
         return None if value is None else torch.as_tensor(value).detach().float().clone()
-
-    def _log_locals(self, it: int, start_iter: int, tot_iter: int, result: IterationResult) -> dict[str, Any]:
-        """Return the dictionary that `log` receives."""
-        return {
-            "it": it,
-            "start_iter": start_iter,
-            "tot_iter": tot_iter,
-            "num_learning_iterations": tot_iter - start_iter,
-            "rframebuffer": self._episodes.rframebuffer,
-            "rewbuffer": self._episodes.rewbuffer,
-            "lenbuffer": self._episodes.lenbuffer,
-            **result._asdict(),
-        }
 
     def _iteration_scalars(self, locs: dict[str, Any]) -> dict[str, float]:
         """Return the scalars of one iteration by log tag, without those of episode infos; one host sync."""

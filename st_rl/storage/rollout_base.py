@@ -191,6 +191,8 @@ class RolloutStorage:
 
     def _save_hidden_states(self, hidden_states: Any) -> None:
         """Copy the states before the step, leaves `(L, N, H)`, into row `step`; zeros if one is missing."""
+        if hidden_states is None and self.saved_hidden_states is None:
+            return  # a feed-forward policy
         states = tree_leaves(hidden_states)
         is_complete = all(state is not None for state in states)
         if self.saved_hidden_states is None:
@@ -222,7 +224,7 @@ class RolloutStorage:
             raise ValueError(f"last_values has shape {given}; give one value per environment, ({self.num_envs}, 1)")
         self._order_in_time()
         steps = self.num_valid_steps
-        rewards, values, dones = (buffer[:steps, :, 0] for buffer in (self.rewards, self.values, self.dones))
+        rewards, values, dones = self.rewards[:steps, :, 0], self.values[:steps, :, 0], self.dones[:steps, :, 0]
         returns, advantages = generalized_advantages(rewards, values, dones, last_values.reshape(-1), gamma, lam)
         self.returns[:steps, :, 0].copy_(returns)
         self.advantages[:steps, :, 0].copy_(normalize_advantages(advantages))

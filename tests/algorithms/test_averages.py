@@ -21,7 +21,7 @@ def test_means_of_named_numbers():
         assert means[name].shape == ()
         assert not means[name].requires_grad
         assert means[name].item() == pytest.approx(expected, rel=1e-5)
-    assert averages.bad_counts() == {}
+    assert averages.non_finite_counts() == {}
 
 
 def test_numbers_that_are_not_finite_are_counted_and_left_out():
@@ -32,12 +32,12 @@ def test_numbers_that_are_not_finite_are_counted_and_left_out():
     assert means["a"].item() == 2.0
     assert math.isnan(means["b"].item())
     assert means["c"].item() == 5.0
-    assert averages.bad_counts() == {"a": 2, "b": 4}
+    assert averages.non_finite_counts() == {"a": 2, "b": 4}
 
 
 def test_nothing_added_nothing_averaged():
     assert RunningAverages().means() == {}
-    assert RunningAverages().bad_counts() == {}
+    assert RunningAverages().non_finite_counts() == {}
 
 
 def test_what_is_missing_in_some_calls_counts_as_nothing_there():
@@ -47,7 +47,7 @@ def test_what_is_missing_in_some_calls_counts_as_nothing_there():
     assert {name: value.item() for name, value in averages.means().items()} == pytest.approx(
         {"a": 2.0, "b": 4.0 / 3, "c": 2.0}
     )
-    assert averages.bad_counts() == {}
+    assert averages.non_finite_counts() == {}
 
 
 def test_given_tensors_stay_as_they_are():

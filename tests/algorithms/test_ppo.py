@@ -676,12 +676,12 @@ def test_an_update_counts_bad_mini_batches_and_averages_the_others():
     collect(alg, random_steps(8, 6))
     alg.storage.returns[2, 3] = NAN
     losses, _ = alg.update(0)
-    assert alg.bad_numbers() == {"value_loss": 3, "total_loss": 3, "gradient_norm": 3}
+    assert alg.non_finite_counts() == {"value_loss": 3, "total_loss": 3, "gradient_norm": 3}
     assert all(torch.isfinite(value) for value in losses.values())
     assert all(torch.isfinite(value).all() for value in parameters_of(alg).values())
     collect(alg, random_steps(8, 6))
     alg.update(1)
-    assert alg.bad_numbers() == {}
+    assert alg.non_finite_counts() == {}
 
 
 def test_an_update_of_nothing_but_bad_numbers_leaves_the_weights():
@@ -691,7 +691,7 @@ def test_an_update_of_nothing_but_bad_numbers_leaves_the_weights():
     before = parameters_of(alg)
     alg.update(0)
     assert_same_parameters(before, parameters_of(alg))
-    assert alg.bad_numbers()["surrogate_loss"] == 4
+    assert alg.non_finite_counts()["surrogate_loss"] == 4
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

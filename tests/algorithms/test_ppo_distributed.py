@@ -62,7 +62,7 @@ def train(policy_class, envs, bad_iteration=None, seed=0):
             alg.storage.returns[0, 0] = float("nan")
         alg.update(iteration)
         rates.append(float(alg.learning_rate))
-        bad.append(alg.bad_numbers().get("gradient_norm", 0))
+        bad.append(alg.non_finite_counts().get("gradient_norm", 0))
     state = {f"policy.{k}": v for k, v in alg.actor_critic.state_dict().items()}
     state |= {f"obs.{k}": v for k, v in alg.obs_normalizer.state_dict().items()}
     state |= {f"critic_obs.{k}": v for k, v in alg.critic_obs_normalizer.state_dict().items()}

@@ -148,7 +148,7 @@ def test_a_bad_state_leaves_the_predictor_finite_and_is_counted():
     before = {name: value.clone() for name, value in alg.rnd.predictor.state_dict().items()}
     weights = parameters_of(alg)
     alg.update(0)
-    assert alg.bad_numbers() == {"rnd": 1}
+    assert alg.non_finite_counts() == {"rnd": 1}
     assert_same_parameters(before, dict(alg.rnd.predictor.state_dict()))
     assert any(not torch.equal(value, weights[name]) for name, value in parameters_of(alg).items())
 
