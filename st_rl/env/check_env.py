@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -83,13 +83,12 @@ class _EnvChecker:
         """Record violations of a new kind with the step they occurred in; return whether there were any."""
         found = list(violations)
         for violation in found:
-            text = f"{self.where}: {violation.text}" if self.where else violation.text
-            self.violations.setdefault(violation.kind, text)
+            self._note_one(*violation)
         return bool(found)
 
     def _note_one(self, kind: str, text: str) -> None:
-        """Record one violation."""
-        self._note([Violation(kind, text)])
+        """Record one violation, unless one of this kind is recorded."""
+        self.violations.setdefault(kind, f"{self.where}: {text}" if self.where else text)
 
     def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call the environment; an exception is a violation that ends the checks."""
@@ -120,7 +119,11 @@ class _EnvChecker:
         if self.violations:
             raise _CannotContinueError
         self.num_envs, self.num_actions = num_envs, num_actions
-        self._check_device()
+        device = self._read("device")
+        try:
+            self.device = torch.device(device)
+        except (TypeError, RuntimeError):
+            self._note_one("device", f"device is {device!r}; set the torch device that holds the environment's tensors")
         num_obs = self._read("num_obs")
         if num_obs is not None and not self._note(check_size("num_obs", num_obs, "set the width of an observation")):
             self.obs_width = num_obs
@@ -128,14 +131,6 @@ class _EnvChecker:
         remedy = "set the width of the critic observation, None or 0 without one"
         if num_critic and not self._note(check_size("num_privileged_obs", num_critic, remedy)):
             self.critic_width = num_critic
-
-    def _check_device(self) -> None:
-        """Check that `env.device` names a device."""
-        device = self._read("device")
-        try:
-            self.device = torch.device(device)
-        except (TypeError, RuntimeError):
-            self._note_one("device", f"device is {device!r}; set the torch device that holds the environment's tensors")
 
     def _check_observations(self, name: str, function: Callable[[], Any]) -> None:
         """Check what `reset()` or `get_observations()` returns."""
@@ -151,7 +146,7 @@ class _EnvChecker:
             self.obs_width = _width(result.obs, self.obs_width)
             self.critic_width = _width(critic_obs, self.critic_width)
 
-    def _split(self, split: Callable[[Any], Any], ret: Any) -> Any:
+    def _split(self, split: Callable[[Any], Any], ret: object) -> Any:
         """Split what the environment returned; an unknown form is a violation."""
         try:
             return split(ret)
@@ -309,24 +304,30 @@ class _EnvChecker:
             self._note_one("state_dict.pair", f"{missing} is missing; an exact resume needs both methods")
             return
         state = self._plain_copy(self._call("state_dict()", save))
-        all_actions = [self._actions() for _ in range(min(self.num_steps, 8))]
-        start = self._snapshot(self._call("get_observations()", self.env.get_observations), split_observations)
-        first = [
-            self._snapshot(self._call("step()", self.env.step, actions.clone()), split_step) for actions in all_actions
-        ]
+        actions = [self._actions() for _ in range(min(self.num_steps, 8))]
+        first = list(self._replay(actions))
         self._call("load_state_dict()", load, state)
-        again = self._snapshot(self._call("get_observations()", self.env.get_observations), split_observations)
-        if not self._same(start, again):
-            text = "after load_state_dict() get_observations() is not the observation of the time of state_dict()"
-            self._note_one("state_dict.observation", text)
-            return
-        for step, (actions, expected) in enumerate(zip(all_actions, first)):
-            if not self._same(
-                expected, self._snapshot(self._call("step()", self.env.step, actions.clone()), split_step)
-            ):
-                text = f"the same actions give another result {step + 1} steps after load_state_dict()"
+        for step, (before, after) in enumerate(zip(first, self._replay(actions))):
+            if before.keys() == after.keys() and all(equal_with_nan(before[name], after[name]) for name in before):
+                continue
+            if step == 0:
+                text = "after load_state_dict() get_observations() is not the observation of the time of state_dict()"
+                self._note_one("state_dict.observation", text)
+            else:
+                text = f"the same actions give another result {step} steps after load_state_dict()"
                 self._note_one("state_dict.replay", f"{text}; state_dict() must hold all that a step depends on")
-                return
+            return
+
+    def _replay(self, all_actions: Iterable[torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield copies of the tensors of the current observation, then of a step with each of the actions."""
+        yield self._snapshot(split_observations, self._call("get_observations()", self.env.get_observations))
+        for actions in all_actions:
+            yield self._snapshot(split_step, self._call("step()", self.env.step, actions.clone()))
+
+    def _snapshot(self, split: Callable[[Any], Any], ret: object) -> dict[str, torch.Tensor]:
+        """Copy the returned tensors: observations, rewards, dones."""
+        result = self._split(split, ret)._asdict()
+        return {name: value.clone() for name, value in result.items() if isinstance(value, torch.Tensor)}
 
     def _plain_copy(self, state: object) -> Any:
         """Return a state after a round trip through a checkpoint; one that a checkpoint refuses is a violation."""
@@ -340,15 +341,6 @@ class _EnvChecker:
             text = "state_dict() holds more than tensors, numbers, strings and plain containers; checkpoints refuse it"
             self._note_one("state_dict.content", f"{text} ({reason[0] if reason else type(error).__name__})")
             return copy.deepcopy(state)
-
-    def _snapshot(self, ret: Any, split: Callable[[Any], Any]) -> dict[str, torch.Tensor]:
-        """Copy the returned tensors: observations, rewards, dones."""
-        result = self._split(split, ret)._asdict()
-        return {name: value.clone() for name, value in result.items() if isinstance(value, torch.Tensor)}
-
-    def _same(self, left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-        """Whether two snapshots are equal."""
-        return left.keys() == right.keys() and all(equal_with_nan(left[name], right[name]) for name in left)
 
 
 def _width(value: object, default: int | None) -> int | None:

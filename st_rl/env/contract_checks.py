@@ -19,12 +19,12 @@ class Violation(NamedTuple):
     text: str
 
 
-def check_size(name: str, value: object, remedy: str, minimum: int = 1) -> Iterator[Violation]:
-    """Check a size such as `num_envs`: a Python int of at least `minimum`."""
+def check_size(name: str, value: object, remedy: str) -> Iterator[Violation]:
+    """Check a size such as `num_envs`: a positive Python int."""
     if isinstance(value, bool) or not isinstance(value, int):
         yield Violation(name, f"{name} is {_show(value)}; {remedy}")
-    elif value < minimum:
-        yield Violation(name, f"{name} is {value}, less than {minimum}; {remedy}")
+    elif value < 1:
+        yield Violation(name, f"{name} is {value}, less than 1; {remedy}")
 
 
 def check_tensor(
@@ -38,11 +38,9 @@ def check_tensor(
 
     With the mask `rows (N,)` only those rows must be finite.
     """
-    if not isinstance(value, torch.Tensor):
-        yield Violation(f"{name}.type", f"{name} is {_show(value)}, not a tensor of shape {_shape_text(shape)}")
-        return
-    if not _fits(value, shape):
-        yield Violation(f"{name}.shape", f"{name} has shape {tuple(value.shape)}, expected {_shape_text(shape)}")
+    violations = list(_check_shape(name, value, shape))
+    yield from violations
+    if violations or not isinstance(value, torch.Tensor):
         return
     if value.dtype != torch.float32:
         yield Violation(f"{name}.dtype", f"{name} has dtype {value.dtype}, expected torch.float32; call .float() on it")
@@ -54,11 +52,9 @@ def check_tensor(
 
 def check_flags(name: str, value: object, num_envs: int, device: torch.device | None) -> Iterator[Violation]:
     """Check flags such as `dones`: `(N,)` of any dtype with values 0 and 1."""
-    if not isinstance(value, torch.Tensor):
-        yield Violation(f"{name}.type", f"{name} is {_show(value)}, not a tensor of shape ({num_envs},)")
-        return
-    if tuple(value.shape) != (num_envs,):
-        yield Violation(f"{name}.shape", f"{name} has shape {tuple(value.shape)}, expected ({num_envs},)")
+    violations = list(_check_shape(name, value, (num_envs,)))
+    yield from violations
+    if violations or not isinstance(value, torch.Tensor):
         return
     yield from check_device(name, value, device)
     others = value[(value != 0) & (value != 1)]
@@ -135,15 +131,14 @@ def _check_finite(name: str, value: torch.Tensor, rows: torch.Tensor | None) -> 
         yield Violation(f"{name}.finite", f"{name} holds {counts}, the first in environment {first}")
 
 
-def _fits(value: torch.Tensor, shape: tuple[int | None, ...]) -> bool:
-    """Whether a tensor has a shape, in which `None` matches any size."""
-    return value.ndim == len(shape) and all(want in (None, have) for have, want in zip(value.shape, shape))
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    """Format a shape with `*` for any size."""
+def _check_shape(name: str, value: object, shape: tuple[int | None, ...]) -> Iterator[Violation]:
+    """Check that a value is a tensor of a shape, in which `None` matches any size."""
     sizes = ["*" if size is None else str(size) for size in shape]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    expected = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    if not isinstance(value, torch.Tensor):
+        yield Violation(f"{name}.type", f"{name} is {_show(value)}, not a tensor of shape {expected}")
+    elif value.ndim != len(shape) or any(want not in (None, have) for have, want in zip(value.shape, shape)):
+        yield Violation(f"{name}.shape", f"{name} has shape {tuple(value.shape)}, expected {expected}")
 
 
 def _show(value: object) -> str:

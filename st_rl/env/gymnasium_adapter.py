@@ -1,7 +1,7 @@
 """Adapter for gymnasium environments."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 
 DEFAULT_EPISODE_LENGTH = 1000
 """`max_episode_length` of an environment without a time limit."""
-
-
-class _StepEnd(NamedTuple):
-    """Observations of the running episodes and last observations of finished ones `(N, O)`; dones, time-outs `(N,)`."""
-
-    obs: torch.Tensor
-    final_obs: torch.Tensor | None
-    dones: torch.Tensor
-    time_outs: torch.Tensor
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -70,7 +61,7 @@ class GymnasiumVecEnv(VecEnv):
             )
         self.env: Any = env
         self.device = device
-        self._end_step = self._select_end_step(partial_reset)
+        self._reset_mode = self._select_reset_mode(partial_reset)
         self._flattener = ObservationFlattener(env.single_observation_space)
         self._action_mapper = ActionMapper(env.single_action_space, clip_actions, rescale_actions)
         self.num_envs = int(env.num_envs)
@@ -128,8 +119,9 @@ class GymnasiumVecEnv(VecEnv):
         self._obs = self._flatten(observation)
         self._return_sum = torch.zeros(self.num_envs, device=self._source_device)
         self._num_steps = torch.zeros(self.num_envs, device=self._source_device)
-        self._ended = torch.zeros(self.num_envs, dtype=torch.bool, device=self._source_device)
-        self._ended_by_time_out = self._ended
+        not_ended = torch.zeros(self.num_envs, dtype=torch.bool, device=self._source_device)
+        # Mode "next step": the episodes that gymnasium has ended, by any cause and by time-out.
+        self._ended = (not_ended, not_ended)
         self._episode_length = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         return self.get_observations()
 
@@ -141,16 +133,21 @@ class GymnasiumVecEnv(VecEnv):
         rewards = torch.as_tensor(rewards).to(device=self._source_device, dtype=torch.float32, copy=True)
         terminated = torch.as_tensor(terminated, device=self._source_device).bool()
         truncated = torch.as_tensor(truncated, device=self._source_device).bool()
-        end = self._end_step(self._flatten(observation), terminated, truncated, env_infos)
-        self._obs = end.obs
+        dones, time_outs = terminated | truncated, truncated & ~terminated
+        if self._reset_mode == "next step":
+            # The episodes that gymnasium ended one step ago end now, when it has reset them.
+            ended, ended_by_time_out = self._ended
+            self._ended = (dones & ~ended, time_outs & ~ended)
+            dones, time_outs = ended, ended_by_time_out
+        self._obs, final_obs = self._end_episodes(self._flatten(observation), dones, env_infos)
 
         obs, extras = self.get_observations()
-        dones = end.dones.to(self.device)
+        extras["log"] = self._episode_statistics(rewards, dones, time_outs)
+        dones = dones.to(self.device)
         self._episode_length = torch.where(dones, 0, self._episode_length + 1)
-        extras["time_outs"] = end.time_outs.to(self.device)
-        if end.final_obs is not None:
-            extras["final_observations"] = {"policy": end.final_obs.to(self.device)}
-        extras["log"] = self._episode_statistics(rewards, end)
+        extras["time_outs"] = time_outs.to(self.device)
+        if final_obs is not None:
+            extras["final_observations"] = {"policy": final_obs.to(self.device)}
         extras["gymnasium"] = env_infos
         self.extras = extras
         return obs, rewards.to(self.device), dones, extras
@@ -167,74 +164,54 @@ class GymnasiumVecEnv(VecEnv):
         """Return a batch of observations as a new tensor `(N, O)`."""
         return self._flattener.batch(observation, self.num_envs, self._source_device)
 
-    def _episode_statistics(self, rewards: torch.Tensor, end: _StepEnd) -> dict[str, torch.Tensor]:
+    def _episode_statistics(
+        self, rewards: torch.Tensor, dones: torch.Tensor, time_outs: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """Return, length and time-out flag of the finished episodes, each `(number done,)`."""
         self._return_sum = self._return_sum + rewards
         self._num_steps = self._num_steps + 1.0
-        if not end.dones.any():
+        if not dones.any():
             return {}
         statistics = {
-            "return": self._return_sum[end.dones],
-            "length": self._num_steps[end.dones],
-            "time_out": end.time_outs[end.dones].float(),
+            "return": self._return_sum[dones],
+            "length": self._num_steps[dones],
+            "time_out": time_outs[dones].float(),
         }
-        self._return_sum = torch.where(end.dones, 0.0, self._return_sum)
-        self._num_steps = torch.where(end.dones, 0.0, self._num_steps)
+        self._return_sum = torch.where(dones, 0.0, self._return_sum)
+        self._num_steps = torch.where(dones, 0.0, self._num_steps)
         return statistics
 
-    def _select_end_step(self, partial_reset: bool | None) -> Callable[..., _StepEnd]:
-        """Return the method for the autoreset mode of the wrapped environment."""
+    def _select_reset_mode(self, partial_reset: bool | None) -> str:
+        """Return `"same step"`, `"partial reset"` or `"next step"` for the environment's autoreset mode."""
         from gymnasium.vector import AutoresetMode
 
         mode = self.env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
         if mode == AutoresetMode.SAME_STEP:
-            return self._end_same_step
+            return "same step"
         if mode == AutoresetMode.DISABLED:
             raise ValueError(
                 f"{self.env} has autoreset_mode DISABLED, so finished episodes would never be reset; make it with "
                 "autoreset_mode=AutoresetMode.SAME_STEP"
             )
         if _can_reset_partially(self.env) if partial_reset is None else partial_reset:
-            return self._end_with_partial_reset
+            return "partial reset"
         logger.warning(
             f"{self.env} resets in the step after the last (NEXT_STEP) without partial reset: every episode gets one "
             "more step, without reward, in its last state; prefer autoreset_mode=AutoresetMode.SAME_STEP"
         )
-        return self._end_one_step_later
+        return "next step"
 
-    def _end_same_step(
-        self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _StepEnd:
-        """Read the last observations from the infos; `obs` belongs to the next episodes."""
-        dones = terminated | truncated
-        time_outs = truncated & ~terminated
+    def _end_episodes(
+        self, obs: torch.Tensor, dones: torch.Tensor, infos: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the observations of the running episodes and the last ones of finished episodes, `(N, O)` each."""
         if not dones.any():
-            return _StepEnd(obs, obs, dones, time_outs)
-        delivered = infos.get("final_obs")
-        if delivered is None:
-            if not self._warned_of_final_obs:
-                logger.warning(
-                    f"{self.env} returns no infos['final_obs']; time-outs are bootstrapped from the step before"
-                )
-                self._warned_of_final_obs = True
-            return _StepEnd(obs, None, dones, time_outs)
-        if isinstance(delivered, np.ndarray) and delivered.dtype.kind == "O":
-            final_obs = obs.clone()
-            for index in dones.nonzero().flatten().tolist():
-                self._flattener.write(final_obs[index], delivered[index])
-        else:
-            final_obs = torch.where(dones[:, None], self._flatten(delivered), obs)
-        return _StepEnd(obs, final_obs, dones, time_outs)
-
-    def _end_with_partial_reset(
-        self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _StepEnd:
-        """Reset the finished environments; `obs` holds their last observations."""
-        dones = terminated | truncated
-        time_outs = truncated & ~terminated
-        if not dones.any():
-            return _StepEnd(obs, obs, dones, time_outs)
+            return obs, obs
+        if self._reset_mode == "next step":
+            return obs, torch.where(dones[:, None], self._obs, obs)
+        if self._reset_mode == "same step":
+            return obs, self._read_final_obs(obs, dones, infos)
         observation, _ = self.env.reset(options={"reset_mask": dones.cpu().numpy()})
         next_obs = self._flatten(observation)
         if not equal_with_nan(obs[~dones], next_obs[~dones]):
@@ -242,16 +219,24 @@ class GymnasiumVecEnv(VecEnv):
                 f"reset(options={{'reset_mask': ...}}) of {self.env} also changed environments outside the mask; pass "
                 "partial_reset=False, or make it with autoreset_mode=AutoresetMode.SAME_STEP"
             )
-        return _StepEnd(next_obs, obs, dones, time_outs)
+        return next_obs, obs
 
-    def _end_one_step_later(
-        self, obs: torch.Tensor, terminated: torch.Tensor, truncated: torch.Tensor, infos: dict[str, Any]
-    ) -> _StepEnd:
-        """End the episodes that gymnasium ended one step ago and reset in this one."""
-        dones, time_outs = self._ended, self._ended_by_time_out
-        self._ended = (terminated | truncated) & ~dones
-        self._ended_by_time_out = self._ended & ~terminated
-        return _StepEnd(obs, torch.where(dones[:, None], self._obs, obs), dones, time_outs)
+    def _read_final_obs(self, obs: torch.Tensor, dones: torch.Tensor, infos: dict[str, Any]) -> torch.Tensor | None:
+        """Return `infos["final_obs"]` as a tensor `(N, O)`, `obs` where not done; None if it is missing."""
+        delivered = infos.get("final_obs")
+        if delivered is None:
+            if not self._warned_of_final_obs:
+                logger.warning(
+                    f"{self.env} returns no infos['final_obs']; time-outs are bootstrapped from the step before"
+                )
+                self._warned_of_final_obs = True
+            return None
+        if not isinstance(delivered, np.ndarray) or delivered.dtype.kind != "O":
+            return torch.where(dones[:, None], self._flatten(delivered), obs)
+        final_obs = obs.clone()
+        for index in dones.nonzero().flatten().tolist():
+            self._flattener.write(final_obs[index], delivered[index])
+        return final_obs
 
 
 def make_gymnasium(
@@ -280,8 +265,11 @@ def make_gymnasium(
         kwargs: further arguments of `gymnasium.make`, with an id only.
     """
     _import_gymnasium()
+    from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+    if kwargs and not isinstance(env, str | EnvSpec):
+        raise TypeError(f"{sorted(kwargs)} cannot be applied to {env}; pass the id of a task instead")
     if vectorization not in ("sync", "async"):
         raise ValueError(f"vectorization={vectorization!r} is unknown; choose 'sync' or 'async'")
     if isinstance(env, VectorEnv):
@@ -290,13 +278,8 @@ def make_gymnasium(
         vector_env = env
     else:
         factories = _factories(env, num_envs or 1, vectorization, kwargs)
-        kwargs = {}
         make = SyncVectorEnv if vectorization == "sync" else AsyncVectorEnv
         vector_env = make(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    if kwargs:
-        raise TypeError(
-            f"{sorted(kwargs)} cannot be applied to an environment that is already made; pass its id instead"
-        )
     return GymnasiumVecEnv(vector_env, device, seed, clip_actions, rescale_actions, max_episode_length)
 
 
@@ -307,8 +290,6 @@ def _factories(env: object, num_envs: int, vectorization: str, kwargs: dict[str,
 
     if isinstance(env, str | EnvSpec):
         return [lambda: gymnasium.make(env, **kwargs)] * num_envs
-    if kwargs:
-        raise TypeError(f"{sorted(kwargs)} cannot be applied to {env}; pass the id of a task instead")
     if not isinstance(env, gymnasium.Env):
         if not callable(env):
             raise TypeError(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -12,6 +12,14 @@ from st_rl.utils.log import logger
 
 ACTOR_GROUPS = ("policy", "actor")
 """Names of the actor's observation group in Isaac Lab and mjlab."""
+
+
+@runtime_checkable
+class ManagedEnv(Protocol):
+    """What the adapter reads from the managers of Isaac Lab and mjlab."""
+
+    action_manager: Any
+    observation_manager: Any
 
 
 class ManagerBasedVecEnv(VecEnv):
@@ -43,7 +51,10 @@ class ManagerBasedVecEnv(VecEnv):
         self.num_envs = int(inner.num_envs)
         self.device = torch.device(inner.device)
         self.max_episode_length = int(inner.max_episode_length)
-        self.num_actions = _num_actions(inner)
+        if isinstance(inner, ManagedEnv):
+            self.num_actions = int(inner.action_manager.total_action_dim)
+        else:
+            self.num_actions = math.prod(inner.single_action_space.shape)
         observation, _ = env.reset()
         self._actor_group = _find_actor_group(observation, actor_group)
         self._critic_group = critic_group if critic_group in list(observation.keys()) else None
@@ -167,12 +178,6 @@ def find_mjlab_task(task_id: str) -> MjlabTaskCfg:
     return MjlabTaskCfg(registry.load_env_cfg(task_id), registry.load_rl_cfg(task_id))
 
 
-def _num_actions(env: Any) -> int:
-    """Width of an action, from the action manager or else from the action space."""
-    manager = getattr(env, "action_manager", None)
-    return int(math.prod(env.single_action_space.shape) if manager is None else manager.total_action_dim)
-
-
 def _find_actor_group(observation: object, requested: str | None) -> str:
     """Name of the actor's observation group; ValueError or TypeError that lists what there is."""
     if not isinstance(observation, Mapping):
@@ -197,12 +202,12 @@ def _as_rows(group: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
     return group.flatten(1)
 
 
-def _find_segments(env: Any, group: str, observation: Mapping[str, Any]) -> dict[str, int | tuple[int, ...]] | None:
+def _find_segments(env: object, group: str, observation: Mapping[str, Any]) -> dict[str, int | tuple[int, ...]] | None:
     """Terms of a group in order, name -> shape; None if they are unknown or not contiguous in the observation."""
-    manager = getattr(env, "observation_manager", None)
-    if manager is None:
+    if not isinstance(env, ManagedEnv):
         return None
-    delivered, names = observation[group], manager.active_terms[group]
+    manager, delivered = env.observation_manager, observation[group]
+    names = manager.active_terms[group]
     shapes = [tuple(map(int, shape)) for shape in manager.group_obs_term_dim[group]]
     # Terms of several axes, concatenated along the last one, are interleaved in a flat row.
     is_interleaved = not isinstance(delivered, Mapping) and delivered.dim() > 2 and len(names) > 1

@@ -83,12 +83,3 @@ class RenderableEnv(Protocol, metaclass=CapabilityMeta):
     def render(self) -> Any:
         """Return the current frame."""
         ...
-
-
-@runtime_checkable
-class ClosableEnv(Protocol, metaclass=CapabilityMeta):
-    """Holds resources to release."""
-
-    def close(self) -> None:
-        """Release them."""
-        ...

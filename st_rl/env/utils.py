@@ -26,7 +26,7 @@ class StepResult(NamedTuple):
     infos: Mapping[str, Any]
 
 
-def split_observations(ret: Any) -> Observations:
+def split_observations(ret: object) -> Observations:
     """Split the result of `get_observations()` or `reset()` into `(obs, critic_obs, extras)`.
 
     Accepts `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy` is the actor observation),
@@ -34,18 +34,17 @@ def split_observations(ret: Any) -> Observations:
     groups becomes `extras["observations"]` of a new dict; otherwise `extras` is the object of the environment.
     """
     if isinstance(ret, torch.Tensor | Mapping):
-        obs, extras = _merge_groups(ret, {})
-        return Observations(obs, _critic_group(extras), extras)
-    if isinstance(ret, tuple | list) and len(ret) == 2:
-        if isinstance(ret[1], torch.Tensor):
-            obs, extras = _merge_groups(ret[0], {})
-            return Observations(obs, ret[1], extras)
-        obs, extras = _merge_groups(ret[0], ret[1])
-        return Observations(obs, _critic_group(extras), extras)
-    raise TypeError(
-        f"cannot read observations from {_describe(ret)}; return (obs, extras), a mapping of groups or, in the older "
-        "form, the observation tensor"
-    )
+        ret = (ret, None)
+    if not isinstance(ret, tuple | list) or len(ret) != 2:
+        raise TypeError(
+            f"cannot read observations from {_describe(ret)}; return (obs, extras), a mapping of groups or, in the "
+            "older form, the observation tensor"
+        )
+    if isinstance(ret[1], torch.Tensor):
+        obs, extras = _merge_groups(ret[0], None)
+        return Observations(obs, ret[1], extras)
+    obs, extras = _merge_groups(ret[0], ret[1])
+    return Observations(obs, _critic_group(extras), extras)
 
 
 def observe(env: VecEnv) -> Observations:
@@ -58,7 +57,7 @@ def observe(env: VecEnv) -> Observations:
     return Observations(obs, critic_obs, extras)
 
 
-def split_step(ret: Any) -> StepResult:
+def split_step(ret: object) -> StepResult:
     """Split the result of `step()` into `(obs, critic_obs, rewards, dones, infos)`.
 
     Accepts `(obs, rewards, dones, infos)`, where `obs` may be a mapping of groups, and the older
@@ -73,7 +72,8 @@ def split_step(ret: Any) -> StepResult:
         obs, infos = _merge_groups(ret[0], ret[3])
         return StepResult(obs, _critic_group(infos), ret[1], ret[2], infos)
     privileged = ret[1]
-    if isinstance(privileged, torch.Tensor) and privileged.ndim < 2:
+    # Numpy arrays too, since an environment that returns gymnasium's values mostly returns arrays.
+    if privileged is not None and getattr(privileged, "ndim", 2) < 2:
         raise ValueError(
             f"step() returned five values and the second has shape {tuple(privileged.shape)}: these look like "
             "gymnasium's (obs, rewards, terminated, truncated, infos); wrap the environment in "
@@ -107,7 +107,7 @@ def check_tensor(name: str, value: object) -> torch.Tensor:
     return value
 
 
-def _merge_groups(obs: Any, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
+def _merge_groups(obs: object, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
     """Return the actor observation and the extras, with the groups of a mapping as `extras["observations"]`."""
     extras = {} if extras is None else extras
     if not isinstance(extras, Mapping):

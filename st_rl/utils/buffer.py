@@ -8,15 +8,18 @@ import ctypes
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from st_rl.utils.tree import tree_leaves, tree_map
 
+Array = torch.Tensor | np.ndarray
+Buffer = TypeVar("Buffer")
 
-def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
+
+def build_array(example: object, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
     """Allocate zeros of shape `leading_dims + example.shape` and the example's dtype.
 
     A tensor gives a tensor on the same device; a numpy array, number or nested list gives a numpy array.
@@ -36,49 +39,55 @@ def build_array(example: Any, leading_dims: int | Sequence[int], share_memory: b
     return np.frombuffer(memoryview(shared), dtype=array.dtype, count=size).reshape(shape)
 
 
-def buffer_from_example(example: Any, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
+def buffer_from_example(example: object, leading_dims: int | Sequence[int], share_memory: bool = False) -> Any:
     """Allocate a zero buffer in the containers of `example`, leaves of shape `leading_dims + leaf.shape`."""
     return tree_map(lambda leaf: build_array(leaf, leading_dims, share_memory), example)
 
 
-def buffer_expand(buffer: Any, expand_size: int, dim: int = 0, contiguous: bool = False) -> Any:
+def buffer_expand(buffer: Buffer, expand_size: int, dim: int = 0, contiguous: bool = False) -> Buffer:
     """Copy the buffer with `expand_size` zero rows appended along `dim`."""
     if expand_size < 0:
         raise ValueError(f"expand_size must not be negative, got {expand_size}")
 
-    def expand(leaf: Any) -> Any:
+    def expand(leaf: Array) -> Array:
         shape = list(leaf.shape)
         shape[dim] = expand_size
         if isinstance(leaf, torch.Tensor):
             longer = torch.cat([leaf, leaf.new_zeros(shape)], dim=dim)
-            return longer.contiguous() if contiguous else longer
-        longer = np.concatenate([leaf, np.zeros(shape, dtype=leaf.dtype)], axis=dim)
-        return np.ascontiguousarray(longer) if contiguous else longer
+        else:
+            longer = np.concatenate([leaf, np.zeros(shape, dtype=leaf.dtype)], axis=dim)
+        return _contiguous(longer) if contiguous else longer
 
     return tree_map(expand, buffer)
 
 
-def buffer_swap(buffer: Any, cursor: int, dim: int = 0, contiguous: bool = False) -> Any:
+def buffer_swap(buffer: Buffer, cursor: int, dim: int = 0, contiguous: bool = False) -> Buffer:
     """The buffer with the rows from `cursor` on first and those before it last; along dim 0 only."""
     if dim != 0:
         raise ValueError(f"buffer_swap works along dim 0 only, got dim={dim}")
 
-    def swap(leaf: Any) -> Any:
+    def swap(leaf: Array) -> Array:
         if not 0 <= cursor <= leaf.shape[0]:
             raise ValueError(f"cursor {cursor} is outside a buffer of {leaf.shape[0]} rows")
-        if isinstance(leaf, torch.Tensor):
-            swapped = leaf if cursor in (0, leaf.shape[0]) else torch.cat([leaf[cursor:], leaf[:cursor]])
-            return swapped.contiguous() if contiguous else swapped
-        swapped = leaf if cursor in (0, leaf.shape[0]) else np.concatenate([leaf[cursor:], leaf[:cursor]])
-        return np.ascontiguousarray(swapped) if contiguous else swapped
+        if cursor in (0, leaf.shape[0]):
+            swapped = leaf
+        elif isinstance(leaf, torch.Tensor):
+            swapped = torch.cat([leaf[cursor:], leaf[:cursor]])
+        else:
+            swapped = np.concatenate([leaf[cursor:], leaf[:cursor]])
+        return _contiguous(swapped) if contiguous else swapped
 
     return tree_map(swap, buffer)
 
 
-def torchify_buffer(buffer: Any) -> Any:
+def _contiguous(array: Array) -> Array:
+    return array.contiguous() if isinstance(array, torch.Tensor) else np.ascontiguousarray(array)
+
+
+def torchify_buffer(buffer: object) -> Any:
     """The buffer with tensors in place of numpy arrays, sharing their memory."""
 
-    def torchify(leaf: Any) -> Any:
+    def torchify(leaf: object) -> object:
         if isinstance(leaf, np.ndarray):
             return torch.from_numpy(leaf)
         return torch.as_tensor(leaf) if isinstance(leaf, np.generic) else leaf
@@ -86,15 +95,15 @@ def torchify_buffer(buffer: Any) -> Any:
     return tree_map(torchify, buffer)
 
 
-def numpify_buffer(buffer: Any) -> Any:
+def numpify_buffer(buffer: object) -> Any:
     """The buffer with numpy arrays in place of tensors, sharing the memory of those on the CPU."""
     return tree_map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf, buffer)
 
 
-def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
+def buffer_to(buffer: Buffer, device: torch.device | str | None = None) -> Buffer:
     """The buffer with every tensor on `device`; TypeError for numpy arrays."""
 
-    def move(leaf: Any) -> Any:
+    def move(leaf: object) -> object:
         if isinstance(leaf, np.ndarray):
             raise TypeError("a numpy array cannot move to a device; call torchify_buffer first")
         return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
@@ -102,17 +111,17 @@ def buffer_to(buffer: Any, device: torch.device | str | None = None) -> Any:
     return tree_map(move, buffer)
 
 
-def buffer_method(buffer: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
+def buffer_method(buffer: object, method_name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of every leaf: `buffer_method(state, "detach")`."""
     return tree_map(lambda leaf: getattr(leaf, method_name)(*args, **kwargs), buffer)
 
 
-def buffer_func(buffer: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def buffer_func(buffer: object, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call `func(leaf, *args, **kwargs)` on every leaf."""
     return tree_map(lambda leaf: func(leaf, *args, **kwargs), buffer)
 
 
-def get_leading_dims(buffer: Any, n_dim: int = 1) -> tuple[int, ...] | None:
+def get_leading_dims(buffer: object, n_dim: int = 1) -> tuple[int, ...] | None:
     """The first `n_dim` sizes, which all leaves must share; None when there is no leaf."""
     leaves = [leaf for leaf in tree_leaves(buffer) if leaf is not None]
     found = {tuple(int(size) for size in leaf.shape[:n_dim]) for leaf in leaves}

@@ -16,21 +16,20 @@ class _ArrayTuple:
 
     def __getitem__(self, location: object) -> Any:
         """Index every field at `location`; a field that is None stays None."""
-        return type(self)(*(self._read(name, value, location) for name, value in self.items()))
+        fields = []
+        for name, value in self.items():
+            try:
+                fields.append(None if value is None else value[location])
+            except IndexError as error:
+                raise IndexError(f"field '{name}' of {type(self).__name__} at {location!r}: {error}") from error
+        return type(self)(*fields)
 
-    def _read(self, name: str, value: Any, location: object) -> Any:
-        """One field at `location`."""
-        if value is None:
-            return None
-        try:
-            return value[location]
-        except IndexError as error:
-            raise IndexError(f"field '{name}' of {type(self).__name__} at {location!r}: {error}") from error
-
-    def __setitem__(self, location: object, value: Any) -> None:
+    def __setitem__(self, location: object, value: object) -> None:
         """Assign a tuple with the same fields field by field, or any other value to every field that is not None."""
-        same_fields = isinstance(value, tuple) and getattr(value, "_fields", None) == self._fields
-        sources = tuple(value) if same_fields else (value,) * len(self._fields)
+        if isinstance(value, tuple) and getattr(value, "_fields", None) == self._fields:
+            same_fields, sources = True, tuple(value)
+        else:
+            same_fields, sources = False, (value,) * len(self._fields)
         for (name, target), source in zip(self.items(), sources):
             if target is None:
                 if same_fields and source is not None:
@@ -120,9 +119,9 @@ def is_namedtuple(obj: object) -> bool:
     return is_namedtuple_class(type(obj))
 
 
-def namedarraytuple_like(example: Any, classname_suffix: bool = False) -> Any:
+def namedarraytuple_like(example: object, classname_suffix: bool = False) -> Any:
     """The named array tuple class with the name and fields of `example`, a named (array) tuple or such a class."""
-    cls = example if isinstance(example, type) else type(example)
+    cls: Any = example if isinstance(example, type) else type(example)
     if is_namedarraytuple_class(cls):
         return cls
     if is_namedtuple_class(cls):
@@ -139,7 +138,7 @@ class AttrDict(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"no entry '{name}'; there are {list(self)}") from None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self[name] = value
 
     def __delattr__(self, name: str) -> None:

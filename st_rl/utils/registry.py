@@ -1,7 +1,7 @@
 """Finds the class that a configuration names."""
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from st_rl.utils.config import unknown_name_message
@@ -58,12 +58,15 @@ def _import_class(path: str, kind: str) -> type:
     return found
 
 
-def reject_class_paths(config: Any, source: object) -> None:
+def reject_class_paths(config: object, source: object) -> None:
     """ValueError if a configuration that was read from a file, `source`, names a class by path.
 
     Checked are the values of all keys that end in `class_name`, at any depth.
     """
-    for key, value in _items(config):
+    if isinstance(config, list | tuple):
+        for item in config:
+            reject_class_paths(item, source)
+    for key, value in config.items() if isinstance(config, Mapping) else ():
         names = value if isinstance(value, list | tuple) else [value]
         if str(key).endswith("class_name"):
             for name in filter(is_class_path, names):
@@ -73,10 +76,3 @@ def reject_class_paths(config: Any, source: object) -> None:
                     "give the class from Python"
                 )
         reject_class_paths(value, source)
-
-
-def _items(config: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the key-value pairs of a mapping or list; nothing for a leaf."""
-    if isinstance(config, Mapping):
-        return config.items()
-    return enumerate(config) if isinstance(config, list | tuple) else ()

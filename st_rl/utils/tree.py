@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+def tree_map(function: Callable[[Any], Any], tree: object) -> Any:
     """Apply `function` to every leaf that is not None; return the results in containers of the same types."""
     if tree is None:
         return None
@@ -23,7 +23,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     return type(tree)(*parts) if is_named else type(tree)(parts)
 
 
-def tree_leaves(tree: Any) -> list[Any]:
+def tree_leaves(tree: object) -> list[Any]:
     """The leaves, depth first; a missing one is None."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())

@@ -144,9 +144,10 @@ def test_a_tensordict_without_the_actors_group_is_told_the_names_of_its_groups()
         split_observations(groups)
 
 
-def test_a_gymnasium_step_is_recognised():
+@pytest.mark.parametrize("convert", [lambda tensor: tensor, lambda tensor: tensor.numpy()], ids=["torch", "numpy"])
+def test_rejects_gymnasium_step_with_hint(convert):
     with pytest.raises(ValueError, match="GymnasiumVecEnv"):
-        split_step((OBS, REWARDS, DONES, DONES, {}))
+        split_step((*map(convert, (OBS, REWARDS, DONES, DONES)), {}))
 
 
 def test_client_extras_are_one_object():

@@ -56,7 +56,7 @@ _numpy_reconstruct: Any = np.empty(0).__reduce__()[0]
 _numpy_scalar: Any = np.float64(0).__reduce__()[0]
 
 
-def _reconstruct(array_type: Any, shape: Any, typecode: Any) -> np.ndarray:
+def _reconstruct(array_type: object, shape: tuple[int, ...], typecode: bytes) -> np.ndarray:
     """Allocate an array; its state follows."""
     return _numpy_reconstruct(np.ndarray, shape, typecode)
 
