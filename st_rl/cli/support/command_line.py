@@ -2,10 +2,9 @@
 
 import dataclasses
 import difflib
-import importlib
 import shutil
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
@@ -84,20 +83,21 @@ def format_rows(rows: Mapping[str, str]) -> str:
     return "\n".join(wrap(f"  {name:<{width}} {purpose}", width + 3) for name, purpose in rows.items())
 
 
-def run_action(package: str, help_text: str, actions: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run `main` of the module in `package` that the first argument names.
+def run_action(
+    command: str, help_text: str, actions: Mapping[str, Callable[[Sequence[str]], int]], arguments: Sequence[str]
+) -> int:
+    """Run the action that the first argument names.
 
-    `{rows}` in `help_text` is replaced by the first docstring line of each module.
+    `{rows}` in `help_text` is replaced by the first docstring line of each action.
     """
     if not arguments or arguments[0] in _HELP_FLAGS:
-        documents = {name: importlib.import_module(f"{package}.{name}").__doc__ or "" for name in actions}
-        purposes = {name: text.splitlines()[0].partition(": st-rl ")[0] for name, text in documents.items()}
+        documents = {name: (action.__doc__ or "").splitlines()[0] for name, action in actions.items()}
+        purposes = {name: text.partition(": st-rl ")[0] for name, text in documents.items()}
         return print_help(help_text.format(rows=format_rows(purposes)), arguments)
     name, *rest = arguments
     if name not in actions:
-        command = package.rpartition(".")[2]
         raise UsageError(f"{unknown_name('action', name, actions)} (see st-rl {command} --help)")
-    return importlib.import_module(f"{package}.{name}").main(rest)
+    return actions[name](rest)
 
 
 def parse_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 
 from st_rl.cli.support.command_line import run_action
@@ -18,4 +19,6 @@ bound, trot_0.5, ...). st-rl motion ACTION --help lists the options of each."""
 
 def main(arguments: Sequence[str]) -> int:
     """Run the action that the first argument names."""
-    return run_action(__name__, _HELP, ACTIONS, arguments)
+    # Not at the top: tyro is slow to import.
+    actions = {name: getattr(importlib.import_module(f"{__name__}.{name}"), name) for name in ACTIONS}
+    return run_action("motion", _HELP, actions, arguments)

@@ -1,4 +1,4 @@
-"""Convert, resample, mirror or cut a motion: st-rl motion convert FILE OUTPUT."""
+"""`st-rl motion convert`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ConvertOptions(ClipOptions):
     """Relative sampling weight of the clip; None keeps that of the file."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the action."""
-    options = parse_options(ConvertOptions, arguments, "motion convert", __doc__)
+def convert(arguments: Sequence[str]) -> int:
+    """Convert, resample, mirror or cut a motion: st-rl motion convert FILE OUTPUT."""
+    options = parse_options(ConvertOptions, arguments, "motion convert", convert.__doc__)
     from st_rl.datasets.formats import FORMATS, write_motion
 
     if options.weight is not None and not options.weight >= 0:

@@ -1,4 +1,4 @@
-"""Show the contents of motion files and whether a robot can follow them: st-rl motion inspect FILE..."""
+"""`st-rl motion inspect`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class InspectOptions(ClipOptions):
     """Files, folders, or names of built-in clips; by default the quadruped gaits."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the action."""
-    options = parse_options(InspectOptions, arguments, "motion inspect", __doc__)
+def inspect(arguments: Sequence[str]) -> int:
+    """Show the contents of motion files and whether a robot can follow them: st-rl motion inspect FILE..."""
+    options = parse_options(InspectOptions, arguments, "motion inspect", inspect.__doc__)
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Make clips of synthetic gaits or of a trained policy: st-rl motion make GAIT | RUN."""
+"""`st-rl motion make`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class MakeOptions:
     """Checkpoint of a run: best, last, an iteration number, or a file."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the action."""
-    options = parse_options(MakeOptions, arguments, "motion make", __doc__)
+def make(arguments: Sequence[str]) -> int:
+    """Make clips of synthetic gaits or of a trained policy: st-rl motion make GAIT | RUN."""
+    options = parse_options(MakeOptions, arguments, "motion make", make.__doc__)
     from st_rl.datasets.formats import FORMATS, write_motion
     from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 

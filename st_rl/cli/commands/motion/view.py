@@ -1,4 +1,4 @@
-"""Render a motion as a video and a plot of joints and feet: st-rl motion view FILE."""
+"""`st-rl motion view`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ViewOptions(ClipOptions):
     """Height of the video in pixels."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the action."""
-    options = parse_options(ViewOptions, arguments, "motion view", __doc__)
+def view(arguments: Sequence[str]) -> int:
+    """Render a motion as a video and a plot of joints and feet: st-rl motion view FILE."""
+    options = parse_options(ViewOptions, arguments, "motion view", view.__doc__)
     from st_rl.sim.motions.clips import add_body_poses
     from st_rl.sim.robots import Robot, robot_path
 
