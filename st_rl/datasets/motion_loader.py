@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from st_rl.datasets.motion_table import MotionTable
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.rotations import quat_slerp
 
+Frames = TypeVar("Frames", np.ndarray, Tensor)
 _ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")
 # Preloaded transitions are computed in chunks of this size.
 _CHUNK = 65536
@@ -44,7 +45,7 @@ class _Layout(NamedTuple):
 def _block(start: int, end: int) -> Callable[[Any], Any]:
     """A getter of columns `start` to `end` of frames `(..., W)`."""
 
-    def get(frames: Any) -> Any:
+    def get(frames: Frames) -> Frames:
         return frames[..., start:end]
 
     return get
@@ -65,22 +66,14 @@ class AMPLoader:
     JOINT_VEL_SIZE = 12
     TAR_TOE_VEL_LOCAL_SIZE = 12
 
-    ROOT_POS_START_IDX = 0
-    ROOT_POS_END_IDX = ROOT_POS_START_IDX + POS_SIZE
-    ROOT_ROT_START_IDX = ROOT_POS_END_IDX
-    ROOT_ROT_END_IDX = ROOT_ROT_START_IDX + ROT_SIZE
-    JOINT_POSE_START_IDX = ROOT_ROT_END_IDX
-    JOINT_POSE_END_IDX = JOINT_POSE_START_IDX + JOINT_POS_SIZE
-    TAR_TOE_POS_LOCAL_START_IDX = JOINT_POSE_END_IDX
-    TAR_TOE_POS_LOCAL_END_IDX = TAR_TOE_POS_LOCAL_START_IDX + TAR_TOE_POS_LOCAL_SIZE
-    LINEAR_VEL_START_IDX = TAR_TOE_POS_LOCAL_END_IDX
-    LINEAR_VEL_END_IDX = LINEAR_VEL_START_IDX + LINEAR_VEL_SIZE
-    ANGULAR_VEL_START_IDX = LINEAR_VEL_END_IDX
-    ANGULAR_VEL_END_IDX = ANGULAR_VEL_START_IDX + ANGULAR_VEL_SIZE
-    JOINT_VEL_START_IDX = ANGULAR_VEL_END_IDX
-    JOINT_VEL_END_IDX = JOINT_VEL_START_IDX + JOINT_VEL_SIZE
-    TAR_TOE_VEL_LOCAL_START_IDX = JOINT_VEL_END_IDX
-    TAR_TOE_VEL_LOCAL_END_IDX = TAR_TOE_VEL_LOCAL_START_IDX + TAR_TOE_VEL_LOCAL_SIZE
+    ROOT_POS_START_IDX, ROOT_POS_END_IDX = 0, 3
+    ROOT_ROT_START_IDX, ROOT_ROT_END_IDX = 3, 7
+    JOINT_POSE_START_IDX, JOINT_POSE_END_IDX = 7, 19
+    TAR_TOE_POS_LOCAL_START_IDX, TAR_TOE_POS_LOCAL_END_IDX = 19, 31
+    LINEAR_VEL_START_IDX, LINEAR_VEL_END_IDX = 31, 34
+    ANGULAR_VEL_START_IDX, ANGULAR_VEL_END_IDX = 34, 37
+    JOINT_VEL_START_IDX, JOINT_VEL_END_IDX = 37, 49
+    TAR_TOE_VEL_LOCAL_START_IDX, TAR_TOE_VEL_LOCAL_END_IDX = 49, 61
 
     # Blocks of frames in the quadruped layout, of one frame or of a batch.
     get_root_pos = get_root_pos_batch = staticmethod(_block(ROOT_POS_START_IDX, ROOT_POS_END_IDX))
@@ -165,7 +158,7 @@ class AMPLoader:
         return len(self.trajectory_names)
 
     @staticmethod
-    def reorder_from_pybullet_to_isaac(motion_data: Any) -> Any:
+    def reorder_from_pybullet_to_isaac(motion_data: Frames) -> Frames:
         """A copy of frames `(..., 61)` with the legs of each block reordered from FR, FL, RR, RL to FL, FR, RL, RR."""
         order = list(range(QUADRUPED_WIDTH))
         for start in (7, 19, 37, 49):
@@ -351,7 +344,6 @@ def _common_layout(trajectories: Sequence[AmpTrajectory], fields: Sequence[str] 
 
 
 def _layout(trajectory: AmpTrajectory, fields: Sequence[str] | None) -> _Layout:
-    """The columns of one trajectory."""
     names, width, chosen = trajectory.fields, trajectory.frames.shape[1], fields
     if names is None and width == QUADRUPED_WIDTH and (fields is None or len(fields) != width):
         names = column_names()

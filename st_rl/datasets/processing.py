@@ -92,6 +92,11 @@ def _map_frames(
 ) -> MotionClip:
     """The clip with all arrays `(F, ...)` replaced, quaternions by `map_rotations`, others by `map_values`."""
     feet, bodies = clip.feet, clip.bodies
+    if feet is not None:
+        feet = Feet(feet.names, map_values(feet.pos), map_values(feet.vel))
+    if bodies is not None:
+        pos, rot = map_values(bodies.pos), map_rotations(bodies.rot)
+        bodies = Bodies(bodies.names, pos, rot, map_values(bodies.lin_vel), map_values(bodies.ang_vel))
     return replace(
         clip,
         joint_pos=map_values(clip.joint_pos),
@@ -100,16 +105,8 @@ def _map_frames(
         root_rot=map_rotations(clip.root_rot),
         root_lin_vel=map_values(clip.root_lin_vel),
         root_ang_vel=map_values(clip.root_ang_vel),
-        feet=None if feet is None else Feet(feet.names, map_values(feet.pos), map_values(feet.vel)),
-        bodies=None
-        if bodies is None
-        else Bodies(
-            bodies.names,
-            map_values(bodies.pos),
-            map_rotations(bodies.rot),
-            map_values(bodies.lin_vel),
-            map_values(bodies.ang_vel),
-        ),
+        feet=feet,
+        bodies=bodies,
     )
 
 
@@ -119,10 +116,19 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
     Left and right joints, feet and bodies are swapped by name. `signs` maps patterns of joint names to 1 or -1 where
     the names do not tell whether an angle changes sign (`st_rl.modules.symmetry.JOINT_SIGNS`).
     """
+    vector, pseudovector, quaternion = _VECTOR_SIGNS, _PSEUDOVECTOR_SIGNS, _QUATERNION_SIGNS
+    feet, bodies = clip.feet, clip.bodies
     try:
         order, sign = mirror_joints(clip.joint_names, signs)
-        feet = None if clip.feet is None else _mirror_feet(clip.feet)
-        bodies = None if clip.bodies is None else _mirror_bodies(clip.bodies)
+        if feet is not None:
+            of = find_partners(feet.names)
+            feet = Feet(feet.names, feet.pos[:, of] * vector, feet.vel[:, of] * vector)
+        if bodies is not None:
+            of = find_partners(bodies.names)
+            pos, rot = bodies.pos[:, of] * vector, bodies.rot[:, of] * quaternion
+            bodies = Bodies(
+                bodies.names, pos, rot, bodies.lin_vel[:, of] * vector, bodies.ang_vel[:, of] * pseudovector
+            )
     except ValueError as error:
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"
@@ -131,28 +137,12 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
         clip,
         joint_pos=clip.joint_pos[:, order] * sign,
         joint_vel=clip.joint_vel[:, order] * sign,
-        root_pos=clip.root_pos * _VECTOR_SIGNS,
-        root_rot=clip.root_rot * _QUATERNION_SIGNS,
-        root_lin_vel=clip.root_lin_vel * _VECTOR_SIGNS,
-        root_ang_vel=clip.root_ang_vel * _PSEUDOVECTOR_SIGNS,
+        root_pos=clip.root_pos * vector,
+        root_rot=clip.root_rot * quaternion,
+        root_lin_vel=clip.root_lin_vel * vector,
+        root_ang_vel=clip.root_ang_vel * pseudovector,
         feet=feet,
         bodies=bodies,
-    )
-
-
-def _mirror_feet(feet: Feet) -> Feet:
-    partners = find_partners(feet.names)
-    return Feet(feet.names, feet.pos[:, partners] * _VECTOR_SIGNS, feet.vel[:, partners] * _VECTOR_SIGNS)
-
-
-def _mirror_bodies(bodies: Bodies) -> Bodies:
-    partners = find_partners(bodies.names)
-    return Bodies(
-        bodies.names,
-        bodies.pos[:, partners] * _VECTOR_SIGNS,
-        bodies.rot[:, partners] * _QUATERNION_SIGNS,
-        bodies.lin_vel[:, partners] * _VECTOR_SIGNS,
-        bodies.ang_vel[:, partners] * _PSEUDOVECTOR_SIGNS,
     )
 
 

@@ -58,7 +58,7 @@ def with_new_names(values: Mapping[str, Value], renamed: Mapping[str, str]) -> d
     return {renamed.get(name, name): value for name, value in values.items()}
 
 
-def rename_keys(content: Any, names: Mapping[str, str]) -> Any:
+def rename_keys(content: object, names: Mapping[str, str]) -> Any:
     """A copy of nested dictionaries and lists with every key that is in `names` replaced."""
     if isinstance(content, Mapping):
         return {names.get(key, key): rename_keys(value, names) for key, value in content.items()}

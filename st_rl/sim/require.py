@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 MjModel: TypeAlias = Any
 MjData: TypeAlias = Any
 MjSpec: TypeAlias = Any
+MjvScene: TypeAlias = Any
 
 
 def require_mujoco() -> ModuleType:
@@ -19,3 +20,13 @@ def require_mujoco() -> ModuleType:
             'the simulation needs MuJoCo 3.17 or later with mujoco.batch: pip install "st_rl[sim]"'
         ) from error
     return mujoco
+
+
+class _LazyMujoco:
+    """The module `mujoco`, imported when the first of its attributes is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(require_mujoco(), name)
+
+
+mujoco: Any = _LazyMujoco()

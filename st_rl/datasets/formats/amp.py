@@ -113,7 +113,6 @@ def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
 
 
 def _fields(content: Mapping[str, Any], width: int, source: str) -> tuple[str, ...] | None:
-    """The column names, if the file has them."""
     if content.get("Fields") is None:
         return None
     if not np.iterable(content["Fields"]):

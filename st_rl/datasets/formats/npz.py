@@ -144,7 +144,7 @@ def _content(clip: MotionClip, keys: Mapping[str, str]) -> dict[str, np.ndarray]
     bodies = clip.bodies
     root = {"pos": clip.root_pos, "rot": clip.root_rot, "lin_vel": clip.root_lin_vel, "ang_vel": clip.root_ang_vel}
     values: dict[str, Any] = {"joint_pos": clip.joint_pos, "joint_vel": clip.joint_vel}
-    values |= {name: value[:, None] if bodies is None else getattr(bodies, name) for name, value in root.items()}
+    values |= {name: value[:, None] if bodies is None else vars(bodies)[name] for name, value in root.items()}
     content = {keys[name]: value.astype(np.float32) for name, value in values.items()}
     if clip.feet is not None:
         content |= {"foot_names": np.array(clip.feet.names), "foot_positions": clip.feet.pos.astype(np.float32)}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from st_rl.sim.require import MjData, MjModel, require_mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ def fine_physics(physics: PhysicsCfg, timestep: float = 0.005, iterations: int =
 
 def with_physics(model: MjModel, physics: PhysicsCfg) -> MjModel:
     """A copy of a model with the options of `physics`."""
-    mujoco = require_mujoco()
     if physics.timestep <= 0 or physics.substeps < 1:
         raise ValueError(
             f"physics needs timestep > 0 and substeps >= 1, got {physics.timestep} and {physics.substeps}: correct them"
@@ -59,9 +58,9 @@ def with_physics(model: MjModel, physics: PhysicsCfg) -> MjModel:
     model.opt.timestep = physics.timestep
     model.opt.iterations = physics.iterations
     model.opt.ls_iterations = physics.ls_iterations
-    model.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{physics.integrator.upper()}")
-    model.opt.cone = getattr(mujoco.mjtCone, f"mjCONE_{physics.cone.upper()}")
-    model.opt.solver = getattr(mujoco.mjtSolver, f"mjSOL_{physics.solver.upper()}")
+    enums = {"integrator": mujoco.mjtIntegrator, "cone": mujoco.mjtCone, "solver": mujoco.mjtSolver}
+    for (option, enum), prefix in zip(enums.items(), ("mjINT", "mjCONE", "mjSOL")):
+        setattr(model.opt, option, getattr(enum, f"{prefix}_{vars(physics)[option].upper()}"))
     return model
 
 
@@ -84,7 +83,6 @@ class Backend(ABC):
     """`(N, nv)` generalized force of the actuators."""
 
     def __init__(self, model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str) -> None:
-        """Copy the model with the options of `physics`."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.model = with_physics(model, physics)
@@ -150,7 +148,6 @@ class Backend(ABC):
 
     def snapshot(self, index: int, data: MjData = None) -> MjData:
         """One robot as a `mujoco.MjData` after `mj_forward`, for rendering; synchronizes with the device."""
-        mujoco = require_mujoco()
         data = mujoco.MjData(self.model) if data is None else data
         data.qpos[:] = self.qpos[index].cpu().numpy()
         data.qvel[:] = self.qvel[index].cpu().numpy()

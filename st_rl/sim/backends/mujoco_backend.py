@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
-from st_rl.sim.require import MjModel, require_mujoco
+from st_rl.sim.require import MjModel, mujoco
 from st_rl.utils.log import logger
 
 
@@ -23,11 +23,9 @@ class MujocoBackend(Backend):
     """
 
     def __init__(self, model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cpu") -> None:
-        """Create the robots in the default pose."""
         super().__init__(model, num_envs, physics, device)
         if self.device.type != "cpu":
             raise ValueError(f"MujocoBackend runs on the CPU, got device '{device}'")
-        mujoco = require_mujoco()
         self.num_threads = physics.num_threads or _num_cores()
         self._batch = mujoco.batch.Batch(self.model, num_envs, self.num_threads)
         self._sensor_rows = self._batch.bind("sensordata")
@@ -143,7 +141,6 @@ class MujocoBackend(Backend):
         self._diverged.fill_(False)
 
     def _write_resets(self) -> None:
-        """Write the rows of robots that were reset."""
         is_reset = self._is_reset.numpy()
         if is_reset.any():
             rows = np.flatnonzero(is_reset)
@@ -160,7 +157,7 @@ class MujocoBackend(Backend):
             if int(kind) not in self._reported:
                 self._reported.add(int(kind))
                 row = int(np.flatnonzero(counts[:, kind])[0])
-                text = require_mujoco().mju_warningText(int(kind), int(self.batch.warning[row, kind, 0]))
+                text = mujoco.mju_warningText(int(kind), int(self.batch.warning[row, kind, 0]))
                 logger.warning(f"MuJoCo, robot {row}: {text}")
 
 

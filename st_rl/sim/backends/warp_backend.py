@@ -10,7 +10,7 @@ import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
 from st_rl.sim.backends.kernel_loading import load_kernels
-from st_rl.sim.require import MjModel, require_mujoco
+from st_rl.sim.require import MjModel, mujoco
 from st_rl.utils.log import logger
 
 # Maximum number of contacts of a geom with the ground, by type; one for other types.
@@ -41,12 +41,10 @@ class WarpBackend(Backend):
     """
 
     def __init__(self, model: MjModel, num_envs: int, physics: PhysicsCfg, device: torch.device | str = "cuda") -> None:
-        """Create the robots in the default pose."""
         super().__init__(model, num_envs, physics, device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device '{device}': torch sees no GPU here; use 'cpu', or run st-rl doctor")
         self._warp, self._mjwarp = require_warp()
-        mujoco = require_mujoco()
         self._streams: dict[int, Any] = {}
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -87,7 +85,7 @@ class WarpBackend(Backend):
             # Depends on the version of Warp; a step compiles missing kernels itself.
             logger.warning(f"could not precompile MuJoCo Warp kernels ({error}); the first step will be slow")
 
-    def _view(self, owner: Any, name: str) -> torch.Tensor:
+    def _view(self, owner: object, name: str) -> torch.Tensor:
         """An array of MuJoCo Warp as a tensor that shares its memory."""
         return self._warp.to_torch(getattr(owner, name))
 
@@ -207,7 +205,6 @@ class WarpBackend(Backend):
 
 def max_ground_contacts(model: MjModel) -> int:
     """Upper bound of the contacts of one robot with the ground, with a margin."""
-    mujoco = require_mujoco()
     count = 0
     for geom in range(model.ngeom):
         moves = model.body_weldid[model.geom_bodyid[geom]] != 0

@@ -98,7 +98,7 @@ def with_overrides(cfg: Cfg, overrides: Mapping[str, Any]) -> Cfg:
     return cfg
 
 
-def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
+def _replace(part: Any, keys: list[str], value: object, name: str) -> Any:
     """Return `part` with the value at the path `keys` replaced."""
     head, rest = keys[0], keys[1:]
     if isinstance(part, dict):
@@ -111,14 +111,14 @@ def _replace(part: Any, keys: list[str], value: Any, name: str) -> Any:
         raise ValueError(f"option '{name}' is now called '{OPTIONS[name]}'")
     if head not in known:
         raise ValueError(f"option '{name}': " + unknown_name_message("name", head, known))
-    old = part[head] if isinstance(part, dict) else getattr(part, head)
+    old = part[head] if isinstance(part, dict) else vars(part)[head]
     new = _replace(old, rest, value, name) if rest else value
     if isinstance(part, dict):
         return {**part, head: new}
     return dataclasses.replace(part, **{head: new if rest else _as_declared(part, head, new, name)})
 
 
-def _as_declared(part: Any, field_name: str, value: Any, name: str) -> Any:
+def _as_declared(part: Any, field_name: str, value: object, name: str) -> Any:
     """Return the value converted to the type of its field; ValueError with the full name if it does not fit."""
     try:
         kinds = typing.get_type_hints(type(part))
@@ -128,5 +128,5 @@ def _as_declared(part: Any, field_name: str, value: Any, name: str) -> Any:
     try:
         return fitted(kinds[field_name], value)
     except TypeError as error:
-        old = getattr(part, field_name)
+        old = vars(part)[field_name]
         raise ValueError(f"option '{name}' takes {error}, such as {old!r}; got {value!r}") from None

@@ -43,11 +43,11 @@ class JointControl:
         self._gains = (cfg.stiffness or 0.0, cfg.damping or 0.0) if is_torque else None
         limits = torch.tensor(robot.joint_range if is_torque else robot.control_range, dtype=torch.float32)
         self._lower, self._upper = limits.to(backend.device).unbind(1)
-        self.default = _row(robot.default_joint_pos, backend.device).clamp(self._lower, self._upper)
-        self._effort = _row(robot.effort_limit, backend.device)
+        self.default = float_tensor(robot.default_joint_pos, backend.device).clamp(self._lower, self._upper)
+        self._effort = float_tensor(robot.effort_limit, backend.device)
         gain = robot.model.actuator_gainprm[:, 0] if is_torque else 1.0
         # Control per unit of joint position (servos) or joint torque (motors).
-        self._control_factor = _row(1 / (robot.gear * gain) if is_torque else robot.gear, backend.device)
+        self._control_factor = float_tensor(1 / (robot.gear * gain) if is_torque else robot.gear, backend.device)
         self._is_scaled = not torch.equal(self._control_factor, torch.ones_like(self._control_factor))
         self._q = Columns(robot.qpos_indices, backend.device)
         self._qd = Columns(robot.qvel_indices, backend.device)
@@ -114,6 +114,6 @@ class Columns:
         return matrix[:, self._slice] if self._slice is not None else matrix.index_select(1, self._indices)
 
 
-def _row(values: object, device: torch.device) -> torch.Tensor:
-    """Return a float32 vector on a device."""
+def float_tensor(values: object, device: torch.device) -> torch.Tensor:
+    """Return a float32 tensor on a device."""
     return torch.as_tensor(values, dtype=torch.float32, device=device)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from st_rl.sim.envs.cfg import Range
-from st_rl.sim.envs.joint_control import Columns, JointControl
+from st_rl.sim.envs.joint_control import Columns, JointControl, float_tensor
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsColumn, ObsTerm, Term
@@ -91,7 +91,6 @@ class LeggedWalk(Task):
     """`(N, F)` desired height of the sole by the gait clock, m."""
 
     def __init__(self, cfg: LeggedWalkCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
-        """Build the robots, sample their properties and start the first episodes."""
         super().__init__(cfg, num_envs, device, seed)
         robot = self.robot
         self._base = robot.require_locomotion("walking")
@@ -135,7 +134,7 @@ class LeggedWalk(Task):
             **super()._random_ranges(),
         }
 
-    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    def reset(self, *args: object, **kwargs: object) -> tuple[torch.Tensor, dict[str, Any]]:
         """Reset every robot and return `get_observations()`; arguments are ignored."""
         outcome = super().reset()
         self._tracked_commands.copy_(self.commands)
@@ -304,16 +303,15 @@ class LeggedWalk(Task):
         self.backend.add_velocity(self.random["push"], is_due & ~was_reset, self._base.qvel)
 
     def _set_constants(self) -> None:
-        """Put constants on the device."""
         robot, cfg, device = self.robot, self.cfg, self.backend.device
-        self._default_qpos = _constant(robot.default_qpos, device)
+        self._default_qpos = float_tensor(robot.default_qpos, device)
         self.default_height = float(robot.default_qpos[self._base.qpos + 2])
         """Height of the base in the default pose, m."""
-        self._default_joint_pos = _constant(robot.default_joint_pos, device)
+        self._default_joint_pos = float_tensor(robot.default_joint_pos, device)
         if robot.action_scale is not None:
             # Checkpoints and exported policies read it from the configuration.
             cfg.control.action_scale = tuple(robot.action_scale.tolist())
-        scale = _constant(cfg.control.action_scale, device)
+        scale = float_tensor(cfg.control.action_scale, device)
         if scale.dim() > 0 and len(scale) != robot.num_joints:
             raise ValueError(
                 f"control.action_scale has {len(scale)} numbers for {robot.num_joints} joints: give one for all or one "
@@ -326,9 +324,9 @@ class LeggedWalk(Task):
         contacts, heights = [f.contact for f in robot.feet], [f.position + 2 for f in robot.feet]
         velocities = [f.velocity + axis for f in robot.feet for axis in (0, 1)]
         self._sensor_columns = torch.tensor([*contacts, *heights, *velocities, *robot.fall_sensors], device=device)
-        self._foot_radius = _constant([foot.radius for foot in robot.feet], device)
+        self._foot_radius = float_tensor([foot.radius for foot in robot.feet], device)
         phase_of_foot = dict(zip(robot.feet_by_place, cfg.gait.offsets))
-        self._foot_offsets = _constant([phase_of_foot[foot] for foot in range(len(robot.feet))], device)
+        self._foot_offsets = float_tensor([phase_of_foot[foot] for foot in range(len(robot.feet))], device)
         self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
         # Views of the backend tensors, which keep their address; reading the backend property updates them.
         qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]
@@ -340,18 +338,18 @@ class LeggedWalk(Task):
         self._start_qpos = self._default_qpos.repeat(self.num_envs, 1)
         self._start_qvel = self._zeros(robot.model.nv)
         # With these, sin(angle + quarter_turn) is (sin, cos) of an angle.
-        self._quarter_turn = _constant([0.0, math.pi / 2], device)
-        self._full_turn = _constant(2 * math.pi, device)
+        self._quarter_turn = float_tensor([0.0, math.pi / 2], device)
+        self._full_turn = float_tensor(2 * math.pi, device)
         self._default_orientation = self._default_qpos[self._base.qpos + 3 : self._base.qpos + 7]
         w, x, y, z = self._default_orientation.tolist()
         # The default orientation after a rotation of pi about the vertical.
-        self._turned_orientation = _constant([-z, -y, x, w], device)
+        self._turned_orientation = float_tensor([-z, -y, x, w], device)
 
     def _check_settings(self) -> None:
         """ValueError for invalid settings, such as a foot without a phase."""
         gait, push = self.cfg.gait, self.cfg.push
-        for part in ("commands", "randomization"):
-            for name, value in vars(getattr(self.cfg, part)).items():
+        for part, settings in (("commands", self.cfg.commands), ("randomization", self.cfg.randomization)):
+            for name, value in vars(settings).items():
                 if isinstance(value, Sequence) and value[0] > value[1]:
                     raise ValueError(f"{part}.{name} is {tuple(value)}: give the smallest number first")
         if gait.period_s <= 0 or not 0 <= gait.stance_fraction < 1:
@@ -370,8 +368,3 @@ class LeggedWalk(Task):
                 "give one phase for each, from front to rear and in each row the right one first, such as "
                 f"--env.gait.offsets {trot}"
             )
-
-
-def _constant(values: object, device: torch.device) -> torch.Tensor:
-    """Return a float32 tensor on a device."""
-    return torch.as_tensor(values, dtype=torch.float32, device=device)

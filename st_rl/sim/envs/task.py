@@ -14,6 +14,7 @@ from st_rl.sim.backends import make_backend
 from st_rl.sim.envs.cfg import Range, TaskCfg
 from st_rl.sim.envs.term_tables import ObservationTable, ObsTerm, RewardTerm, Term
 from st_rl.sim.old_names import BUFFERS, with_new_names
+from st_rl.sim.require import MjSpec
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.utils.config import unknown_name_message
 
@@ -153,7 +154,7 @@ class Task(VecEnv):
         return None if self.num_privileged_obs is None else self.privileged_obs_buf.clone()
 
     @torch.no_grad()
-    def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    def reset(self, *args: object, **kwargs: object) -> tuple[torch.Tensor, dict[str, Any]]:
         """Reset every robot and return `get_observations()`; arguments are ignored."""
         self._sample_random()
         self._reset_envs(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
@@ -253,7 +254,7 @@ class Task(VecEnv):
 
     # Hooks of a subclass.
 
-    def _build_world(self, spec: Any) -> None:
+    def _build_world(self, spec: MjSpec) -> None:
         """Add the surroundings to the robot's `mujoco.MjSpec`; called once, when only `cfg` is set."""
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
@@ -287,7 +288,6 @@ class Task(VecEnv):
         return torch.zeros(self.num_envs, *shape, dtype=dtype, device=self.device)
 
     def _sample_random(self) -> None:
-        """Sample the random numbers of this step."""
         self._random_block.uniform_(generator=self.generator).mul_(self._random_span).add_(self._random_low)
 
     def _active_rewards(self) -> tuple[dict[str, Term], torch.Tensor]:

@@ -91,7 +91,7 @@ class ObservationTable:
             start = self.columns[-1].start + self.columns[-1].width if self.columns else 0
             width = shape if isinstance(shape, int) else math.prod(shape)
             is_noisy = not (term.privileged or cfg.privileged_actor)
-            amplitude = getattr(cfg.noise, term.noise) if isinstance(term.noise, str) else term.noise
+            amplitude = vars(cfg.noise)[term.noise] if isinstance(term.noise, str) else term.noise
             noise = cfg.noise.level * amplitude * scales[name] if is_noisy else 0.0
             self.columns.append(ObsColumn(name, term, shape, start, width, scales[name], noise))
         # A privileged actor has the order of the critic: what it sees is what the critic of a student sees.

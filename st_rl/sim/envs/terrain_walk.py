@@ -78,7 +78,6 @@ class TerrainWalk(LeggedWalk):
     """`(N,)` yaw of the base, from the world's x axis to the left, rad."""
 
     def _check_settings(self) -> None:
-        """Check the levels too."""
         super()._check_settings()
         first, last = self.cfg.curriculum.start_levels
         if not 0 <= first <= last < self.cfg.num_levels:

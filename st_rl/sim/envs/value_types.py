@@ -16,7 +16,7 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
 }
 
 
-def fitted(kind: Any, value: Any) -> Any:
+def fitted(kind: object, value: object) -> Any:
     """Return the value as a field of this type holds it: lists become tuples, a single word a tuple of one.
 
     TypeError with the expected type as text for a value of another type.
@@ -44,7 +44,7 @@ def fitted(kind: Any, value: Any) -> Any:
     return value
 
 
-def _first_fit(kinds: tuple[Any, ...], value: Any) -> Any:
+def _first_fit(kinds: tuple[object, ...], value: object) -> Any:
     """Return the value converted to the first of several types that accepts it."""
     words = []
     for kind in kinds:
@@ -55,7 +55,7 @@ def _first_fit(kinds: tuple[Any, ...], value: Any) -> Any:
     raise TypeError(" or ".join(words))
 
 
-def _fitted_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+def _fitted_tuple(kinds: tuple[object, ...], value: object) -> tuple[Any, ...]:
     """Return the value as a tuple of these types, of any length if the second is `...`."""
     if kinds[-1] is ...:
         items = (value,) if isinstance(value, str) else value
@@ -73,7 +73,7 @@ def _fitted_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         raise TypeError(words) from None
 
 
-def _words(kind: Any) -> str:
+def _words(kind: object) -> str:
     """Describe a type in words."""
     if kind in _PLAIN:
         return _PLAIN[kind][1]

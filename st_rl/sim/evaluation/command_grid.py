@@ -40,6 +40,11 @@ class EvaluationCfg:
     """Seed of the initial poses; differs from training seeds. Pushes do not depend on it."""
 
     @property
+    def ranges(self) -> tuple[Range | None, Range | None, Range | None]:
+        """The ranges of all axes."""
+        return self.lin_vel_x, self.lin_vel_y, self.ang_vel_yaw
+
+    @property
     def pushes(self) -> bool:
         """Whether there is a second rollout with pushes; there is none if it would end before the first push."""
         return self.push_speed > 0 and self.seconds > self.push_interval_s
@@ -81,8 +86,7 @@ def evaluation_commands(cfg: EvaluationCfg, task: "LeggedWalk") -> Tensor:
 
 def command_ranges(cfg: EvaluationCfg, commands: "CommandsCfg") -> list[Range]:
     """The range of each axis, low to high: from `cfg`, or from the task's configuration of commands."""
-    chosen = [getattr(cfg, axis) for axis in AXES]
-    ranges = (given or default for given, default in zip(chosen, task_ranges(commands)))
+    ranges = (given or default for given, default in zip(cfg.ranges, task_ranges(commands)))
     return [(float(min(ends)), float(max(ends))) for ends in ranges]
 
 

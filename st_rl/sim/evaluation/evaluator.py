@@ -13,6 +13,9 @@ from torch import Tensor
 
 from st_rl.env import VecEnv
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.envs.cfg import TaskCfg
+from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, evaluation_commands
 from st_rl.sim.evaluation.gait_metrics import (
     diagonal_alternation,
@@ -139,8 +142,8 @@ def _warn_of_overridden_commands(cfg: EvaluationCfg, record: RolloutRecord, movi
     """Warn of axes that `cfg` sets and that the task replaced by its own commands."""
     walking = record.is_valid & (record.commands.norm(dim=1) > moving_threshold)
     differs = ((record.effective_commands - record.commands).abs() > 1e-6) & walking[..., None]
-    for axis, is_overridden in zip(AXES, differs.any(dim=0).any(dim=0).tolist()):
-        if is_overridden and getattr(cfg, axis) is not None:
+    for axis, requested, is_overridden in zip(AXES, cfg.ranges, differs.any(dim=0).any(dim=0).tolist()):
+        if is_overridden and requested is not None:
             logger.warning(f"this task sets {axis} itself: the requested range of {axis} has no effect")
 
 
@@ -175,13 +178,13 @@ def evaluate_episodes(env: VecEnv, policy: Policy, max_steps: int = 5000) -> dic
 
 
 def make_eval_task(
-    name: str, cfg: Any, num_envs: int, seconds: float, seed: int, fine: bool, device: str = "cpu"
-) -> Any:
+    name: str, cfg: TaskCfg, num_envs: int, seconds: float, seed: int, fine: bool, device: str = "cpu"
+) -> Task:
     """A task without disturbances, with fine physics if asked, and without a time-out within `seconds`."""
     from st_rl.sim.tasks import make_task
 
     cfg = cfg.for_evaluation(fine)
-    if getattr(cfg, "commands", None) is not None:
+    if isinstance(cfg, LeggedWalkCfg):
         cfg.episode_length_s = max(cfg.episode_length_s, seconds + 1.0)
     return make_task(name, num_envs, device, seed, cfg=cfg)
 
@@ -243,11 +246,8 @@ def _tensor_addresses(policy: Policy) -> tuple[int, ...]:
     """Addresses of all parameters and buffers of a policy; for a plain function its id."""
     parts = vars(policy).values() if isinstance(policy, _NetworkPolicy) else ()
     networks = [part for part in parts if isinstance(part, torch.nn.Module)]
-    return (
-        (id(policy),)
-        if not networks
-        else tuple(tensor.data_ptr() for network in networks for tensor in network.state_dict().values())
-    )
+    tensors = [tensor for network in networks for tensor in network.state_dict().values()]
+    return tuple(tensor.data_ptr() for tensor in tensors) if networks else (id(policy),)
 
 
 def walk_score(metrics: Mapping[str, Any]) -> float:

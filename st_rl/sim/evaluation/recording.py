@@ -110,7 +110,6 @@ class Recorder:
         return self._traces()
 
     def _measure(self) -> dict[str, Tensor]:
-        """The quantities of the current step."""
         backend, robot, env = self.task.backend, self.task.robot, self._commanded
         row = {
             "position": backend.qpos[0, list(robot.qpos_indices)],

@@ -7,12 +7,11 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import MjData, MjModel, require_mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.terrain.visible_ground import VisibleGround
 
 # Off-screen OpenGL on Linux: value of MUJOCO_GL, library, Debian package.
@@ -67,7 +66,6 @@ def prepare_rendering() -> str:
     name = choose_gl()
     if "mujoco" not in sys.modules and name:
         os.environ["MUJOCO_GL"] = name
-    mujoco = require_mujoco()
     if name in ("egl", "osmesa"):
         # MuJoCo reads MUJOCO_GL only when it is first imported.
         try:
@@ -95,8 +93,6 @@ class FrameRenderer:
     def __init__(self, model: MjModel, width: int = 640, height: int = 360, camera: str | None = None):
         """Open an OpenGL context for a model, seen by one of its cameras."""
         self.library = prepare_rendering()
-        mujoco = require_mujoco()
-        self._mujoco = mujoco
         self._camera = self._find_camera(model, camera)
         model = copy.copy(model)
         visual, quality = model.vis.global_, model.vis.quality
@@ -111,11 +107,11 @@ class FrameRenderer:
     def _open(self) -> Any:
         """A `mujoco.Renderer` of the visible ground and the robot."""
         try:
-            renderer = self._mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_GEOMS)
+            renderer = mujoco.Renderer(self._ground.model, *self._size, max_geom=_MAX_GEOMS)
         except Exception as error:  # each OpenGL library has its own error classes
             raise RenderingError(_cannot_render(self.library, error)) from error
         # Reflections render the scene twice, which is slow in software.
-        renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         return renderer
 
     def _find_camera(self, model: MjModel, camera: str | None) -> Any:
@@ -127,9 +123,9 @@ class FrameRenderer:
             return camera
         if model.ncam:
             return 0
-        follow = self._mujoco.MjvCamera()
-        self._mujoco.mjv_defaultFreeCamera(model, follow)
-        follow.type = self._mujoco.mjtCamera.mjCAMERA_TRACKING
+        follow = mujoco.MjvCamera()
+        mujoco.mjv_defaultFreeCamera(model, follow)
+        follow.type = mujoco.mjtCamera.mjCAMERA_TRACKING
         follow.trackbodyid = min(1, model.nbody - 1)
         follow.azimuth, follow.elevation = 130.0, -18.0
         return follow
@@ -146,7 +142,7 @@ class FrameRenderer:
         return self._renderer.render()
 
     def _add_arrow(self, arrow: Arrow) -> None:
-        scene, mujoco = self._renderer.scene, self._mujoco
+        scene = self._renderer.scene
         if scene.ngeom >= scene.maxgeom or float(np.linalg.norm(arrow.vector)) < _MIN_ARROW_LENGTH:
             return
         shape = scene.geoms[scene.ngeom]
@@ -165,7 +161,5 @@ class FrameRenderer:
     def __enter__(self) -> "FrameRenderer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

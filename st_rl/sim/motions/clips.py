@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,15 +9,13 @@ import torch
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
 from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
+from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.rendering import FrameRenderer
-from st_rl.sim.evaluation.rollout import Policy
+from st_rl.sim.evaluation.rollout import Policy, is_commanded
 from st_rl.sim.evaluation.video import open_video
-from st_rl.sim.require import MjData, MjModel, require_mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.robots import Robot
 from st_rl.utils import rotations
-
-if TYPE_CHECKING:
-    from st_rl.sim.envs.legged_walk import LeggedWalk
 
 _VIDEO_FPS = 25.0
 
@@ -41,7 +38,7 @@ def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.nd
 
 def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
     """The clip with feet and bodies of the robot, root first, by forward kinematics."""
-    mujoco, model = require_mujoco(), robot.model
+    model = robot.model
     base = robot.require_locomotion("a motion")
     qpos, qvel = clip_to_qpos_qvel(robot, clip)
     bodies = [base.body, *(b for b in range(1, model.nbody) if b != base.body)]
@@ -68,7 +65,7 @@ def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
 
 def _object_velocities(model: MjModel, data: MjData, object_type: int, ids: list[int]) -> np.ndarray:
     """`(len(ids), 6)` angular and linear velocity of objects in the world frame."""
-    mujoco, velocity = require_mujoco(), np.zeros((len(ids), 6))
+    velocity = np.zeros((len(ids), 6))
     for row, number in zip(velocity, ids):
         mujoco.mj_objectVelocity(model, data, object_type, number, row, 0)
     return velocity
@@ -76,7 +73,7 @@ def _object_velocities(model: MjModel, data: MjData, object_type: int, ids: list
 
 @torch.inference_mode()
 def record_policy(
-    task: "LeggedWalk",
+    task: Task,
     policy: Policy,
     name: str,
     seconds: float,
@@ -89,7 +86,7 @@ def record_policy(
     """
     robot, base = task.robot, task.robot.require_locomotion("a motion")
     task.reset()
-    if command is not None:
+    if command is not None and is_commanded(task):
         task.hold_commands(torch.tensor([command], device=task.device).repeat(task.num_envs, 1))
     rows = []
     num_steps, skipped = round((seconds + warmup_s) / task.step_dt) + 1, round(warmup_s / task.step_dt)
@@ -125,7 +122,7 @@ def render_clip(
     """Write the clip as an mp4 in real time, `repeats` times in a row, each from the position where the last ended."""
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; a video shows the clip at least once")
-    mujoco, base = require_mujoco(), robot.require_locomotion("a motion")
+    base = robot.require_locomotion("a motion")
     every = max(1, round(clip.fps / _VIDEO_FPS))
     qpos, _ = clip_to_qpos_qvel(robot, clip)
     displacement = qpos[-1, base.qpos : base.qpos + 2] - qpos[0, base.qpos : base.qpos + 2]

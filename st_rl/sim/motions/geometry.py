@@ -5,8 +5,9 @@ import re
 import numpy as np
 
 from st_rl.datasets.gaits import BipedGeometry, QuadrupedGeometry
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import mujoco
 from st_rl.sim.robots import Robot
+from st_rl.sim.robots.model_queries import pose_data
 
 # Hip, thigh, calf.
 _QUADRUPED_LEG_AXES = [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
@@ -50,10 +51,9 @@ def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
 
 def _gyration(robot: Robot) -> tuple[float, float]:
     """Radii of gyration of the robot about x and y through its centre of mass, in its default pose."""
-    mujoco, model = require_mujoco(), robot.model
-    data = mujoco.MjData(model)
-    data.qpos[:] = robot.default_qpos
-    mujoco.mj_forward(model, data)
+    model = robot.model
+    data = pose_data(model, robot.default_qpos)
+    mujoco.mj_comPos(model, data)
     axes = data.ximat.reshape(-1, 3, 3)
     own = np.einsum("bij,bj,bkj->ik", axes[1:], model.body_inertia[1:], axes[1:])
     mass, arm = model.body_mass[1:], data.xipos[1:] - data.subtree_com[0]
@@ -77,10 +77,8 @@ def biped_geometry(robot: Robot) -> BipedGeometry:
             f"{robot.path} is no biped whose walk can be made: it needs two legs whose hips turn about y, x and z in "
             "one point, knees about y straight below, and ankles about y and x in one point; record a policy instead"
         )
-    mujoco = require_mujoco()
-    data = mujoco.MjData(model)
-    data.qpos[:] = robot.default_qpos
-    mujoco.mj_forward(model, data)
+    data = pose_data(model, robot.default_qpos)
+    mujoco.mj_comPos(model, data)
     rotation = data.xmat[base].reshape(3, 3)
     return BipedGeometry(
         joint_names=robot.joint_names,

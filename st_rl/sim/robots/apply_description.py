@@ -4,9 +4,18 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
-from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, mujoco
 from st_rl.sim.robots.description import RobotDescription
-from st_rl.sim.robots.model_queries import HOME, home_qpos, is_colliding, lowest_height, pose_data, robot_geoms
+from st_rl.sim.robots.model_queries import (
+    HOME,
+    find_free_joint,
+    home_qpos,
+    is_colliding,
+    lowest_height,
+    pose_data,
+    robot_geoms,
+    scalar_joints,
+)
 from st_rl.sim.robots.name_patterns import compile_pattern, match_names, resolve_patterns, suggest_names
 from st_rl.sim.robots.sensors import FootShape, foot_of_each_body
 
@@ -60,7 +69,6 @@ def find_action_scale(joint_names: Sequence[str], description: RobotDescription)
 
 
 def _set_collisions(spec: MjSpec, model: MjModel, description: RobotDescription) -> None:
-    """Set the contact bits of the geoms."""
     elements = {geom.id: geom for geom in spec.geoms}
     geoms = robot_geoms(model)
     if description.collisions:
@@ -85,9 +93,7 @@ def _set_collisions(spec: MjSpec, model: MjModel, description: RobotDescription)
 
 def _set_actuators(spec: MjSpec, model: MjModel, description: RobotDescription) -> None:
     """Replace the actuators of the MJCF by a position servo on each joint that is not passive."""
-    mujoco = require_mujoco()
-    single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-    names = [model.joint(j).name for j in range(model.njnt) if int(model.jnt_type[j]) in single]
+    names = [model.joint(j).name for j in scalar_joints(model)]
     where = f"{description.path}: actuators"
     gains = resolve_patterns(description.actuators, names, "joint", where)
     passive = {
@@ -121,8 +127,6 @@ def _ordered(names: list[str], description: RobotDescription) -> list[str]:
 
 
 def _add_servo(spec: MjSpec, joint: str, gains: Mapping[str, float]) -> None:
-    """Add a position servo to a joint."""
-    mujoco = require_mujoco()
     # Without the actuator defaults of the file: gears, ranges, forces.
     default = mujoco.MjSpec().default
     actuator = spec.add_actuator(default, name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
@@ -139,32 +143,23 @@ def _add_servo(spec: MjSpec, joint: str, gains: Mapping[str, float]) -> None:
 
 def _default_qpos(model: MjModel, home: np.ndarray, description: RobotDescription) -> np.ndarray:
     """`(nq,)` pose of the MJCF with the joints and the height of the description."""
-    mujoco = require_mujoco()
-    single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-    joints = {model.joint(j).name: j for j in range(model.njnt) if int(model.jnt_type[j]) in single}
+    joints = {model.joint(j).name: j for j in scalar_joints(model)}
     where = f"{description.path}: default_pose"
     qpos = home.copy()
     for name, value in resolve_patterns(description.default_pose, list(joints), "joint", where).items():
         joint = joints[name]
         low, high = model.jnt_range[joint]
         if model.jnt_limited[joint] and not low <= value <= high:
-            raise ValueError(f"{where}: {name} is {value:g}, outside of its range from {low:g} to {high:g}")
+            raise ValueError(f"{where}: {name} is {value:g}, outside its range from {low:g} to {high:g}")
         qpos[model.jnt_qposadr[joint]] = value
-    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
-    if len(free):
-        height = int(model.jnt_qposadr[free[0]]) + 2
-        if description.base_height is not None:
-            qpos[height] = description.base_height
-        elif description.default_pose:
-            qpos[height] -= _lowest(model, qpos)
+    free = find_free_joint(model)
+    if free is not None and description.base_height is not None:
+        qpos[free.qpos + 2] = description.base_height
+    elif free is not None and description.default_pose:
+        data = pose_data(model, qpos)
+        heights = [lowest_height(model, data, g) for g in robot_geoms(model) if is_colliding(model, g)]
+        qpos[free.qpos + 2] -= min(heights, default=0.0)
     return qpos
-
-
-def _lowest(model: MjModel, qpos: np.ndarray) -> float:
-    """Height of the lowest point of the colliding geoms in a pose `(nq,)`."""
-    data = pose_data(model, qpos)
-    geoms = [g for g in robot_geoms(model) if is_colliding(model, g)]
-    return min((lowest_height(model, data, g) for g in geoms), default=0.0)
 
 
 def _named_geoms(model: MjModel, data: MjData, pattern: str, where: str) -> list[int]:

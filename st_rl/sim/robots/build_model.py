@@ -2,30 +2,25 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from st_rl.sim.require import MjModel, MjSpec, require_mujoco
+from st_rl.sim.require import MjModel, MjSpec, mujoco
 from st_rl.sim.robots.apply_description import apply_description, find_described_fall_geoms, find_described_feet
 from st_rl.sim.robots.description import RobotDescription
-from st_rl.sim.robots.model_queries import ground_contact_bits, has_ground, home_qpos, pose_data
+from st_rl.sim.robots.model_queries import (
+    FreeJoint,
+    find_free_joint,
+    ground_contact_bits,
+    has_ground,
+    home_qpos,
+    pose_data,
+)
 from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_geoms, find_feet
-
-
-class FreeJoint(NamedTuple):
-    """Body and addresses of the base's free joint: position and quaternion (7), velocities (6)."""
-
-    body: int
-    qpos: int
-    qvel: int
 
 
 def build_model(
     path: Path, build_world: Callable[[MjSpec], None] | None, description: RobotDescription | None
 ) -> tuple[MjModel, FreeJoint | None]:
     """The model of a file and its free joint; a floating base gets ground and sensors."""
-    mujoco = require_mujoco()
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
     try:
@@ -43,11 +38,9 @@ def build_model(
         model = spec.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
-    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
-    if len(free) == 0:
+    floating = find_free_joint(model)
+    if floating is None:
         return model, None
-    joint = int(free[0])
-    floating = FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
     shapes = find_foot_shapes(model, floating, description), fall_geoms(model, floating, description)
     recompile = add_missing_sensors(spec, model, *shapes)
     if not has_ground(model):
@@ -58,28 +51,16 @@ def build_model(
 
 def _add_floor(spec: MjSpec) -> None:
     """Add a checkered plane, a sky and light."""
-    mujoco = require_mujoco()
-    if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
-        spec.add_texture(
-            name="st_rl/sky",
-            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-            rgb1=[0.62, 0.74, 0.86],
-            rgb2=[0.95, 0.97, 0.99],
-            width=128,
-            height=768,
-        )
+    kinds, patterns = mujoco.mjtTexture, mujoco.mjtBuiltin
+    if not any(texture.type == kinds.mjTEXTURE_SKYBOX for texture in spec.textures):
+        blue, white = [0.62, 0.74, 0.86], [0.95, 0.97, 0.99]
+        sky = {"type": kinds.mjTEXTURE_SKYBOX, "builtin": patterns.mjBUILTIN_GRADIENT, "rgb1": blue, "rgb2": white}
+        spec.add_texture(name="st_rl/sky", width=128, height=768, **sky)
     spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.45] * 3
     spec.visual.rgba.haze = [0.75, 0.82, 0.90, 1.0]
-    spec.add_texture(
-        name="st_rl/floor",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.66, 0.70, 0.75],
-        rgb2=[0.58, 0.62, 0.68],
-        width=256,
-        height=256,
-    )
+    light, dark = [0.66, 0.70, 0.75], [0.58, 0.62, 0.68]
+    floor = {"type": kinds.mjTEXTURE_2D, "builtin": patterns.mjBUILTIN_CHECKER, "rgb1": light, "rgb2": dark}
+    spec.add_texture(name="st_rl/floor", width=256, height=256, **floor)
     material = spec.add_material(name="st_rl/floor", texrepeat=[2, 2], texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "st_rl/floor"
     spec.worldbody.add_geom(

@@ -135,7 +135,6 @@ def _numbers(value: object, where: str) -> dict[str, float]:
 
 
 def _gains(value: object, where: str) -> dict[str, dict[str, float]]:
-    """Gains by pattern."""
     result = {}
     for pattern, item in _table(value, where).items():
         gains = _numbers(item, f"{where}: {pattern}")

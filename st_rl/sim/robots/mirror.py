@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import MjData, MjModel, require_mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 
 # Tolerance of a mirrored position relative to the size of the robot, and of the cosine between axes.
 _PLACE_TOLERANCE = 0.02
@@ -41,7 +41,7 @@ def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet
     soles = (data.geom_xpos[feet] - data.xpos[base]) @ rotation
     size = float(np.ptp(np.concatenate([anchors, soles]), axis=0).max()) if joints else 0.0
     # A rotation axis is a pseudovector.
-    turns = model.jnt_type[joints] == int(require_mujoco().mjtJoint.mjJNT_HINGE)
+    turns = model.jnt_type[joints] == int(mujoco.mjtJoint.mjJNT_HINGE)
     mirrored_axes = axes * np.where(turns[:, None], [-1, 1, -1], [1, -1, 1])
     alignment = mirrored_axes @ axes.T
     distance = _distances(anchors) + np.where(np.abs(alignment) > 1 - _AXIS_TOLERANCE, 0.0, np.inf)

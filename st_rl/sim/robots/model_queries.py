@@ -1,8 +1,10 @@
 """Queries on a MuJoCo model: default pose, extent of geoms, collisions, ground."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, mujoco
 
 HOME = "home"
 """Keyframe of the default pose."""
@@ -10,16 +12,37 @@ HOME = "home"
 _NEARLY_FLAT = 0.94
 
 
+class FreeJoint(NamedTuple):
+    """Body and addresses of the base's free joint: position and quaternion (7), velocities (6)."""
+
+    body: int
+    qpos: int
+    qvel: int
+
+
 def home_qpos(model: MjModel) -> np.ndarray:
     """`(nq,)` keyframe "home", else `qpos0`."""
-    mujoco = require_mujoco()
     key = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_KEY, HOME)
     return (model.key_qpos[key] if key >= 0 else model.qpos0).copy()
 
 
+def scalar_joints(model: MjModel) -> list[int]:
+    """Ids of all hinge and slide joints."""
+    kinds = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+    return [joint for joint in range(model.njnt) if int(model.jnt_type[joint]) in kinds]
+
+
+def find_free_joint(model: MjModel) -> FreeJoint | None:
+    """The first free joint; None for a robot with a fixed base."""
+    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
+    if len(free) == 0:
+        return None
+    joint = int(free[0])
+    return FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
+
+
 def pose_data(model: MjModel, qpos: np.ndarray) -> MjData:
     """A new `mujoco.MjData` with the kinematics of a pose `(nq,)`."""
-    mujoco = require_mujoco()
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
@@ -38,7 +61,7 @@ def robot_geoms(model: MjModel) -> list[int]:
 
 def has_ground(model: MjModel) -> bool:
     """Whether the world body has a colliding plane or height field."""
-    kinds = require_mujoco().mjtGeom
+    kinds = mujoco.mjtGeom
     ground = (int(kinds.mjGEOM_PLANE), int(kinds.mjGEOM_HFIELD))
     world = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == 0 and is_colliding(model, g))
     return any(int(model.geom_type[geom]) in ground for geom in world)
@@ -49,7 +72,7 @@ def ground_contact_bits(spec: MjSpec) -> dict[str, int]:
 
     Otherwise bits that match every colliding geom of the robot, whatever the defaults of the file are.
     """
-    plane = require_mujoco().mjtGeom.mjGEOM_PLANE
+    plane = mujoco.mjtGeom.mjGEOM_PLANE
     for geom in spec.worldbody.geoms:
         if geom.type == plane and (geom.contype or geom.conaffinity):
             return {"contype": geom.contype, "conaffinity": geom.conaffinity}
@@ -80,7 +103,7 @@ def sole_height(model: MjModel, data: MjData, geom: int) -> float:
 
 def _extent(model: MjModel, geom: int, up: np.ndarray) -> float:
     """Distance from the centre of a geom to its lowest point, for the unit vector `up` `(3,)` in the geom's frame."""
-    kinds = require_mujoco().mjtGeom
+    kinds = mujoco.mjtGeom
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == int(kinds.mjGEOM_SPHERE):
         return float(size[0])

@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from st_rl.sim.require import MjModel, MjSpec, require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, mujoco
 from st_rl.sim.robots.apply_description import find_action_scale
-from st_rl.sim.robots.build_model import FreeJoint, build_model, fall_geoms, find_foot_shapes
+from st_rl.sim.robots.build_model import build_model, fall_geoms, find_foot_shapes
 from st_rl.sim.robots.description import SUFFIXES, RobotDescription
 from st_rl.sim.robots.mirror import Mirror, find_mirror
-from st_rl.sim.robots.model_queries import home_qpos, pose_data, sole_height
+from st_rl.sim.robots.model_queries import FreeJoint, home_qpos, pose_data, scalar_joints, sole_height
 from st_rl.sim.robots.sensors import FootShape, SensorKind, sensor_address
 
 # Left and right joints may differ by this much from a mirrored default pose, rad.
@@ -152,9 +152,7 @@ class Robot:
         if self.free_joint is None:
             return np.zeros((0, 3))
         data = pose_data(self.model, self.default_qpos)
-        base = self.free_joint.body
-        places = [data.geom(foot.name).xpos - data.xpos[base] for foot in self.feet]
-        return np.array(places).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
+        return _in_frame(data, self.free_joint.body, [data.geom(foot.name).xpos for foot in self.feet])
 
     @property
     def hip_positions(self) -> np.ndarray:
@@ -168,8 +166,8 @@ class Robot:
             body = int(model.geom_bodyid[model.geom(foot.name).id])
             while body != base and int(model.body_parentid[body]) not in (0, base):
                 body = int(model.body_parentid[body])
-            hips.append(data.xpos[body] - data.xpos[base])
-        return np.array(hips).reshape(-1, 3) @ data.xmat[base].reshape(3, 3)
+            hips.append(data.xpos[body])
+        return _in_frame(data, base, hips)
 
     @property
     def feet_by_place(self) -> tuple[int, ...]:
@@ -220,6 +218,11 @@ class Robot:
         return self.free_joint
 
 
+def _in_frame(data: MjData, body: int, places: list[np.ndarray]) -> np.ndarray:
+    """World positions as `(len(places), 3)` in the frame of a body."""
+    return (np.array(places).reshape(-1, 3) - data.xpos[body]) @ data.xmat[body].reshape(3, 3)
+
+
 def robot_path(name: str) -> Path:
     """The file of a robot: a path of an MJCF file or a description, or the name of one that comes with the library."""
     own = Path(__file__).parent
@@ -235,7 +238,6 @@ def robot_path(name: str) -> Path:
 
 
 def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
-    """The feet with their sensor addresses."""
     if floating is None:
         return []
     data = pose_data(model, home_qpos(model))
@@ -269,19 +271,16 @@ def _address(model: MjModel, kind: SensorKind, shape: FootShape) -> int:
 
 def _actuated_joint(model: MjModel, actuator: int, path: Path) -> int:
     """The hinge or slide joint that an actuator drives."""
-    mujoco = require_mujoco()
     name = model.actuator(actuator).name or f"number {actuator}"
     kinds = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
     joint = int(model.actuator_trnid[actuator, 0])
-    single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-    if int(model.actuator_trntype[actuator]) not in kinds or int(model.jnt_type[joint]) not in single:
+    if int(model.actuator_trntype[actuator]) not in kinds or joint not in scalar_joints(model):
         raise ValueError(f"{path}: actuator '{name}' does not drive a hinge or slide joint; give it joint=\"...\"")
     return joint
 
 
 def _actuation(model: MjModel, path: Path) -> Literal["position", "torque"]:
     """Whether all actuators are position servos or all are torque motors."""
-    mujoco = require_mujoco()
     kinds: set[str] = set()
     for a in range(model.nu):
         fixed_gain = int(model.actuator_gaintype[a]) == int(mujoco.mjtGain.mjGAIN_FIXED)

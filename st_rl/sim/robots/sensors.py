@@ -3,7 +3,7 @@
 import re
 from typing import Any, Literal, NamedTuple
 
-from st_rl.sim.require import MjData, MjModel, MjSpec, require_mujoco
+from st_rl.sim.require import MjData, MjModel, MjSpec, mujoco
 from st_rl.sim.robots.model_queries import is_colliding, lowest_height
 
 SensorKind = Literal["contact", "position", "velocity"]
@@ -78,7 +78,7 @@ def sensor_address(model: MjModel, geom: int, kind: SensorKind, body: int | None
 
     It measures in the world frame; a contact sensor counts contacts, with anything or with the world.
     """
-    objects = require_mujoco().mjtObj
+    objects = mujoco.mjtObj
     wanted = (int(objects.mjOBJ_GEOM), geom)
     if kind == "contact" and body is not None:
         wanted = (int(objects.mjOBJ_BODY), body)
@@ -110,30 +110,26 @@ def add_missing_sensors(spec: MjSpec, model: MjModel, feet: list[FootShape], fal
 
 
 def _add_sensor(spec: MjSpec, kind: SensorKind, shape: FootShape) -> None:
-    """Add one sensor."""
-    objects = require_mujoco().mjtObj
+    objects = mujoco.mjtObj
     by_body = kind == "contact" and shape.body is not None
     elements, number = (spec.bodies, shape.body) if by_body else (spec.geoms, shape.geom)
     element = next(element for element in elements if element.id == number)
     element.name = element.name or f"st_rl/{'body' if by_body else 'geom'}_{number}"
-    details: dict[str, Any] = {}
-    if kind == "contact":
-        world = {"reftype": objects.mjOBJ_BODY, "refname": "world"}
-        details = {"intprm": [_FOUND, _NET_FORCE, 1], **world}
+    world = {"intprm": [_FOUND, _NET_FORCE, 1], "reftype": objects.mjOBJ_BODY, "refname": "world"}
     spec.add_sensor(
         name=f"st_rl/{element.name}_{kind}",
         type=_sensor_type(kind),
         objtype=objects.mjOBJ_BODY if by_body else objects.mjOBJ_GEOM,
         objname=element.name,
-        **details,
+        **(world if kind == "contact" else {}),
     )
 
 
-def _sensor_type(kind: str) -> Any:
-    """MuJoCo's sensor type for one of our three kinds."""
-    types = require_mujoco().mjtSensor
-    named = {"contact": "mjSENS_CONTACT", "position": "mjSENS_FRAMEPOS", "velocity": "mjSENS_FRAMELINVEL"}
-    return getattr(types, named[kind])
+def _sensor_type(kind: SensorKind) -> Any:
+    """The `mujoco.mjtSensor` of a kind."""
+    if kind == "contact":
+        return mujoco.mjtSensor.mjSENS_CONTACT
+    return mujoco.mjtSensor.mjSENS_FRAMEPOS if kind == "position" else mujoco.mjtSensor.mjSENS_FRAMELINVEL
 
 
 def _below(model: MjModel, geom: int, base_body: int) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.backends.base import with_physics
-from st_rl.sim.require import MjData, MjModel, require_mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.robots.robot import Robot
 
 # A base that leans by more degrees has fallen.
@@ -44,7 +44,6 @@ def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, fl
         seconds: Duration.
         gains: Stiffness and damping for a robot with torque actuators, unused for others.
     """
-    mujoco = require_mujoco()
     base = robot.require_locomotion("standing")
     if robot.actuation == "torque" and gains is None:
         raise ValueError(f"{robot.path} has torque actuators: give a stiffness and a damping to hold it with")

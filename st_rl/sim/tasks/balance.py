@@ -88,7 +88,6 @@ class Balance(Task):
     """`(N,)` rad/s"""
 
     def __init__(self, cfg: BalanceCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
-        """Build the cart-poles and start the first episodes."""
         super().__init__(cfg, num_envs, device, seed)
         joints = {self.robot.model.joint(j).name: j for j in range(self.robot.model.njnt)}
         if not {"slider", "hinge"} <= set(joints) or self.robot.actuation != "torque":
@@ -102,7 +101,6 @@ class Balance(Task):
         self.start()
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
-        """Ranges of the initial positions and velocities."""
         near = [(-self.cfg.start_spread, self.cfg.start_spread)] * 2
         return {"position": near, "velocity": near, **super()._random_ranges()}
 

@@ -86,7 +86,6 @@ class HumanoidWalk(LeggedWalk):
     """`(N,)` lateral distance from the right to the left foot in the base frame, m, before any reset."""
 
     def _set_constants(self) -> None:
-        """Put constants on the device."""
         super()._set_constants()
         self.posture_columns = Columns(self._posture_joints(), self.backend.device)
         left, right = self._left_and_right_foot()
@@ -96,7 +95,6 @@ class HumanoidWalk(LeggedWalk):
         )
 
     def _check_settings(self) -> None:
-        """Check the number of feet too."""
         self._left_and_right_foot()
         super()._check_settings()
 

@@ -27,12 +27,8 @@ def obs_term(
     The columns come last in the actor observation, or last in the critic's if `privileged`. `ObsTerm` explains the
     other arguments.
     """
-
-    def add(function: Function) -> Function:
-        term = ObsTerm(function, width, scale, noise, mirror, privileged, segment)
-        return _add(find_task(task).task.OBSERVATIONS, task, function, term)
-
-    return add
+    table = find_task(task).task.OBSERVATIONS
+    return _decorator(table, task, lambda f: ObsTerm(f, width, scale, noise, mirror, privileged, segment))
 
 
 def reward_term(task: str, weight: float) -> Callable[[Function], Function]:
@@ -40,26 +36,24 @@ def reward_term(task: str, weight: float) -> Callable[[Function], Function]:
 
     `--env.rewards.NAME` overrides the weight.
     """
-
-    def add(function: Function) -> Function:
-        return _add(find_task(task).task.REWARDS, task, function, RewardTerm(function, weight))
-
-    return add
+    return _decorator(find_task(task).task.REWARDS, task, lambda function: RewardTerm(function, weight))
 
 
 def termination(task: str) -> Callable[[Function], Function]:
     """Let the decorated function, `(N,)` bool of the task, end episodes of the task of this name."""
+    return _decorator(find_task(task).task.TERMINATIONS, task, lambda function: function)
+
+
+def _decorator(
+    table: dict[str, Entry], task: str, make_term: Callable[[Term], Entry]
+) -> Callable[[Function], Function]:
+    """A decorator that adds a term to a table under the name of its function."""
 
     def add(function: Function) -> Function:
-        return _add(find_task(task).task.TERMINATIONS, task, function, function)
+        name = function.__name__
+        if name in table:
+            raise ValueError(f"the task '{task}' already has a term '{name}': give your function another name")
+        table[name] = make_term(function)
+        return function
 
     return add
-
-
-def _add(table: dict[str, Entry], task: str, function: Function, term: Entry) -> Function:
-    """Add a term to a table under the name of its function, and return the function."""
-    name = function.__name__
-    if name in table:
-        raise ValueError(f"the task '{task}' already has a term '{name}': give your function another name")
-    table[name] = term
-    return function

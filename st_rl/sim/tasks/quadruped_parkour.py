@@ -12,6 +12,7 @@ from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, Course, TerrainWalk, TerrainWalkCfg, hip_offsets
+from st_rl.sim.require import MjSpec
 from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import TaskEntry, ppo_config
@@ -214,7 +215,6 @@ class QuadrupedParkour(TerrainWalk):
     def __init__(
         self, cfg: QuadrupedParkourCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
     ) -> None:
-        """Build the tracks and the robots and start the first episodes."""
         _check(cfg)
         self._tracks = build_tracks(cfg.tracks, cfg.camera.far)
         super().__init__(cfg, num_envs, device, seed)
@@ -263,8 +263,7 @@ class QuadrupedParkour(TerrainWalk):
         half_width, floor = self.cfg.tracks.width / 2, self._tracks.floor
         return cast_rays(origin, rays, self._edges, self.ground, half_width, floor, camera.far) / camera.far
 
-    def _build_world(self, spec: Any) -> None:
-        """Add the boxes of all tracks."""
+    def _build_world(self, spec: MjSpec) -> None:
         add_boxes(spec, self._tracks, self.cfg.tracks.width)
 
     def _set_constants(self) -> None:
@@ -331,7 +330,6 @@ class QuadrupedParkour(TerrainWalk):
         return torch.cat([super()._metrics(), fraction[:, None]], dim=1)
 
     def _start_ranges(self) -> dict[str, Sequence[Range]]:
-        """Ranges of initial positions."""
         return {"place": list(self.cfg.start_area)}
 
     def _initial_places(self) -> tuple[torch.Tensor, torch.Tensor]:

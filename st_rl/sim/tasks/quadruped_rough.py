@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +12,7 @@ from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, ResetCfg
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, CurriculumCfg, TerrainWalk, TerrainWalkCfg, hip_offsets
+from st_rl.sim.require import MjSpec
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
@@ -122,7 +123,6 @@ class QuadrupedRough(TerrainWalk):
     def __init__(
         self, cfg: QuadrupedRoughCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
     ) -> None:
-        """Build the ground and the robots and start the first episodes."""
         for name, (low, high, count) in (("forward", cfg.scan.forward), ("sideways", cfg.scan.sideways)):
             if count < 1 or (count == 1 and low != high):
                 raise ValueError(
@@ -141,12 +141,11 @@ class QuadrupedRough(TerrainWalk):
             terms = {"height_scan": replace(terms.pop("height_scan"), privileged=True), **terms}
         return terms
 
-    def _build_world(self, spec: Any) -> None:
+    def _build_world(self, spec: MjSpec) -> None:
         """Replace the floor by the height field."""
         add_height_field(spec, self._field)
 
     def _set_constants(self) -> None:
-        """Put the ground on the device."""
         super()._set_constants()
         cfg, device = self.cfg, self.device
         self.ground = Ground(self._field, device)
@@ -195,7 +194,6 @@ class QuadrupedRough(TerrainWalk):
         self._has_struggled.copy_(self.farthest < commanded.clamp(max=self.rim) / 2)
 
     def _start_ranges(self) -> dict[str, Sequence[Range]]:
-        """Ranges of initial positions and desired headings."""
         spread = self.cfg.heading.spread
         return {"place": [self.cfg.start_area] * 2, "heading": [(-spread, spread)]}
 

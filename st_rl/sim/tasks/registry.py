@@ -1,7 +1,5 @@
 """Tasks by name."""
 
-from typing import Any
-
 import torch
 
 from st_rl.sim.envs.cfg import TaskCfg, with_overrides
@@ -45,7 +43,7 @@ def make_task(
     seed: int = 0,
     *,
     cfg: TaskCfg | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Task:
     """Build a task by name.
 

@@ -24,7 +24,7 @@ class TaskEntry(NamedTuple):
         return copy.deepcopy(self.training)
 
 
-def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: Any) -> dict[str, Any]:
+def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: object) -> dict[str, Any]:
     """Return a PPO configuration with settings tuned on the built-in tasks; `algorithm` overrides its keys."""
     return {
         "runner_class_name": "OnPolicyRunner",
@@ -67,7 +67,7 @@ def amp_config(
     hidden_dims: tuple[int, ...],
     style_width: int,
     task_reward_lerp: float = 0.5,
-    **algorithm: Any,
+    **algorithm: object,
 ) -> dict[str, Any]:
     """Return a configuration for motion priors; `style_width` is `D`, the width of a style of the task."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)

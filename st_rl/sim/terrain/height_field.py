@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjSpec, mujoco
 from st_rl.sim.robots.model_queries import ground_contact_bits
 
 # Solid ground below the lowest point, m.
@@ -61,9 +61,8 @@ def height_at(heights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return low + first * (third - low) + second * (high - third)
 
 
-def add_height_field(spec: Any, field: HeightField, name: str = "terrain") -> None:
+def add_height_field(spec: MjSpec, field: HeightField, name: str = "terrain") -> None:
     """Replace the planes in the world of a `mujoco.MjSpec` by a height field with the same contact bits."""
-    mujoco = require_mujoco()
     rows, columns = field.heights.shape
     low, high = float(field.heights.min()), float(field.heights.max())
     half = ((columns - 1) * field.spacing / 2, (rows - 1) * field.spacing / 2)

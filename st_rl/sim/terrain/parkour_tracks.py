@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.sim.envs.cfg import Range
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjSpec, mujoco
 from st_rl.sim.robots.model_queries import ground_contact_bits
 from st_rl.utils.config import unknown_name_message
 
@@ -164,9 +164,8 @@ def block_table(tracks: Tracks, ids: Mapping[str, int]) -> np.ndarray:
     return table
 
 
-def add_boxes(spec: Any, tracks: Tracks, width: float) -> None:
+def add_boxes(spec: MjSpec, tracks: Tracks, width: float) -> None:
     """Add the columns of all tracks to the world of a `mujoco.MjSpec`, and lower its ground to the pits' floor."""
-    mujoco = require_mujoco()
     planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
     for plane in planes:
         plane.pos = [plane.pos[0], plane.pos[1], plane.pos[2] + tracks.floor]

@@ -79,19 +79,9 @@ class Grid(NamedTuple):
         return (self.distance > self.middle + 1e-9) & (self.distance < self.rim - 1e-9)
 
 
-def flat(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
-    """`(P, P)` zeros."""
-    return np.zeros_like(grid.x)
-
-
 def slope_up(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
     """`(P, P)` a funnel: uphill on the way out, by `size` degrees, up to the rim at zero."""
     return -math.tan(math.radians(size)) * (grid.rim - grid.distance).clip(0.0, grid.rim - grid.middle)
-
-
-def slope_down(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
-    """`(P, P)` a pyramid: downhill on the way out, by `size` degrees."""
-    return -slope_up(grid, size, cfg, random)
 
 
 def steps_up(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
@@ -99,11 +89,6 @@ def steps_up(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generat
     count = math.floor((grid.rim - grid.middle) / cfg.step_length + 1e-6)
     from_rim = np.ceil((grid.rim - grid.distance) / cfg.step_length - 1e-6)
     return -size * from_rim.clip(0, count)
-
-
-def steps_down(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
-    """`(P, P)` stairs that go down by `size` each on the way out."""
-    return -steps_up(grid, size, cfg, random)
 
 
 def waves(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
@@ -123,27 +108,27 @@ def rubble(grid: Grid, size: float, cfg: TerrainCfg, random: np.random.Generator
 
 
 Generator = Callable[[Grid, float, TerrainCfg, np.random.Generator], np.ndarray]
-KINDS: dict[str, tuple[Generator, str | None]] = {
-    "flat": (flat, None),
-    "slope_up": (slope_up, "slope"),
-    "slope_down": (slope_down, "slope"),
-    "steps_up": (steps_up, "step_height"),
-    "steps_down": (steps_down, "step_height"),
-    "waves": (waves, "wave_height"),
-    "rubble": (rubble, "rubble_height"),
+KINDS: dict[str, tuple[Generator, float, Callable[[TerrainCfg], Range]]] = {
+    "flat": (slope_up, 0.0, lambda cfg: cfg.slope),
+    "slope_up": (slope_up, 1.0, lambda cfg: cfg.slope),
+    "slope_down": (slope_up, -1.0, lambda cfg: cfg.slope),
+    "steps_up": (steps_up, 1.0, lambda cfg: cfg.step_height),
+    "steps_down": (steps_up, -1.0, lambda cfg: cfg.step_height),
+    "waves": (waves, 1.0, lambda cfg: cfg.wave_height),
+    "rubble": (rubble, 1.0, lambda cfg: cfg.rubble_height),
 }
-"""Kinds of patches: generator, and the setting that holds its size."""
+"""Kinds of patches: generator, factor of its heights (-1 upside down), and the range of its size."""
 
 
 def build_patch(kind: str, difficulty: float, cfg: TerrainCfg, random: np.random.Generator) -> np.ndarray:
     """`(P, P)` heights of a patch with its rim at zero; `difficulty` from 0, the first level, to 1, the last."""
-    generator, setting = KINDS[kind]
-    low, high = getattr(cfg, setting) if setting is not None else (0.0, 0.0)
+    generator, factor, size_range = KINDS[kind]
+    low, high = size_range(cfg)
     half = cfg.patch_size / 2
     axis = np.arange(_points(cfg) + 1) * cfg.spacing - half
     y, x = np.meshgrid(axis, axis, indexing="ij")
     grid = Grid(x, y, cfg.spacing, cfg.middle / 2, half - cfg.rim)
-    return generator(grid, low + difficulty * (high - low), cfg, random)
+    return factor * generator(grid, low + difficulty * (high - low), cfg, random)
 
 
 def build_terrain(cfg: TerrainCfg) -> HeightField:
@@ -176,8 +161,8 @@ def check_terrain(cfg: TerrainCfg) -> None:
         if kind not in KINDS:
             raise ValueError("terrain.kinds: " + unknown_name_message("kind", kind, KINDS))
     for name in ("patch_size", "spacing", "step_length", "wave_length", "rubble_size"):
-        if getattr(cfg, name) <= 0:
-            raise ValueError(f"terrain.{name} is {getattr(cfg, name)}: give a positive length, m")
+        if vars(cfg)[name] <= 0:
+            raise ValueError(f"terrain.{name} is {vars(cfg)[name]}: give a positive length, m")
     if cfg.num_levels < 1:
         raise ValueError(f"terrain.num_levels must be at least 1, got {cfg.num_levels}")
     if abs(_points(cfg) * cfg.spacing - cfg.patch_size) > 1e-6 * cfg.patch_size:

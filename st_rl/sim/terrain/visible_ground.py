@@ -1,11 +1,10 @@
 """The part of a large height field that is near enough to be rendered."""
 
 import copy
-from typing import Any
 
 import numpy as np
 
-from st_rl.sim.require import require_mujoco
+from st_rl.sim.require import MjModel, MjvScene, mujoco
 
 # Half the side of the rendered square, and largest distance of a robot from its center, m.
 _HALF_SIDE = 8.0
@@ -18,8 +17,7 @@ class VisibleGround:
     `model` is a copy with cropped fields; physics keeps the full ones.
     """
 
-    def __init__(self, model: Any) -> None:
-        mujoco = require_mujoco()
+    def __init__(self, model: MjModel) -> None:
         self._whole = model
         self._kind = int(mujoco.mjtGeom.mjGEOM_HFIELD)
         is_field = (model.geom_type == self._kind) & (model.geom_bodyid == 0)
@@ -39,11 +37,11 @@ class VisibleGround:
             self._positions[geom] = self._cut(geom)
         return True
 
-    def arrange(self, scene: Any) -> None:
+    def arrange(self, scene: MjvScene) -> None:
         """Move the cropped fields of a `mujoco.MjvScene` to their positions."""
         if not self._positions:
             return
-        by_geom = int(require_mujoco().mjtObj.mjOBJ_GEOM)
+        by_geom = int(mujoco.mjtObj.mjOBJ_GEOM)
         for shape in scene.geoms[: scene.ngeom]:
             if int(shape.type) == self._kind and int(shape.objtype) == by_geom and int(shape.objid) in self._positions:
                 shape.pos[:] = self._positions[int(shape.objid)]
