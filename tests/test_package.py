@@ -184,7 +184,7 @@ class TestNames:
         assert data_compressor.compress_normalized_image is data_compresser.compress_normalized_image
         assert data_compressor.decompress_normalized_image is data_compresser.decompress_normalized_image
 
-    def test_one_object_behind_every_path_of_a_name(self):
+    def test_every_import_path_gives_the_same_object(self):
         homes: dict[str, set[int]] = {}
         for module, names in PRESENT.items():
             for name in names:
@@ -225,7 +225,7 @@ class TestNames:
 
 
 class TestImport:
-    def test_costs_torch_and_numpy_only(self, tmp_path: Path):
+    def test_import_needs_only_torch_and_numpy(self, tmp_path: Path):
         modules = sorted(set(PRESENT) - WRITER_MODULES)
         code = f"""
 import importlib, json, sys
@@ -239,7 +239,7 @@ print(json.dumps(sorted(packages() - before - set(sys.stdlib_module_names))))
 """
         assert json.loads(run_python(code, cwd=tmp_path, python_path=REPOSITORY)) == ["st_rl"]
 
-    def test_top_package_does_not_even_load_its_rooms(self, tmp_path: Path):
+    def test_import_of_top_package_loads_no_subpackage(self, tmp_path: Path):
         code = "import st_rl, sys; print(sorted(m for m in sys.modules if m.startswith('st_rl.')))"
         assert run_python(code, cwd=tmp_path, python_path=REPOSITORY).strip() == "[]"
 
@@ -278,7 +278,7 @@ class TestWheel:
         top = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
         assert {name for name in top if not name.endswith(".dist-info")} == {"st_rl"}
 
-    def test_says_what_it_is(self, wheel: Path):
+    def test_metadata_describes_the_package(self, wheel: Path):
         import st_rl
 
         with zipfile.ZipFile(wheel) as archive:

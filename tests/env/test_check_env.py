@@ -26,7 +26,7 @@ GOOD_ENVS = {
 
 
 @pytest.mark.parametrize("name", GOOD_ENVS)
-def test_good_environments_have_no_breach(name):
+def test_valid_environments_have_no_violation(name):
     assert check_env(GOOD_ENVS[name](), raise_on_error=True) == []
 
 
@@ -184,7 +184,7 @@ STEP_BREACHES = [
 
 
 @pytest.mark.parametrize(("plant", "message"), STEP_BREACHES)
-def test_each_breach_of_a_step_gives_exactly_its_message(plant, message):
+def test_each_violation_in_step_gives_its_message(plant, message):
     violations = check_env(PlantedEnv(plant))
     assert len(violations) == 1
     if message is not None:
@@ -205,7 +205,7 @@ START_BREACHES = [
 
 
 @pytest.mark.parametrize(("plant", "message"), START_BREACHES)
-def test_each_breach_of_a_start_gives_exactly_its_message(plant, message):
+def test_each_violation_in_reset_gives_its_message(plant, message):
     assert check_env(PlantedEnv(plant_start=plant)) == [message]
 
 
@@ -281,12 +281,12 @@ ATTRIBUTE_BREACHES = [
 
 
 @pytest.mark.parametrize(("exchanged", "message"), ATTRIBUTE_BREACHES)
-def test_each_breach_of_an_attribute_gives_exactly_its_message(exchanged, message):
+def test_each_violation_of_an_attribute_gives_its_message(exchanged, message):
     assert check_env(Face(**exchanged)) == [message]
 
 
 @pytest.mark.parametrize("name", ["num_obs", "num_privileged_obs", "obs_segments", "get_privileged_observations"])
-def test_what_the_runner_can_find_out_itself_may_be_missing(name):
+def test_optional_attributes_may_be_missing(name):
     assert check_env(Face(**{name: Face.MISSING})) == []
 
 
@@ -370,7 +370,7 @@ def test_a_state_that_a_checkpoint_refuses():
 
 
 @pytest.mark.parametrize("name", ["reset", "get_observations", "step", "state_dict", "load_state_dict"])
-def test_an_exception_of_the_environment_is_a_breach(name):
+def test_exception_of_the_environment_is_a_violation(name):
     def fail(*args):
         raise RuntimeError("simulator lost")
 
@@ -387,7 +387,7 @@ def test_a_gymnasium_step_is_named():
     assert violation.startswith("step 0: step() returned five values")
 
 
-def test_several_breaches_come_in_one_list_and_one_error():
+def test_several_violations_are_one_list_and_one_error():
     def plant(parts):
         parts.rewards = parts.rewards[:, None]
         parts.obs = parts.obs[:, 1:]
@@ -402,7 +402,7 @@ def test_several_breaches_come_in_one_list_and_one_error():
         check_env(env, raise_on_error=True)
 
 
-def test_the_global_generator_is_left_alone():
+def test_global_generator_is_unchanged():
     state = torch.get_rng_state()
     check_env(EchoEnv())
     assert torch.equal(state, torch.get_rng_state())

@@ -55,7 +55,7 @@ def test_split_step_reads_both_arities(ret, critic):
     assert isinstance(infos, dict)
 
 
-def test_groups_of_a_mapping_act_as_observations_and_the_environments_dict_stays_as_it_was():
+def test_mapping_groups_become_observations_in_a_new_dict():
     reference = torch.zeros(2, 2, 21)
     log = {"a": 1.0}
     extras = {"log": log, "observations": {"rnd_state": CRITIC}}
@@ -67,7 +67,7 @@ def test_groups_of_a_mapping_act_as_observations_and_the_environments_dict_stays
     assert extras == {"log": log, "observations": {"rnd_state": CRITIC}}
 
 
-def test_a_persistent_dict_is_handed_on_without_a_copy():
+def test_extras_dict_is_not_copied():
     extras = {"observations": {"critic": CRITIC}}
     assert split_observations((OBS, extras)).extras is extras
     assert split_step((OBS, REWARDS, DONES, extras)).infos is extras
@@ -89,7 +89,7 @@ def test_tensordict_observations():
     assert split_observations(without_critic.get_observations()).critic_obs is None
 
 
-def test_the_fakes_tell_the_same_story_in_every_form():
+def test_all_forms_of_the_fakes_agree():
     envs = [kind(num_envs=4, num_privileged_obs=9, seed=3) for kind in (EchoEnv, LegacyEnv, TensorDictEnv)]
     actions = torch.linspace(-1, 1, 8).reshape(4, 2)
     for _ in range(12):
@@ -111,33 +111,33 @@ def test_final_observations_prefer_the_critic_group():
 
 
 @pytest.mark.parametrize("ret", [None, (OBS,), (OBS, {}, {}), 3.0])
-def test_unreadable_observations_are_refused_with_the_right_form(ret):
+def test_rejects_unreadable_observations_with_hint(ret):
     with pytest.raises(TypeError, match=r"\(obs, extras\)"):
         split_observations(ret)
 
 
 @pytest.mark.parametrize("ret", [OBS, (OBS, REWARDS, DONES), (OBS,) * 6])
-def test_an_unreadable_step_is_refused_with_the_right_form(ret):
+def test_rejects_unreadable_step_with_hint(ret):
     with pytest.raises(TypeError, match=r"\(obs, rewards, dones, infos\)"):
         split_step(ret)
 
 
-def test_infos_that_are_no_dict_are_refused():
+def test_rejects_infos_that_are_not_a_dict():
     with pytest.raises(TypeError, match="must be a dict, not a float"):
         split_step((OBS, REWARDS, DONES, 1.0))
 
 
-def test_groups_that_are_no_dict_are_refused():
+def test_rejects_groups_that_are_not_a_dict():
     with pytest.raises(TypeError, match=r"extras\['observations'\] must be a dict of groups, not a Tensor"):
         split_observations((OBS, {"observations": CRITIC}))
 
 
-def test_groups_without_policy_are_refused_with_their_names():
+def test_rejects_groups_without_policy():
     with pytest.raises(ValueError, match=r"\['critic', 'state'\] without `policy`"):
         split_observations({"state": OBS, "critic": CRITIC})
 
 
-def test_a_tensordict_without_the_actors_group_is_told_the_names_of_its_groups():
+def test_rejects_tensordict_without_policy_group():
     tensordict = pytest.importorskip("tensordict")
     groups = tensordict.TensorDict({"actor": torch.zeros(3, 2), "critic": torch.zeros(3, 4)}, batch_size=[3])
     with pytest.raises(ValueError, match=r"groups \['actor', 'critic'\] without `policy`"):
@@ -172,7 +172,7 @@ class Present(EchoEnv):
         raise NotImplementedError("use the groups")
 
 
-def test_the_older_method_is_not_asked_where_there_are_groups():
+def test_get_privileged_observations_is_not_called_with_groups():
     obs, critic_obs, _ = observe(Present())
     assert (obs.shape, critic_obs) == ((8, 4), None)
     obs, critic_obs, _ = observe(LegacyEnv(num_privileged_obs=6))

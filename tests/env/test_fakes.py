@@ -67,7 +67,7 @@ def test_a_loaded_state_continues_exactly(kind):
 
 @pytest.mark.parametrize("where", ["obs", "critic", "rewards"])
 @pytest.mark.parametrize("kind", ["nan_at_step", "inf_at_step"])
-def test_a_bad_number_arrives_at_its_step_only(where, kind):
+def test_non_finite_value_occurs_at_its_step_only(where, kind):
     env = EchoEnv(num_privileged_obs=6, inject_into=where, inject_row=2, **{kind: 3})
     for step in range(6):
         obs, rewards, _, infos = env.step(torch.zeros(8, 2))

@@ -79,7 +79,7 @@ def true_story(num_steps):
 
 
 @pytest.mark.parametrize("name", VECTOR_ENVS)
-def test_every_mode_tells_the_true_story(name):
+def test_every_autoreset_mode_gives_the_true_episodes(name):
     env = GymnasiumVecEnv(VECTOR_ENVS[name]())
     obs, _ = env.reset()
     assert obs.tolist() == [[1.0, 0.0]] * 4
@@ -152,7 +152,7 @@ def test_without_partial_resets_an_episode_ends_one_step_later(wrapped, caplog):
             assert obs[row].tolist() == [episode[row], steps[row]]
 
 
-def test_a_false_promise_of_partial_resets_is_found_out():
+def test_wrong_partial_reset_argument_raises():
     class ResetsAll(SyncVectorEnv):
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=seed)
@@ -171,7 +171,7 @@ def test_async_without_shared_memory_is_not_reset_twice():
     assert episodes == [0.0, 0.0, 1.0, 1.0, 1.0, 2.0]
 
 
-def test_autoreset_disabled_is_refused_with_the_remedy():
+def test_rejects_disabled_autoreset_with_hint():
     with pytest.raises(ValueError, match=r"autoreset_mode=AutoresetMode\.SAME_STEP"):
         GymnasiumVecEnv(SyncVectorEnv(FACTORIES, autoreset_mode=DISABLED))
 
@@ -189,7 +189,7 @@ def test_a_single_environment():
     assert finals == [[0.0, 3.0], [1.0, 3.0]]
 
 
-def test_a_function_makes_as_many_as_asked():
+def test_factory_makes_num_envs_environments():
     env = make_gymnasium(counting(5, 9), num_envs=3)
     assert len({id(inner) for inner in env.unwrapped.envs}) == 3
     assert env.max_episode_length == 9
@@ -359,7 +359,7 @@ def test_a_vector_environment_of_tensors(caplog):
     assert check_env(env) == []
 
 
-def test_missing_final_observations_are_said_once(caplog):
+def test_missing_final_observations_warn_once(caplog):
     env = GymnasiumVecEnv(TensorVectorEnv(delivers_final=False))
     with caplog.at_level(logging.WARNING, logger="st_rl"):
         for _ in range(3):
@@ -409,7 +409,7 @@ def box(*shape, **kwargs):
         (spaces.Dict(a=box(2), b=spaces.Text(3)), box(1), {}, r"component b.*FlattenObservation"),
     ],
 )
-def test_spaces_that_do_not_fit_are_refused(observation_space, action_space, options, message):
+def test_rejects_unsupported_spaces(observation_space, action_space, options, message):
     vector_env = TensorVectorEnv()
     vector_env.single_observation_space, vector_env.single_action_space = observation_space, action_space
     with pytest.raises(ValueError, match=message):
@@ -429,7 +429,7 @@ def test_spaces_that_do_not_fit_are_refused(observation_space, action_space, opt
         (lambda: GymnasiumVecEnv(CountingEnv()), TypeError, r"call make_gymnasium\(env\)"),
     ],
 )
-def test_wrong_calls_are_answered_with_the_right_one(make, error, message):
+def test_wrong_calls_raise_with_hint(make, error, message):
     with pytest.raises(error, match=message):
         make()
 

@@ -12,7 +12,7 @@ from tests.env.managed import LIMIT, NUM_ENVS, Managed
 
 @pytest.mark.parametrize("actor", ["policy", "actor"])
 @pytest.mark.parametrize("joined", [True, False])
-def test_it_keeps_the_contract(actor, joined):
+def test_passes_check_env(actor, joined):
     env = ManagerBasedVecEnv(Managed(actor, joined=joined))
     assert check_env(env) == []
     assert (env.num_envs, env.num_obs, env.num_privileged_obs, env.num_actions) == (NUM_ENVS, 6, 12, 2)
@@ -38,7 +38,7 @@ def test_groups_may_come_as_a_tensordict():
         ManagerBasedVecEnv(managed, actor_group="legs")
 
 
-def test_time_outs_are_those_that_did_not_fall_and_none_if_the_horizon_is_finite():
+def test_time_outs_are_truncated_and_not_terminated():
     env = ManagerBasedVecEnv(Managed())
     for _ in range(LIMIT):
         _, _, dones, infos = env.step(torch.zeros(NUM_ENVS, 2))
@@ -49,7 +49,7 @@ def test_time_outs_are_those_that_did_not_fall_and_none_if_the_horizon_is_finite
     assert "time_outs" not in env.step(torch.zeros(NUM_ENVS, 2))[3]
 
 
-def test_actions_are_clipped_on_request_and_the_callers_stay():
+def test_actions_are_clipped_on_a_copy():
     actions = torch.full((NUM_ENVS, 2), 3.0)
     for clip, expected in ((None, 3.0), (1.5, 1.5)):
         env = ManagerBasedVecEnv(Managed(), clip_actions=clip)
@@ -58,13 +58,13 @@ def test_actions_are_clipped_on_request_and_the_callers_stay():
     assert (actions == 3.0).all()
 
 
-def test_the_episode_length_is_the_environments_own():
+def test_episode_length_buf_is_that_of_the_environment():
     env = ManagerBasedVecEnv(Managed())
     env.episode_length_buf = torch.full((NUM_ENVS,), 5)
     assert env.env.episode_length_buf.tolist() == [5] * NUM_ENVS
 
 
-def test_without_a_critic_group_the_critic_sees_what_the_actor_sees():
+def test_without_critic_group_critic_reads_actor_observation():
     env = ManagerBasedVecEnv(Managed(critic=None))
     assert env.num_privileged_obs is None
     assert "critic" not in env.get_observations()[1]["observations"]
@@ -80,7 +80,7 @@ def test_an_environment_without_managers_has_no_segments():
     assert env.num_actions == 2
 
 
-def test_terms_that_take_turns_in_a_row_are_no_segments():
+def test_interleaved_terms_have_no_segments():
     managed = Managed(critic=None)
     managed.terms = {"policy": {"joint_pos": (3, 4), "command": (3, 2)}}
     managed.observation_manager.group_obs_term_dim = {"policy": [(3, 4), (3, 2)]}
@@ -90,7 +90,7 @@ def test_terms_that_take_turns_in_a_row_are_no_segments():
     assert env.obs_segments is None
 
 
-def test_another_group_is_named_and_an_unknown_one_lists_what_there_is():
+def test_actor_group_argument_and_error_for_unknown_group():
     assert ManagerBasedVecEnv(Managed("proprioception"), actor_group="proprioception").num_obs == 6
     with pytest.raises(ValueError, match=r"'policy' or 'actor'; set actor_group to one of: legs, critic"):
         ManagerBasedVecEnv(Managed("legs"))
@@ -100,7 +100,7 @@ def test_another_group_is_named_and_an_unknown_one_lists_what_there_is():
         ManagerBasedVecEnv(managed)
 
 
-def test_robots_learn_to_do_what_they_are_told():
+def test_learns_to_follow_the_command():
     torch.manual_seed(0)
     env = ManagerBasedVecEnv(Managed("actor", num_envs=64))
     config = {

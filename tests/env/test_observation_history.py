@@ -20,7 +20,7 @@ def roll(env, steps: int = 12):
     return shown, ended, last
 
 
-def test_history_is_what_was_shown_since_the_episode_began():
+def test_history_holds_observations_since_episode_start():
     plain, ended, last = roll(EchoEnv(num_envs=5, episode_length=4, termination_prob=0.2))
     shown, also_ended, also_last = roll(
         ObservationHistory(EchoEnv(num_envs=5, episode_length=4, termination_prob=0.2), 3)
@@ -52,7 +52,7 @@ def test_keeps_the_contract_of_an_environment():
 
 
 @pytest.mark.parametrize("make_env", [lambda: EchoEnv(num_privileged_obs=7), ClientEnv, LegacyEnv])
-def test_the_critic_keeps_its_own_observation(make_env):
+def test_critic_observation_is_unchanged(make_env):
     env = make_env()
     wrapped = ObservationHistory(make_env(), 2)
     cfg = {"num_steps_per_env": 4, "policy": {"actor_hidden_dims": [4], "critic_hidden_dims": [4]}, "algorithm": {}}
@@ -62,7 +62,7 @@ def test_the_critic_keeps_its_own_observation(make_env):
     assert runner.num_critic_obs == (env.num_privileged_obs or 3 * env.num_obs)
 
 
-def test_a_feed_forward_policy_with_history_solves_what_needs_memory():
+def test_feed_forward_policy_with_history_solves_memory_task():
     torch.manual_seed(0)
     env = ObservationHistory(EchoEnv(num_envs=64, episode_length=8, memory=True), 2, ["target"])
     encoder = {"encoder_component_names": ["history"], "encoder_kwargs": {"hidden_sizes": [32], "nonlinearity": "ELU"}}

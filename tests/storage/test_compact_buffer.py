@@ -54,7 +54,7 @@ def batches(storage, is_recurrent: bool) -> list:
     return list(generator(2, 3))
 
 
-def test_columns_keep_their_type_and_memory_shrinks():
+def test_components_keep_their_dtype_and_memory_shrinks():
     storage = make(depth="uint8", mask="float16")
     assert isinstance(storage.observations, CompactBuffer)
     assert [part.dtype for part in storage.observations.parts] == [
@@ -65,7 +65,7 @@ def test_columns_keep_their_type_and_memory_shrinks():
     assert isinstance(make().observations, torch.Tensor)
 
 
-def test_the_critic_keeps_its_own_components_so():
+def test_critic_observations_use_their_own_segments():
     storage = RolloutStorage(
         ROBOTS, STEPS, [NUM_OBS], [NUM_OBS], [2], obs_dtypes={"depth": "float16", "scan": "bfloat16"},
         obs_segments=SEGMENTS, critic_obs_segments={"scan": 30, "pose": 3},
@@ -78,7 +78,7 @@ def test_the_critic_keeps_its_own_components_so():
     torch.testing.assert_close(batch.critic_obs[:, :30], expected[order][:, :30], rtol=1e-2, atol=1e-2)
 
 
-def test_numbers_beyond_the_range_of_uint8_are_cut_off():
+def test_uint8_clips_to_unit_interval():
     storage = make(depth="uint8")
     obs = torch.full((ROBOTS, NUM_OBS), 3.0)
     storage.observations.write(0, obs)
@@ -88,7 +88,7 @@ def test_numbers_beyond_the_range_of_uint8_are_cut_off():
 
 
 @pytest.mark.parametrize("policy_class", [EncoderActorCritic, EncoderActorCriticRecurrent])
-def test_learning_is_the_same_to_the_precision_of_the_type(policy_class):
+def test_training_matches_float32_within_dtype_precision(policy_class):
     def train(obs_dtypes):
         torch.manual_seed(0)
         recurrent = {"rnn_hidden_size": 6} if policy_class.is_recurrent else {}
@@ -129,7 +129,7 @@ def test_rejects_unsupported_dtypes_and_storages(make_storage, message):
         make_storage()
 
 
-def test_normalised_images_do_not_fit_into_uint8():
+def test_rejects_uint8_with_normalized_observations():
     policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, obs_segments=SEGMENTS)
     learner = PPO(policy, empirical_normalization=True)
     with pytest.raises(ValueError, match="uint8 stores values from 0 to 1, normalized observations are larger"):

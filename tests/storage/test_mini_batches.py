@@ -102,7 +102,7 @@ def test_mini_batches_are_independent_of_later_writes():
 
 
 @pytest.mark.parametrize("name", ["mini_batch_generator", "recurrent_mini_batch_generator"])
-def test_impossible_numbers_of_mini_batches(name):
+def test_rejects_impossible_number_of_mini_batches(name):
     generate = getattr(make_storage(), name)
     with pytest.raises(ValueError, match="num_mini_batches=36"):
         generate(36)
@@ -207,7 +207,7 @@ def test_recurrent_without_critic_observations_and_without_states():
     assert batch.hidden_states is None
 
 
-def test_the_correct_name_reaches_an_override_of_the_documented_one():
+def test_recurrent_generator_calls_overridden_misspelled_name():
     class Overriding(RolloutStorage):
         def reccurent_mini_batch_generator(self, num_mini_batches, num_epochs=8):
             return iter([("overridden", num_mini_batches, num_epochs)])
@@ -216,7 +216,7 @@ def test_the_correct_name_reaches_an_override_of_the_documented_one():
     assert next(storage.recurrent_mini_batch_generator(4, 5)) == ("overridden", 4, 5)
 
 
-def test_both_generators_go_through_the_hook():
+def test_both_generators_call_get_minibatch_from_indices():
     class Doubling(RolloutStorage):
         def get_minibatch_from_indices(self, T_slice, B_slice, padded_B_slice=None, prev_done_mask=None):
             batch = super().get_minibatch_from_indices(T_slice, B_slice, padded_B_slice, prev_done_mask)
@@ -230,7 +230,7 @@ def test_both_generators_go_through_the_hook():
     assert torch.equal(batch.actions, 2 * storage.actions)
 
 
-def test_the_hook_finds_trajectories_by_itself():
+def test_get_minibatch_from_indices_without_prev_done_mask():
     storage = make_storage()
     fill(storage, NUM_STEPS, hidden_states=lambda step: torch.full((1, NUM_ENVS, 2), float(step)))
     expected = list(storage.recurrent_mini_batch_generator(2, 1))[1]
@@ -251,7 +251,7 @@ def test_missing_states_read_as_zeros():
         assert [row.unique().tolist() for row in leaf] == [[1.0], [0.0], [0.0]]
 
 
-def test_stored_states_do_not_follow_the_policy():
+def test_stored_hidden_states_are_copies():
     storage = make_storage(num_steps=2)
     state = torch.ones(1, NUM_ENVS, 2)
     fill(storage, 1, hidden_states=lambda step: state)
@@ -307,7 +307,7 @@ def test_unpadding_restores_the_chunk_for_random_dones():
             assert torch.equal(restored, storage.observations[:, chunk * size : (chunk + 1) * size])
 
 
-def test_nothing_waits_for_the_device():
+def test_mini_batches_without_host_sync():
     # Tensors on the meta device hold no data: reading a number, or a shape that depends on data, raises there.
     storage = RolloutStorage(NUM_ENVS, NUM_STEPS, [OBS_DIM], [CRITIC_DIM], [NUM_ACTIONS], device="meta")
     fill(storage, NUM_STEPS, hidden_states=lambda step: torch.zeros(NUM_LAYERS, NUM_ENVS, HIDDEN_SIZE))

@@ -139,7 +139,7 @@ def test_recurrent_mini_batches_run_in_time_order(ratio):
     assert storage.step == 0
 
 
-def test_the_next_rollout_overwrites_the_oldest_steps_after_untying():
+def test_next_rollout_overwrites_oldest_steps_after_untying():
     storage = make_queue(1.5)
     run(storage, 2, clear_last=True)
     storage.compute_returns(torch.zeros(NUM_ENVS, 1), 0.99, 0.95)
@@ -150,7 +150,7 @@ def test_the_next_rollout_overwrites_the_oldest_steps_after_untying():
     assert torch.equal(storage.observations[2:], torch.stack([transition.observations for transition in newest]))
 
 
-def test_rows_that_were_never_written_are_never_used():
+def test_unwritten_rows_are_never_sampled():
     storage = make_queue(3.0)
     for use in (storage.mini_batch_generator, storage.recurrent_mini_batch_generator, storage.max_trajectories):
         with pytest.raises(ValueError, match="add transitions"):
@@ -174,7 +174,7 @@ def test_rows_that_were_never_written_are_never_used():
     assert mean_length.item() == pytest.approx(5 * NUM_ENVS / recurrent.masks.shape[1])
 
 
-def test_statistics_follow_time_not_rows():
+def test_statistics_use_time_order():
     storage = make_queue(1.5)
     transitions = run(storage, 2)[-6:]
     dones = torch.stack([transition.dones for transition in transitions])
@@ -186,7 +186,7 @@ def test_statistics_follow_time_not_rows():
     assert torch.equal(storage.dones, before)
 
 
-def test_without_dilation_it_equals_the_plain_storage():
+def test_ratio_one_equals_rollout_storage():
     plain, queue = RolloutStorage(NUM_ENVS, ROLLOUT, [OBS_DIM], None, [NUM_ACTIONS]), make_queue(1.0)
     for rollout in range(2):
         for storage in (plain, queue):
@@ -206,7 +206,7 @@ def test_without_dilation_it_equals_the_plain_storage():
 # Labels and motion features -------------------------------------------------------------------------------------------
 
 
-def test_labels_reach_both_kinds_of_mini_batch():
+def test_action_labels_are_in_both_kinds_of_mini_batch():
     storage = make_queue(2.0, ActionLabelRollout)
     assert storage.Transition().action_labels is None
     assert storage.MiniBatch._fields == (*RolloutStorage.MiniBatch._fields, "action_labels")
@@ -222,7 +222,7 @@ def test_labels_reach_both_kinds_of_mini_batch():
     assert torch.equal(batch.action_labels, labels[:, 2:4])
 
 
-def test_a_missing_label_is_named():
+def test_rejects_missing_action_label():
     storage = make_queue(1.0, ActionLabelRollout)
     with pytest.raises(ValueError, match=r"transition\.action_labels is None"):
         storage.add_transitions(random_transition(storage, torch.Generator()))
@@ -253,7 +253,7 @@ def test_motion_features(shape):
     assert torch.equal(batch.ref_motion.flatten(2), features[1, :, :2])
 
 
-def test_motion_features_need_a_size():
+def test_rejects_missing_amp_obs_shape():
     with pytest.raises(TypeError, match="amp_obs_shape"):
         make_queue(1.0, AmpRolloutStorage)
     with pytest.raises(ValueError, match=r"amp_obs_shape is \{\}"):
@@ -263,7 +263,7 @@ def test_motion_features_need_a_size():
 @pytest.mark.parametrize("cleared", [True, False])
 @pytest.mark.parametrize("later", [0, 1, 4])
 @pytest.mark.parametrize("earlier", [1, 2, 3, 4])
-def test_a_storage_goes_on_from_any_state_whatever_it_has_kept_since(earlier, later, cleared):
+def test_state_dict_restores_any_fill_level(earlier, later, cleared):
     storage, other = make_queue(2.75), make_queue(2.75)
     run(storage, earlier, clear_last=cleared)
     state = copy.deepcopy(storage.state_dict())
@@ -281,7 +281,7 @@ def test_a_storage_goes_on_from_any_state_whatever_it_has_kept_since(earlier, la
     assert torch.equal(other.saved_hidden_states, storage.saved_hidden_states)
 
 
-def test_the_steps_of_another_training_are_refused_in_words():
+def test_rejects_state_of_another_buffer_size():
     storage = make_queue(3.0)
     run(storage, 3, clear_last=True)
     with pytest.raises(ValueError, match="12 saved steps do not fit a buffer of 8 for rollouts of 4; continue"):

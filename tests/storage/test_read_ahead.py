@@ -9,7 +9,7 @@ from st_rl.storage.rollout_files.read_ahead import ReadAhead
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_every_result_is_handed_out_once_whoever_computed_it(enabled):
+def test_every_result_is_taken_once(enabled):
     ahead = ReadAhead(enabled, slow_s=0.0)
     for number in range(20):
         ahead.expect(str(number), lambda x: x * x, number)
@@ -22,7 +22,7 @@ def test_every_result_is_handed_out_once_whoever_computed_it(enabled):
     ahead.close()
 
 
-def test_slow_calls_are_made_in_a_thread_before_they_are_asked_for():
+def test_slow_calls_run_ahead_in_a_thread():
     ahead, names = ReadAhead(slow_s=0.0), []
 
     def work():
@@ -40,7 +40,7 @@ def test_slow_calls_are_made_in_a_thread_before_they_are_asked_for():
     ahead.close()
 
 
-def test_quick_calls_wait_until_they_are_asked_for_and_slow_ones_no_longer():
+def test_fast_calls_run_in_take_until_they_become_slow():
     ahead, threads = ReadAhead(slow_s=0.002), []
 
     def work(seconds):
@@ -59,7 +59,7 @@ def test_quick_calls_wait_until_they_are_asked_for_and_slow_ones_no_longer():
     ahead.close()
 
 
-def test_even_quick_calls_are_made_ahead_for_somebody_who_is_busy():
+def test_fast_calls_run_ahead_for_a_busy_caller():
     ahead, threads = ReadAhead(slow_s=10.0), []
 
     def work():
@@ -75,7 +75,7 @@ def test_even_quick_calls_are_made_ahead_for_somebody_who_is_busy():
     ahead.close()
 
 
-def test_an_error_comes_out_where_the_result_is_asked_for():
+def test_take_raises_the_error_of_the_call():
     ahead = ReadAhead(slow_s=0.0)
 
     def fail():

@@ -73,7 +73,7 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.parametrize("inserted", [0, 3, 5, 8, 13])
-def test_a_saved_buffer_goes_on_as_it_was(inserted):
+def test_state_dict_round_trip(inserted):
     buffer, other = ReplayBuffer(1, 5, "cpu"), ReplayBuffer(1, 5, "cpu")
     rows = torch.arange(1.0, inserted + 1)[:, None]
     for row in rows:
@@ -90,7 +90,7 @@ def test_a_saved_buffer_goes_on_as_it_was(inserted):
 
 
 @pytest.mark.parametrize("size", [3, 9])
-def test_a_buffer_of_another_size_keeps_the_newest(size):
+def test_buffer_of_another_size_keeps_the_newest_rows(size):
     buffer, other = ReplayBuffer(1, 5, "cpu"), ReplayBuffer(1, size, "cpu")
     rows = torch.arange(1.0, 8.0)[:, None]
     buffer.insert(rows, rows)

@@ -52,7 +52,7 @@ def test_generalized_advantages_accept_values_with_gradients():
     assert not advantages.requires_grad
 
 
-def test_storage_returns_and_normalised_advantages():
+def test_storage_returns_and_normalized_advantages():
     storage = RolloutStorage(6, 9, [3], [None], [2])
     transitions = fill(storage, 9, seed=1)
     rewards = np.stack([t.rewards.double().numpy() for t in transitions])
@@ -80,7 +80,7 @@ def test_a_single_sample_gives_finite_returns():
     assert torch.equal(storage.advantages, torch.zeros(1, 1, 1))
 
 
-def test_ranks_share_the_moments_of_their_advantages(monkeypatch):
+def test_advantages_are_normalized_over_all_ranks(monkeypatch):
     shards = torch.randn(2, 6, 5) * torch.tensor([1.0, 30.0]).view(2, 1, 1) + torch.tensor([0.0, 7.0]).view(2, 1, 1)
     barrier, posted = Barrier(2), []
 

@@ -49,7 +49,7 @@ EVERYTHING = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2
 
 
 class TestPlaying:
-    def test_every_frame_comes_once_in_order_across_files(self, three):
+    def test_every_frame_is_read_once_in_order_across_files(self, three):
         assert frames_played(dataset(three)) == EVERYTHING
 
     def test_fields_of_a_transition(self, three):
@@ -81,7 +81,7 @@ class TestPlaying:
         assert [bool(b.done) for b in batches] == [False, False, True, False, True]
         assert [bool(b.timeout) for b in batches] == [False, False, True, False, False]
 
-    def test_a_trajectory_without_an_end_reads_as_cut_by_time(self, tmp_path):
+    def test_unfinished_trajectory_ends_with_time_out(self, tmp_path):
         write_trajectory(tmp_path, 0, (2, 1), ends=False)
         write_trajectory(tmp_path, 1, (2,), ends=False, timeouts=None)
         order_by_age(tmp_path)
@@ -89,14 +89,14 @@ class TestPlaying:
         assert [(bool(b.done), bool(b.timeout)) for b in batches[:3]] == [(False, False), (False, False), (True, True)]
         assert [(bool(b.done), bool(b.timeout)) for b in batches[3:5]] == [(False, False), (True, True)]
 
-    def test_the_first_frame_played_is_marked_unless_told_otherwise(self, three):
+    def test_first_frame_is_marked_done_by_default(self, three):
         batches = list(dataset(three, mark_first_frame_done=True, starting_frame_range=[1, 2]))
         assert [tuple(b.observation[0, :2].int().tolist()) for b in batches] == [f for f in EVERYTHING if f[1] > 0]
         marked = [int(b.observation[0, 0]) for b in batches if b.done and not b.timeout]
         assert [bool(b.done) for b in batches] == [True, True, True, False, False, True, True, False, True]
         assert marked == [0, 0, 1, 1, 2, 2]
 
-    def test_a_single_frame_that_is_first_and_last_is_cut_by_time(self, tmp_path):
+    def test_single_frame_trajectory_ends_with_time_out(self, tmp_path):
         write_trajectory(tmp_path, 0, (1,), ends=False)
         batch = dataset(tmp_path, mark_first_frame_done=True, dataset_loops=0).get_batch()
         assert batch.done.tolist() == [True]
@@ -104,7 +104,7 @@ class TestPlaying:
 
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize("read_ahead", [False, True])
-    def test_filling_all_at_once_equals_filling_one_by_one(self, tmp_path, shuffle, read_ahead, monkeypatch):
+    def test_fill_transition_equals_filling_each_env(self, tmp_path, shuffle, read_ahead, monkeypatch):
         monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
         for index in range(11):
             write_trajectory(tmp_path, index, (3, 1 + index % 4), ends=index % 3 > 0)
@@ -126,7 +126,7 @@ class TestPlaying:
         with pytest.raises(StopIteration):
             one_by_one.fill_transition(one_by_one.get_buffer())
 
-    def test_a_start_frame_beyond_the_end_is_the_first(self, three):
+    def test_start_frame_beyond_the_end_becomes_zero(self, three):
         data = dataset(three, starting_frame_range=[4, 5])
         assert frames_played(data) == [(0, 0), (0, 1), (0, 2), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3)]
 
@@ -141,12 +141,12 @@ class TestPlaying:
         assert batch.observation[:, :, 1].tolist() == [[0, 0], [1, 1]]
         assert batch.get_leading_dims() == (2, 2)
 
-    def test_time_outs_travel_in_the_infos(self, three):
+    def test_time_outs_are_in_the_infos(self, three):
         transition, infos = dataset(three).get_transition_batch()
         assert list(infos) == ["time_outs"]
         assert torch.equal(infos["time_outs"], transition.timeout)
 
-    def test_handlers_say_where_every_environment_is(self, three):
+    def test_handler_attributes_describe_every_env(self, three):
         data = dataset(three, 2)
         data.get_batch(2)
         assert [Path(p).name for p in data.traj_identifiers] == ["trajectory_0", "trajectory_1"]
@@ -159,24 +159,24 @@ class TestPlaying:
         assert data.unused_trajectory_idxs == [2]
         assert data._maintain_handler(0) is False
 
-    def test_some_environments_can_be_given_other_trajectories(self, three):
+    def test_refresh_handlers_of_some_envs(self, three):
         data = dataset(three, 2)
         data.get_batch()
         data.reset([0])
         assert data.get_batch().observation[:, :2].tolist() == [[2, 0], [1, 1]]
 
-    def test_nothing_is_open_before_the_first_look(self, tmp_path):
+    def test_traj_datas_are_empty_before_reset(self, tmp_path):
         data = dataset(tmp_path / "none", 2)
         assert data.traj_datas == [{}, {}]
         assert data.traj_cursors.tolist() == [0, 0]
         assert not (tmp_path / "none").exists()
 
-    def test_other_trajectories_for_some_before_all_had_one(self, three):
+    def test_refresh_handlers_of_some_envs_before_reset(self, three):
         data = dataset(three, 2)
         data.reset([1])
         assert data.traj_datas[0]["actions"].flatten().tolist() == [0, 1, 2]
 
-    def test_the_metadata_of_the_outermost_folder_counts(self, three):
+    def test_outermost_metadata_is_used(self, three):
         (three / "a").mkdir()
         (three / "a" / "metadata.json").write_text('{"who": "inner"}')
         (three / "metadata.json").write_text('{"who": "outer"}')
@@ -189,18 +189,18 @@ class TestPlaying:
 
 
 class TestPasses:
-    def test_as_many_passes_as_asked(self, three):
+    def test_dataset_loops_passes(self, three):
         data = dataset(three, dataset_loops=2)
         assert frames_played(data) == EVERYTHING * 2
         assert data.num_dataset_looped == 2
 
-    def test_without_end(self, three):
+    def test_zero_loops_repeat_forever(self, three):
         data = dataset(three, dataset_loops=0)
         for _ in range(5 * len(EVERYTHING)):
             data.get_batch()
         assert data.num_dataset_looped == 5
 
-    def test_only_the_environment_that_asks_gets_another_trajectory(self, three):
+    def test_only_the_finished_env_gets_another_trajectory(self, three):
         data = dataset(three, 2, dataset_loops=0)
         steps = [data.get_batch().observation[:, :2].int().tolist() for _ in range(10)]
         assert [step[1] for step in steps[:5]] == [[1, t] for t in range(5)], "cut although another one had run out"
@@ -214,7 +214,7 @@ class TestPasses:
         played = [int(batch.observation[0, 0]) for batch in iter(stream.__next__, None)]
         assert played.count(7) == 2
 
-    def test_fewer_trajectories_than_environments_are_given_out_again(self, three, caplog):
+    def test_fewer_trajectories_than_envs_are_used_twice(self, three, caplog):
         data = dataset(three, 8)
         with caplog.at_level(logging.WARNING, "st_rl"):
             batch = data.get_batch()
@@ -222,7 +222,7 @@ class TestPasses:
         assert "3 trajectories for 8 environments" in caplog.text
         assert len(list(data)) == 3  # the shortest has 3 frames; whoever asks after it ends the only pass
 
-    def test_shuffling_changes_the_order_and_loses_nothing(self, tmp_path):
+    def test_shuffling_keeps_every_trajectory(self, tmp_path):
         for index in range(30):
             write_trajectory(tmp_path, index, (2,))
         order_by_age(tmp_path)
@@ -234,25 +234,25 @@ class TestPasses:
         assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
         assert orders[0] != orders[1] != list(range(30))
 
-    def test_folders_of_one_age_come_in_natural_order(self, tmp_path):
+    def test_folders_of_equal_age_are_in_natural_order(self, tmp_path):
         for index in (10, 2, 1):
             write_trajectory(tmp_path, index, (1,))
             os.utime(tmp_path / f"trajectory_{index}", (1000, 1000))
         assert [i for i, _ in frames_played(dataset(tmp_path))] == [1, 2, 10]
 
-    def test_only_the_newest(self, three):
+    def test_keep_latest_n_trajs(self, three):
         assert {i for i, _ in frames_played(dataset(three, keep_latest_n_trajs=2))} == {1, 2}
 
 
 class TestFolders:
-    def test_nothing_is_touched_before_the_first_use(self, tmp_path):
+    def test_constructor_opens_no_files(self, tmp_path):
         data = dataset(tmp_path / "later")
         assert not (tmp_path / "later").exists()
         with pytest.raises(FileNotFoundError, match="0 of 1 trajectories"):
             data.get_batch()
         assert (tmp_path / "later").is_dir()
 
-    def test_neither_a_device_nor_a_folder_is_needed_to_make_one(self):
+    def test_constructor_needs_neither_device_nor_folder(self):
         data = RolloutDataset("nowhere", 4)
         assert (data.device, data.num_envs, data.num_dataset_looped) == ("cuda", 4, 0)
         assert not Path("nowhere").exists()
@@ -265,7 +265,7 @@ class TestFolders:
         assert {i for i, _ in frames_played(data)} == {0, 1}
         assert len(data.all_available_trajectory_dirs) == 2
 
-    def test_the_first_metadata_counts_and_several_are_said_once(self, tmp_path, caplog):
+    def test_first_metadata_is_used_and_several_warn_once(self, tmp_path, caplog):
         for index, name in enumerate(("a", "b")):
             write_trajectory(tmp_path / name, index)
             (tmp_path / name / "metadata.json").write_text(f'{{"z": {index}, "a": 1}}')
@@ -276,7 +276,7 @@ class TestFolders:
         assert list(data.metadata) == ["z", "a"]
         assert caplog.text.count("metadata.json") == 1
 
-    def test_waits_until_there_is_enough_and_says_so(self, tmp_path, caplog):
+    def test_waits_for_enough_trajectories_and_logs_progress(self, tmp_path, caplog):
         write_trajectory(tmp_path, 0)
 
         def deliver():
@@ -292,19 +292,19 @@ class TestFolders:
         assert "1 of 2 found" in caplog.text
         assert 0.2 < data.waiting_seconds < 5
 
-    def test_gives_up_after_the_time_allowed(self, tmp_path):
+    def test_raises_after_wait_seconds(self, tmp_path):
         begin = time.monotonic()
         with pytest.raises(FileNotFoundError, match="st-rl collect"):
             dataset(tmp_path, wait_seconds=0.2, poll_seconds=5).get_batch()
         assert time.monotonic() - begin < 2
 
-    def test_unfinished_ones_can_be_left_out(self, tmp_path):
+    def test_finished_only(self, tmp_path):
         write_trajectory(tmp_path, 0)
         write_trajectory(tmp_path, 1)
         (tmp_path / "trajectory_1" / "done").touch()
         assert {i for i, _ in frames_played(dataset(tmp_path, finished_only=True))} == {1}
 
-    def test_data_of_old_policies_can_be_refused(self, tmp_path):
+    def test_max_policy_age_skips_old_trajectories(self, tmp_path):
         for index, iteration in enumerate((10, 40, 50, None)):
             stamp = None if iteration is None else (lambda n, i=iteration: np.full(n, i))
             write_trajectory(tmp_path, index, policy_iterations=stamp)
@@ -316,7 +316,7 @@ class TestFolders:
         data.current_iteration = 100
         assert {i for i, _ in frames_played(data)} == {3}
 
-    def test_only_old_data_counts_as_none(self, tmp_path):
+    def test_only_old_trajectories_count_as_none(self, tmp_path):
         write_trajectory(tmp_path, 0, policy_iterations=lambda n: np.zeros(n))
         data = dataset(tmp_path, max_policy_age=5)
         data.current_iteration = 10
@@ -325,13 +325,13 @@ class TestFolders:
 
 
 class TestContents:
-    def test_without_critic_observations_they_are_the_actors(self, tmp_path):
+    def test_missing_critic_observations_are_the_actor_observations(self, tmp_path):
         write_trajectory(tmp_path, 0, privileged_observations=None)
         for batch in dataset(tmp_path):
             assert torch.equal(batch.privileged_observation, batch.observation)
             assert torch.equal(batch.next_privileged_observation, batch.next_observation)
 
-    def test_files_of_the_ancestors_savers(self, tmp_path):
+    def test_reads_files_of_older_savers(self, tmp_path):
         """Observations in a 1-tuple, no metadata, no file `done`, protocol 3."""
         folder = tmp_path / "trajectory_0"
         folder.mkdir()
@@ -351,7 +351,7 @@ class TestContents:
         assert [float(b.reward) for b in batches] == [1, 3, 5, 7]
         assert [bool(b.timeout) for b in batches] == [False, False, False, True]
 
-    def test_components_are_put_together_in_the_order_of_the_segments(self, tmp_path):
+    def test_components_are_assembled_in_segment_order(self, tmp_path):
         image = np.array([[0, 51], [102, 255]], dtype=np.uint8)
         parts = {"obs_depth": image, "obs_joints": np.ones((2, 1), np.float32), "obs_a": np.zeros((2, 1), np.float32)}
         write_trajectory(tmp_path, 0, (2,), observations=None, privileged_observations=None, **parts)
@@ -371,7 +371,7 @@ class TestContents:
         assert list(content) == ["actions", "observations"]
         assert content["observations"].tolist() == [[1.0, 0.0, 1.0]]
 
-    def test_an_overridden_assembling_takes_effect(self, tmp_path):
+    def test_overridden_assemble_obs_components_is_used(self, tmp_path):
         class Doubled(RolloutDataset):
             def assemble_obs_components(self, traj_data):
                 traj_data = super().assemble_obs_components(traj_data)
@@ -397,7 +397,7 @@ class TestDamage:
         path.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "foreign": b"not a pickle"}[how])
 
     @pytest.mark.parametrize("how", ["empty", "cut", "foreign"])
-    def test_a_damaged_file_is_skipped_said_once_and_counted(self, three, caplog, how):
+    def test_damaged_file_is_skipped_with_one_warning_and_counted(self, three, caplog, how):
         path = three / "trajectory_0" / "traj_000000_000003.pickle"
         self.damage(path, how)
         data = dataset(three, dataset_loops=2)
@@ -406,7 +406,7 @@ class TestDamage:
         assert data.num_files_skipped == 1
         assert caplog.text.count(str(path)) == 1
 
-    def test_no_episode_goes_on_over_a_gap(self, tmp_path):
+    def test_gap_ends_the_episode(self, tmp_path):
         paths = write_trajectory(tmp_path, 0, (2, 2, 2))
         self.damage(paths[1], "cut")
         batches = list(dataset(tmp_path))
@@ -414,11 +414,11 @@ class TestDamage:
         assert [bool(b.done) for b in batches] == [False, True, False, True]
         assert [bool(b.timeout) for b in batches] == [False, True, False, False]
 
-    def test_a_missing_first_file_starts_later(self, tmp_path):
+    def test_missing_first_file_starts_at_the_second(self, tmp_path):
         write_trajectory(tmp_path, 0, (2, 2))[0].unlink()
         assert frames_played(dataset(tmp_path)) == [(0, 2), (0, 3)]
 
-    def test_another_width_is_foreign(self, three):
+    def test_skips_file_of_another_width(self, three):
         write_trajectory(three, 9, (2,), observations=lambda n: np.zeros((n, 5), np.float32))
         os.utime(three / "trajectory_9", (2000, 2000))
         data = dataset(three)
@@ -427,7 +427,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("name", ["rewards", "dones", "timeouts"])
     @pytest.mark.parametrize("width", [0, 2])
-    def test_numbers_and_flags_of_another_width_are_foreign(self, three, name, width):
+    def test_skips_file_with_wide_rewards_or_flags(self, three, name, width):
         extra: dict[str, Any] = {name: np.zeros((2, width))}
         write_trajectory(three, 9, (2,), **extra)
         os.utime(three / "trajectory_9", (500, 500))
@@ -437,7 +437,7 @@ class TestDamage:
         write_trajectory(tmp_path, 0, (2, 0, 2))
         assert frames_played(dataset(tmp_path)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
-    def test_a_trajectory_deleted_meanwhile_is_no_damage(self, three, caplog):
+    def test_deleted_trajectory_is_not_reported_as_damaged(self, three, caplog):
         data = dataset(three, read_ahead=False)
         stream = iter(data)
         next(stream)
@@ -449,7 +449,7 @@ class TestDamage:
         assert caplog.text == ""
 
     @pytest.mark.parametrize("ahead", [False, True])
-    def test_no_episode_goes_on_in_another_one_of_the_same_index(self, tmp_path, ahead, monkeypatch):
+    def test_replaced_trajectory_ends_the_episode(self, tmp_path, ahead, monkeypatch):
         """A writer that keeps successes only deletes a failure and uses its index again."""
         monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
         write_trajectory(tmp_path, 0, (2, 2, 2), tag=1.0)
@@ -463,7 +463,7 @@ class TestDamage:
         assert third.observation[0, 1:].tolist() == [0, 2]
         assert data.num_files_skipped == 0
 
-    def test_nothing_readable_names_the_files(self, three):
+    def test_error_lists_unreadable_files(self, three):
         for path in three.rglob("*.pickle"):
             self.damage(path, "foreign")
         with pytest.raises(RuntimeError, match=r"trajectory_0.*st-rl dataset repair"):
@@ -471,24 +471,24 @@ class TestDamage:
 
 
 class TestDataLoader:
-    def test_in_this_process(self, three):
+    def test_data_loader_without_workers(self, three):
         loader = DataLoader(dataset(three), batch_size=None)
         for _ in range(2):
             assert [tuple(batch.observation[0, :2].int().tolist()) for batch in loader] == EVERYTHING
 
-    def test_batches_of_batches(self, three):
+    def test_data_loader_batches(self, three):
         shapes = [tuple(batch.observation.shape) for batch in DataLoader(dataset(three), batch_size=5)]
         assert shapes == [(5, 1, 3), (5, 1, 3), (2, 1, 3)]
 
     @pytest.mark.parametrize("used_before", [False, True])
-    def test_workers_share_the_trajectories(self, three, used_before):
+    def test_data_loader_workers_split_the_trajectories(self, three, used_before):
         data = dataset(three)
         if used_before:
             data.get_batch()
         played = [tuple(batch.observation[0, :2].int().tolist()) for batch in DataLoader(data, None, num_workers=2)]
         assert sorted(played) == EVERYTHING
 
-    def test_can_be_sent_to_another_process(self, three):
+    def test_dataset_can_be_pickled(self, three):
         data = dataset(three)
         data.get_batch()
         copy = pickle.loads(pickle.dumps(data))

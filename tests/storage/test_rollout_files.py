@@ -28,7 +28,7 @@ def frames(count: int = 5) -> dict[str, np.ndarray]:
 
 class TestFrames:
     @pytest.mark.parametrize("suffix", ["pickle", "npz"])
-    def test_a_file_gives_back_what_was_written(self, tmp_path, suffix):
+    def test_write_and_read_round_trip(self, tmp_path, suffix):
         path = tmp_path / f"traj_000010_000015.{suffix}"
         write_frames(path, frames())
         read = read_frames(path)
@@ -46,7 +46,7 @@ class TestFrames:
         np.testing.assert_array_equal(read_frames(path)["observations"], content["observations"])
 
     @pytest.mark.parametrize("suffix", ["pickle", "npz"])
-    def test_a_file_cut_anywhere_is_refused(self, tmp_path, suffix):
+    def test_rejects_truncated_file(self, tmp_path, suffix):
         path = tmp_path / f"traj_000000_000005.{suffix}"
         write_frames(path, frames())
         whole = path.read_bytes()
@@ -55,7 +55,7 @@ class TestFrames:
             with pytest.raises(FrameFileError):
                 read_frames(path)
 
-    def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(self, tmp_path):
+    def test_rejects_pickle_that_runs_code(self, tmp_path):
         class Malicious:
             def __reduce__(self):
                 return os.mkdir, (str(tmp_path / "caught"),)
@@ -67,7 +67,7 @@ class TestFrames:
                 read_frames(path)
         assert not (tmp_path / "caught").exists()
 
-    def test_an_array_with_forged_addresses_is_refused(self, tmp_path):
+    def test_rejects_array_with_forged_addresses(self, tmp_path):
         class Forged:
             def __reduce__(self):
                 return np.ndarray, ((5,), "O", b"\0" * 40)
@@ -78,12 +78,12 @@ class TestFrames:
             read_frames(path)
 
     @pytest.mark.parametrize("protocol", [2, 4])
-    def test_arrays_are_numpys_own(self, tmp_path, protocol):
+    def test_arrays_are_plain_numpy_arrays(self, tmp_path, protocol):
         path = tmp_path / "traj_0_5.pickle"
         path.write_bytes(pickle.dumps(frames(), protocol=protocol))
         assert {type(array) for array in read_frames(path).values()} == {np.ndarray}
 
-    def test_a_file_of_no_frames_is_refused(self, tmp_path):
+    def test_rejects_file_without_frames(self, tmp_path):
         path = tmp_path / "traj_5_5.pickle"
         write_frames(path, {"observations": np.zeros((0, 3))})
         with pytest.raises(FrameFileError, match="no frames"):
@@ -98,13 +98,13 @@ class TestFrames:
             ({"observations": np.zeros((4, 2))}, "its name covers 5 frames"),
         ],
     )
-    def test_foreign_content_is_refused_with_the_reason(self, tmp_path, content, reason):
+    def test_rejects_foreign_content_with_reason(self, tmp_path, content, reason):
         path = tmp_path / "traj_0_5.pickle"
         path.write_bytes(pickle.dumps(content))
         with pytest.raises(FrameFileError, match=reason):
             read_frames(path)
 
-    def test_a_failed_write_leaves_nothing_behind(self, tmp_path, monkeypatch):
+    def test_failed_write_leaves_no_file(self, tmp_path, monkeypatch):
         def full(*args):
             raise OSError(28, "No space left on device")
 
@@ -121,14 +121,14 @@ class TestLayout:
         with pytest.raises(ValueError, match=r"notes\.txt"):
             layout.frame_range("notes.txt")
 
-    def test_only_complete_files_of_frames_count_and_they_come_in_order(self, tmp_path):
+    def test_frame_files_lists_complete_files_in_order(self, tmp_path):
         names = ["traj_100_120.pkl", "traj_20_100.npz", "traj_000000_000020.pickle"]
         for name in [*names, ".tmp-1-traj_120_140.pickle", "done", "traj_1_2.pickle.tmp", "traj_a_b.pickle"]:
             (tmp_path / name).touch()
         assert layout.frame_files(tmp_path) == names[::-1]
         assert layout.frame_files(tmp_path / "missing") == []
 
-    def test_folders_come_in_natural_order(self, tmp_path):
+    def test_trajectory_folders_are_in_natural_order(self, tmp_path):
         for index in (10, 9, 100, 1):
             (tmp_path / "deep" / f"trajectory_{index}").mkdir(parents=True)
         found = [os.path.basename(folder) for folder in layout.trajectory_folders(tmp_path)]
@@ -167,7 +167,7 @@ class Counter(RolloutFileBase):
 
 
 class TestBase:
-    def test_is_abstract_and_an_iterable_data_set(self):
+    def test_is_abstract_and_an_iterable_dataset(self):
         assert issubclass(RolloutFileBase, IterableDataset)
         with pytest.raises(TypeError, match="abstract"):
             RolloutFileBase("nowhere", 2)  # pyright: ignore[reportAbstractUsage]
@@ -195,7 +195,7 @@ class TestBase:
         _, infos = counter.get_transition_batch()
         assert list(infos) == ([] if kind == "tensor" else ["time_outs"])
 
-    def test_iteration_starts_anew_and_gives_tensors_of_its_own(self):
+    def test_iteration_resets_and_returns_new_tensors(self):
         counter = Counter("tensor")
         counter.get_batch()
         stream = iter(counter)

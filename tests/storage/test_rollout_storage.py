@@ -45,7 +45,7 @@ def test_buffers_have_the_documented_shapes():
 
 
 @pytest.mark.parametrize("shape", [None, [None], (None,), 0, [0]])
-def test_every_way_to_say_that_there_is_no_critic_observation(shape):
+def test_all_forms_of_missing_critic_shape(shape):
     assert make_storage(critic=shape).privileged_observations is None
 
 
@@ -82,7 +82,7 @@ def test_a_transition_subclass_may_set_fields_in_its_constructor():
     assert transition.extra is None
 
 
-def test_added_steps_are_stored_in_order_and_copied():
+def test_transitions_are_copied_in_order():
     storage = make_storage(rnd_state_shape=3)
     transitions = fill(storage, NUM_STEPS, extra=lambda step: {"rnd_state": torch.full((NUM_ENVS, 3), float(step))})
     assert storage.step == NUM_STEPS
@@ -106,7 +106,7 @@ def test_added_steps_are_stored_in_order_and_copied():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(NUM_ENVS,), (NUM_ENVS, 1)])
-def test_dones_of_any_type_and_shape_are_stored_alike(dtype, shape):
+def test_dones_of_any_dtype_and_shape_are_stored_as_uint8(dtype, shape):
     dones = torch.tensor([True, False, False, True, True])
     storage = make_storage()
     transition = random_transition(storage, torch.Generator(), dones=dones.to(dtype).view(shape))
@@ -167,7 +167,7 @@ def test_steps_written_in_inference_mode_train_afterwards():
     assert not storage.saved_hidden_states.is_inference()
 
 
-def test_gradients_of_the_caller_stay_out():
+def test_stored_values_are_detached():
     storage = make_storage()
     transition = random_transition(storage, torch.Generator())
     transition.values = torch.zeros(NUM_ENVS, 1, requires_grad=True) * 2
@@ -175,7 +175,7 @@ def test_gradients_of_the_caller_stay_out():
     assert not storage.values.requires_grad
 
 
-def test_statistics_match_a_count_of_pieces_and_leave_dones_alone():
+def test_statistics_count_trajectories_without_changing_dones():
     for seed in range(5):
         storage = make_storage()
         fill(storage, NUM_STEPS, seed=seed)
@@ -204,7 +204,7 @@ class CommandStorage(RolloutStorage):
     )
 
 
-def test_a_subclass_only_declares_its_extra_field():
+def test_subclass_declares_only_its_extra_field():
     storage = CommandStorage(NUM_ENVS, NUM_STEPS, [OBS_DIM], None, [NUM_ACTIONS], command_shape=(2,))
     assert storage.Transition().commands is None
     fill(storage, NUM_STEPS, extra=lambda step: {"commands": torch.full((NUM_ENVS, 2), float(step))})
@@ -241,7 +241,7 @@ class AgeStorage(RolloutStorage):
         return self.MiniBatch(*batch, self.ages[T_slice, B_slice])
 
 
-def test_a_subclass_may_extend_the_mini_batch_in_the_hook():
+def test_subclass_may_extend_mini_batch_in_get_minibatch_from_indices():
     storage = AgeStorage(NUM_ENVS, NUM_STEPS, [OBS_DIM], None, [NUM_ACTIONS])
     fill(storage, NUM_STEPS, extra=lambda step: {"ages": torch.full((NUM_ENVS, 1), float(step))})
     batch = next(storage.mini_batch_generator(1, 1))
@@ -251,7 +251,7 @@ def test_a_subclass_may_extend_the_mini_batch_in_the_hook():
 
 
 @pytest.mark.parametrize("cls", [RolloutStorage, AmpRolloutStorage, CommandStorage])
-def test_record_types_can_be_pickled(cls):
+def test_transition_and_mini_batch_can_be_pickled(cls):
     batch = cls.MiniBatch(*range(11))
     assert pickle.loads(pickle.dumps(batch)) == batch
     transition = cls.Transition()

@@ -32,7 +32,7 @@ def test_fields_and_shared_rows():
     assert storage.next_critic_observations is storage.next_privileged_observations
 
 
-def test_the_transition_knows_both_names_of_the_next_critic_observation():
+def test_transition_has_both_names_of_next_critic_observation():
     transition = SarsaRolloutStorage.Transition()
     assert transition.next_observations is None
     transition.next_privileged_observations = torch.ones(1)
@@ -42,7 +42,7 @@ def test_the_transition_knows_both_names_of_the_next_critic_observation():
 
 
 @pytest.mark.parametrize("critic", [(CRITIC_DIM,), None])
-def test_the_next_observation_is_the_following_row_and_at_the_end_the_given_one(critic):
+def test_next_observation_is_the_next_row_and_given_for_the_last(critic):
     storage = make_storage(critic)
     transitions = fill(storage, NUM_STEPS, extra=last)
     observations = torch.stack([transition.observations for transition in transitions])
@@ -81,7 +81,7 @@ def test_next_observations_in_mini_batches(critic):
         assert not batch.next_obs[~batch.masks].any()
 
 
-def test_an_unknown_last_observation_is_repeated_and_reported_once(caplog):
+def test_missing_last_next_observation_repeats_and_warns_once(caplog):
     storage = make_storage()
     with caplog.at_level(logging.WARNING, logger="st_rl"):
         transitions = fill(storage, NUM_STEPS)
@@ -102,7 +102,7 @@ def test_a_second_rollout_starts_clean():
     assert storage.next_observations[-1].eq(7).all()
 
 
-def test_a_next_observation_of_the_wrong_size_is_named():
+def test_rejects_next_observation_of_wrong_size():
     storage = make_storage(None)
     with pytest.raises(ValueError, match=r"transition\.next_observations has shape \(5, 9\)"):
         fill(storage, NUM_STEPS, extra=lambda step: {"next_observations": torch.zeros(NUM_ENVS, 9)})

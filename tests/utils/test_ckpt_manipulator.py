@@ -17,7 +17,7 @@ def state(value):
     }
 
 
-def test_only_the_first_actor_encoder_stays_untrained(caplog):
+def test_replace_encoder0_keeps_only_first_actor_encoder_untrained(caplog):
     source, current = state(1), state(2)
     result = replace_encoder0(source, current)
     assert {key: value[0].item() for key, value in result["model_state_dict"].items()} == {
@@ -34,7 +34,7 @@ def test_only_the_first_actor_encoder_stays_untrained(caplog):
     assert "optimizer_state_dict" in source
 
 
-def test_keys_that_the_checkpoint_lacks_are_named():
+def test_error_lists_missing_keys():
     source = state(1)
     del source["model_state_dict"]["actor.0.weight"]
     with pytest.raises(KeyError, match=r"actor\.0\.weight"):

@@ -42,7 +42,7 @@ def test_indexing_takes_every_field_and_keeps_none():
     assert nested.extra is None
 
 
-def test_assignment_goes_field_by_field_or_broadcasts():
+def test_assignment_by_field_or_broadcast():
     x = sample()
     x[0] = Sample(torch.full((3,), -1.0), np.array([-2, -2]))
     assert x.obs[0].tolist() == [-1.0] * 3
@@ -65,7 +65,7 @@ def test_a_value_for_a_field_that_is_none_is_refused():
         Sample(torch.zeros(2), None)[0] = Sample(1.0, 2.0)
 
 
-def test_it_is_a_tuple_otherwise():
+def test_behaves_like_a_tuple():
     x = sample()
     obs, action = x
     assert obs is x.obs
@@ -119,7 +119,7 @@ def test_both_classes_and_suffixes():
     assert is_namedtuple_class(plain_class)
 
 
-def test_kinds_are_told_apart():
+def test_kinds_of_named_tuples_are_distinguished():
     for obj, array, plain in [
         (sample(), True, False),
         (Plain(1, 2), False, True),

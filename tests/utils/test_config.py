@@ -29,12 +29,12 @@ class Untouched(Derived):
     pass
 
 
-def test_a_class_takes_what_it_and_its_bases_name():
+def test_accepted_keys_include_base_classes():
     assert accepted_keys(Base) == {"first", "second", "third"}
     assert accepted_keys(Untouched) == {"first", "second", "third", "fourth"}
 
 
-def test_nulls_mean_not_given_and_nothing_else_does():
+def test_drop_none_drops_only_none():
     given = {"a": None, "b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
     before = copy.deepcopy(given)
     assert drop_none(given) == {"b": 0, "c": False, "d": {}, "e": [], "f": {"g": None}}
@@ -48,7 +48,7 @@ def test_the_nearest_name():
     assert nearest_name("xyz", names) is None
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_all():
+def test_unknown_name_message_lists_nearest_and_all():
     message = unknown_name_message("logger", "tensorbord", ["wandb", "tensorboard"])
     assert "'tensorbord'" in message
     assert "did you mean 'tensorboard'?" in message
@@ -56,7 +56,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all():
     assert "did you mean" not in unknown_name_message("logger", "xyz", ["wandb"])
 
 
-def test_keys_of_other_parts_are_named_in_one_warning(caplog):
+def test_keys_of_other_classes_are_one_warning(caplog):
     class Other(Configurable):
         def __init__(self, another_parts_key=None):
             self.value = another_parts_key
@@ -67,12 +67,12 @@ def test_keys_of_other_parts_are_named_in_one_warning(caplog):
     assert all(key in record.getMessage() for key in ("PPO", "another_parts_key", "rnn_type", "amp_data"))
 
 
-def test_keys_that_every_dictionary_carries_need_no_word(caplog):
+def test_tolerated_keys_are_not_reported(caplog):
     report_unused_keys({"class_name": "PPO", "teacher_ac_path": None}, "PPO", {"gamma"}, strict=True)
     assert not caplog.records
 
 
-def test_a_key_that_nothing_knows_is_a_warning_with_the_nearest_name(caplog):
+def test_unknown_key_warns_with_nearest_name(caplog):
     report_unused_keys({"gama": 1, "qqqqqq": 2, "rnn_type": "gru"}, "PPO", {"gamma", "lam"})
     first, second, third = (record.getMessage() for record in caplog.records)
     assert "'gama'" in first
@@ -82,13 +82,13 @@ def test_a_key_that_nothing_knows_is_a_warning_with_the_nearest_name(caplog):
     assert "rnn_type" in third
 
 
-def test_strict_makes_it_an_error_that_lists_the_keys():
+def test_strict_raises_with_accepted_keys():
     with pytest.raises(ValueError, match=r"'gama' for PPO; did you mean 'gamma'\?.*gamma, lam"):
         report_unused_keys({"gama": 1}, "PPO", {"gamma", "lam"}, strict=True)
     report_unused_keys({"rnn_type": "gru"}, "PPO", {"gamma"}, strict=True)
 
 
-def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(caplog):
+def test_hint_prefers_keys_of_the_owner(caplog):
     class Other(Configurable):
         config_keys = frozenset({"depth_scales"})
 
@@ -96,7 +96,7 @@ def test_the_name_that_the_owner_takes_is_preferred_over_a_nearer_foreign_one(ca
     assert "did you mean 'depth_scale'?" in caplog.text
 
 
-def test_nothing_unused_nothing_said(caplog):
+def test_no_unused_keys_no_warning(caplog):
     report_unused_keys({}, "PPO", {"gamma"}, strict=True)
     assert not caplog.records
 
@@ -112,18 +112,18 @@ class TestOwnSettings:
             super().__init__(*args, **kwargs)
             self.weight, self.width = weight, width
 
-    def test_are_found_inside_and_taken_out_of_what_is_passed_on(self):
+    def test_own_settings_are_taken_out_of_the_dictionary(self):
         part = {"weight": 2.0, "width": 3, "rate": 4}
         before = copy.deepcopy(part)
         made = self.Mixin(part=part)
         assert (made.weight, made.width, made.part) == (2.0, 3, {"rate": 4})
         assert part == before
 
-    def test_given_directly_they_win_even_with_the_default_value(self):
+    def test_direct_arguments_win(self):
         made = self.Mixin(part={"weight": 2.0, "width": 3}, weight=1.0)
         assert (made.weight, made.width, made.part) == (1.0, 3, {})
 
-    def test_null_means_not_given_inside_and_outside(self):
+    def test_none_means_not_given(self):
         assert self.Mixin(part={"weight": None}).weight == 1.0
         assert self.Mixin(part={"weight": 2.0}, weight=None).weight == 2.0
         assert self.Mixin(weight=None).weight == 1.0

@@ -11,7 +11,7 @@ BYTES = [0, 0, 0, 127, 254, 255, 255, 255, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_are_clipped_scaled_and_cut(dtype):
+def test_values_are_clipped_scaled_and_truncated(dtype):
     for data in (np.array(VALUES, dtype=dtype), torch.tensor(VALUES, dtype=getattr(torch, dtype))):
         stored = compress_normalized_image(data)
         assert str(stored.dtype).endswith("uint8")

@@ -66,11 +66,11 @@ def results(tmp_path_factory):
     return [torch.load(folder / f"rank_{number}.pt", weights_only=True) for number in range(2)]
 
 
-def test_every_rank_knows_itself(results):
+def test_rank_and_world_size(results):
     assert [(r["rank"], r["world_size"], r["is_main"]) for r in results] == [(0, 2, True), (1, 2, False)]
 
 
-def test_average_is_the_mean_over_ranks_and_leaves_the_input(results):
+def test_average_is_the_mean_over_ranks(results):
     for number, result in enumerate(results):
         assert result["average"].tolist() == [1.5, 1.5]
         assert result["given"].tolist() == [1.0 + number] * 2
@@ -102,7 +102,7 @@ def test_broadcast_gives_every_rank_the_state_of_rank_0(results):
     torch.testing.assert_close(results[0]["module"], results[1]["module"], rtol=0, atol=0)
 
 
-def test_one_process_does_nothing():
+def test_one_rank_is_a_no_op():
     assert (world_size(), rank(), is_main()) == (1, 0, True)
     tensor = torch.ones(2)
     assert average(tensor) is tensor

@@ -34,7 +34,7 @@ def test_rejects_names_with_hint(name, message):
         resolve_class(name, CLASSES, "mapping", base=dict)
 
 
-def test_a_path_that_is_not_allowed_imports_nothing(tmp_path, monkeypatch):
+def test_disallowed_path_imports_nothing(tmp_path, monkeypatch):
     (tmp_path / "never_imported.py").write_text("class Thing: ...")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"must not import code.*registered name: OrderedDict, dict"):

@@ -31,7 +31,7 @@ def test_a_saved_state_continues_with_the_same_numbers(tmp_path, warm_up):
     assert draw() == expected
 
 
-def test_saving_does_not_draw():
+def test_saving_does_not_advance_the_generators():
     state = rng_state_dict()
     first = draw()
     load_rng_state_dict(state)

@@ -34,7 +34,7 @@ def test_wrap_to_pi_is_periodic_and_leaves_the_input():
     assert wrapped[-1] == math.pi
 
 
-def test_quaternion_turns_vectors_as_the_product_of_quaternions_does():
+def test_rotation_matrix_equals_quaternion_product():
     generator = torch.Generator().manual_seed(0)
     quat = torch.nn.functional.normalize(torch.randn(20, 4, generator=generator, dtype=torch.float64), dim=-1)
     vector = torch.randn(20, 3, generator=generator, dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_quaternion_turns_vectors_as_the_product_of_quaternions_does():
 @pytest.mark.parametrize(
     ("function", "order"), [(rotmat_to_euler_zxy, "zxy"), (rotmat_to_euler_yzx, "yzx"), (rotmat_to_euler_xzy, "xzy")]
 )
-def test_euler_angles_are_those_that_built_the_matrix(function, order):
+def test_euler_angles_round_trip(function, order):
     rng = np.random.default_rng(0)
     np.testing.assert_allclose(elementary("z", math.pi / 2) @ [1, 0, 0], [0, 1, 0], atol=1e-12)
     outer = rng.uniform(-math.pi, math.pi, size=(30, 2))
@@ -64,7 +64,7 @@ def test_euler_angles_are_those_that_built_the_matrix(function, order):
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
 
 
-def test_a_sine_that_rounding_carried_past_one_gives_a_right_angle():
+def test_euler_sine_above_one_is_clamped():
     matrix = torch.eye(3).unsqueeze(0)
     matrix[0, 1, 2] = -1.0000001
     assert torch.isfinite(torch.stack(rotmat_to_euler_zxy(matrix))).all()

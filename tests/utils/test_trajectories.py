@@ -33,7 +33,7 @@ def pieces_of(dones):
 
 
 @pytest.mark.parametrize(("num_steps", "num_envs", "done_prob"), CASES)
-def test_split_equals_a_walk_over_every_environment(num_steps, num_envs, done_prob):
+def test_split_equals_a_loop_over_environments(num_steps, num_envs, done_prob):
     data, dones = rollout(num_steps, num_envs, done_prob)
     padded, masks = split_and_pad_trajectories(data, dones)
     pieces = pieces_of(dones)
@@ -49,7 +49,7 @@ def test_split_equals_a_walk_over_every_environment(num_steps, num_envs, done_pr
 
 
 @pytest.mark.parametrize(("num_steps", "num_envs", "done_prob"), CASES)
-def test_index_names_the_source_the_way_back_and_the_first_step(num_steps, num_envs, done_prob):
+def test_index_fields(num_steps, num_envs, done_prob):
     _, dones = rollout(num_steps, num_envs, done_prob)
     pieces = pieces_of(dones)
     for surplus in (None, 0, 3):
@@ -142,7 +142,7 @@ def test_wrong_shapes_are_named():
         unpad_trajectories(padded[:, :10], masks[:, :10])
 
 
-def test_with_a_given_number_of_pieces_nothing_reads_the_data():
+def test_given_number_of_trajectories_needs_no_host_sync():
     """Meta tensors hold no data: whatever would wait on a device fails on them."""
     dones = torch.empty(9, 5, 1, dtype=torch.int64, device="meta")
     data = torch.empty(9, 5, 3, device="meta")
@@ -153,7 +153,7 @@ def test_with_a_given_number_of_pieces_nothing_reads_the_data():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_a_gpu_nothing_waits_and_the_numbers_are_the_same():
+def test_gpu_equals_cpu_without_host_sync():
     data, dones = rollout(24, 8, 0.1)
     expected = pad(data, index_trajectories(dones, 60))
     cuda_data, cuda_dones = data.cuda(), dones.cuda()

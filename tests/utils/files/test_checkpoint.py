@@ -90,7 +90,7 @@ def test_checkpoint_round_trip_keeps_tensors_and_containers(tmp_path):
     assert names(path.parent) == ["model_7.pt"]
 
 
-def test_checkpoint_turns_foreign_values_into_plain_ones(tmp_path):
+def test_checkpoint_converts_to_plain_values(tmp_path):
     big = torch.zeros(1000, 1000)
     payload = {
         "array": np.arange(6.0).reshape(2, 3),
@@ -117,7 +117,7 @@ def test_checkpoint_turns_foreign_values_into_plain_ones(tmp_path):
     assert payload["view"].untyped_storage().nbytes() == big.nbytes
 
 
-def test_checkpoint_refuses_what_could_not_be_loaded_and_says_where_it_is(tmp_path):
+def test_checkpoint_rejects_unloadable_value_with_location(tmp_path):
     path = tmp_path / "model_1.pt"
     with pytest.raises(TypeError, match=r"\['infos'\]\['env'\]\[1\] is a .*Malicious"):
         save_checkpoint({"infos": {"env": [1, Malicious(tmp_path / "trace")]}}, path)
@@ -167,7 +167,7 @@ except OSError as error:
     assert names(tmp_path) == ["model_1.pt"]
 
 
-def test_checkpoint_cut_short_anywhere_is_refused_by_name(tmp_path):
+def test_rejects_truncated_checkpoint(tmp_path):
     whole = tmp_path / "model_1.pt"
     save_checkpoint({"model_state_dict": torch.nn.Linear(5, 5).state_dict(), "iter": 1}, whole)
     data = whole.read_bytes()
@@ -182,14 +182,14 @@ FOREIGN = [b"hello, this is no checkpoint", b"\x80\x02}q\x00.", b"PK\x03\x04 no 
 
 
 @pytest.mark.parametrize("content", FOREIGN)
-def test_foreign_file_is_refused_by_name(tmp_path, content):
+def test_rejects_foreign_file(tmp_path, content):
     path = tmp_path / "model_3.pt"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model_3\.pt"):
         load_checkpoint(path)
 
 
-def test_malicious_checkpoint_is_refused_and_does_not_run(tmp_path):
+def test_rejects_malicious_checkpoint_without_running_it(tmp_path):
     trace = tmp_path / "trace"
     for number, write in enumerate([torch.save, lambda obj, path: path.write_bytes(pickle.dumps(obj, protocol=2))]):
         path = tmp_path / f"model_{number}.pt"
@@ -200,7 +200,7 @@ def test_malicious_checkpoint_is_refused_and_does_not_run(tmp_path):
         assert not trace.exists()
 
 
-def test_only_an_explicit_trust_opens_a_pickle(tmp_path):
+def test_trust_pickle_opens_a_pickle(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save({"iter": 1, "infos": Pair(1, 2)}, path)
     with pytest.raises(CheckpointError, match="Pair"):
@@ -208,7 +208,7 @@ def test_only_an_explicit_trust_opens_a_pickle(tmp_path):
     assert load_checkpoint(path, trust_pickle=True)["infos"] == Pair(1, 2)
 
 
-def test_something_else_than_a_dictionary_is_no_checkpoint(tmp_path):
+def test_rejects_checkpoint_that_is_not_a_dict(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save(torch.ones(3), path)
     with pytest.raises(CheckpointError, match="holds a Tensor"):
@@ -217,7 +217,7 @@ def test_something_else_than_a_dictionary_is_no_checkpoint(tmp_path):
         load_checkpoint(tmp_path)
 
 
-def test_missing_checkpoint_lists_what_is_there(tmp_path):
+def test_missing_checkpoint_lists_the_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"model_9\.pt; the folder .* is empty"):
         load_checkpoint(tmp_path / "model_9.pt")
     for number in (2, 10, 100):
@@ -243,7 +243,7 @@ def test_newest_checkpoint_is_the_largest_number_of_the_exact_name(tmp_path):
     assert newest_checkpoint(tmp_path) == tmp_path / "model_1000000.pt"
 
 
-def test_json_keeps_order_and_turns_other_values_into_text(tmp_path):
+def test_json_keeps_order_and_converts_other_values_to_text(tmp_path):
     path = tmp_path / "config.json"
     given = {
         "zeta": 1,

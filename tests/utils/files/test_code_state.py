@@ -46,7 +46,7 @@ def test_repositories_of_the_same_name_get_suffixes(tmp_path):
     assert [path.rsplit("/", 1)[1] for path in paths] == ["robot.diff", "robot_1.diff", "robot_2.diff"]
 
 
-def test_what_cannot_be_recorded_is_reported_and_skipped(tmp_path, caplog):
+def test_unrecordable_repository_is_logged_and_skipped(tmp_path, caplog):
     (tmp_path / "plain").mkdir()
     empty = repository(tmp_path / "empty", commit=False)
     good = repository(tmp_path / "good")
@@ -55,7 +55,7 @@ def test_what_cannot_be_recorded_is_reported_and_skipped(tmp_path, caplog):
     assert len(caplog.records) == 3
 
 
-def test_what_is_no_path_is_reported_and_skipped_too(tmp_path, caplog):
+def test_invalid_path_is_logged_and_skipped(tmp_path, caplog):
     """A package without a file, a namespace package say, has None as its `__file__`."""
     good = repository(tmp_path / "good")
     paths = store_code_state(tmp_path / "run", [None, "a\0b", good])  # pyright: ignore[reportArgumentType]
@@ -69,7 +69,7 @@ def test_one_path_is_one_repository(tmp_path, kind):
     assert store_code_state(tmp_path / "run", kind(repo)) == [str(tmp_path / "run" / "git" / "my_robot.diff")]
 
 
-def test_the_folder_is_there_even_with_nothing_to_record(tmp_path):
+def test_folder_is_created_without_repositories(tmp_path):
     (tmp_path / "plain").mkdir()
     assert store_code_state(tmp_path / "run", [tmp_path / "plain"]) == []
     assert (tmp_path / "run" / "git").is_dir()

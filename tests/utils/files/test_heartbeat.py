@@ -16,13 +16,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.02)
 
 
-def test_ids_are_unique_and_tell_host_and_process():
+def test_writer_ids_are_unique_and_contain_host_and_pid():
     ids = {new_writer_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(f"{socket.gethostname()}-{os.getpid()}-" in each for each in ids)
 
 
-def test_a_heart_beats_until_it_is_stopped(tmp_path, quick):
+def test_heartbeat_touches_file_until_stopped(tmp_path, quick):
     heart = Heartbeat(tmp_path, "collector", "a")
     assert heartbeats(tmp_path, "collector") == [heart.path]
     assert heartbeats(tmp_path, "trainer") == []
@@ -37,14 +37,14 @@ def test_a_heart_beats_until_it_is_stopped(tmp_path, quick):
     assert not heart.path.exists(), "it came back"
 
 
-def test_a_dead_process_of_this_machine_is_known_to_be_dead_at_once(tmp_path):
+def test_dead_local_process_is_not_alive(tmp_path):
     path = tmp_path / ".alive-collector-x"
     path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
     assert not is_alive(path)
 
 
 @pytest.mark.parametrize(("age_s", "alive"), [(0, True), (60, False)])
-def test_of_another_machine_only_the_age_tells(tmp_path, age_s, alive):
+def test_remote_process_is_alive_by_file_age(tmp_path, age_s, alive):
     path = tmp_path / ".alive-collector-x"
     path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
     now = time.time()
@@ -75,7 +75,7 @@ def test_monitor_reports_start_death_return_and_end(tmp_path, quick):
     assert (monitor.num_alive, monitor.num_finished) == (0, 1)
 
 
-def test_what_was_left_behind_long_ago_is_no_news(tmp_path):
+def test_stale_heartbeat_is_not_reported(tmp_path):
     path = tmp_path / ".alive-collector-x"
     path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
     monitor = HeartbeatMonitor()
@@ -83,7 +83,7 @@ def test_what_was_left_behind_long_ago_is_no_news(tmp_path):
     assert monitor.num_alive == 0
 
 
-def test_a_heartbeat_keeps_neither_its_owner_nor_the_process(tmp_path):
+def test_heartbeat_keeps_neither_owner_nor_process_alive(tmp_path):
     heart = Heartbeat(tmp_path, "collector", "a")
     threads = [thread for thread in __import__("threading").enumerate() if thread.name == "st_rl heartbeat"]
     assert threads

@@ -39,7 +39,7 @@ def check(loaded, expected):
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_arrays_and_plain_containers_come_back(tmp_path, protocol):
+def test_arrays_and_plain_containers_round_trip(tmp_path, protocol):
     path = tmp_path / "traj_000000_000005.pickle"
     path.write_bytes(pickle.dumps(plain_data(), protocol=protocol))
     check(load_plain_pickle(path), plain_data())
@@ -81,7 +81,7 @@ class Attack:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_calls_anything_else_is_refused_and_does_not_run(tmp_path, protocol):
+def test_rejects_pickle_that_calls_other_functions(tmp_path, protocol):
     trace = tmp_path / "trace"
     attacks = [
         Attack(os.mkdir, str(trace)),
@@ -99,7 +99,7 @@ def test_a_pickle_that_calls_anything_else_is_refused_and_does_not_run(tmp_path,
         assert not trace.exists()
 
 
-def test_attack_inside_an_array_of_objects_or_behind_dotted_names_is_refused(tmp_path):
+def test_rejects_object_arrays_and_dotted_names(tmp_path):
     trace = tmp_path / "trace"
     array = np.empty(1, dtype=object)
     array[0] = Attack(os.mkdir, str(trace))
@@ -130,18 +130,18 @@ class ForgedType:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_addresses_of_objects_cannot_be_forged(protocol):
+def test_rejects_forged_object_addresses(protocol):
     with pytest.raises(PlainPickleError, match=r"calls numpy\.ndarray"):
         load_plain_pickle(io.BytesIO(pickle.dumps({"a": Forged()}, protocol=protocol)))
     with pytest.raises(PlainPickleError, match="denies its objects"):
         load_plain_pickle(io.BytesIO(pickle.dumps({"a": ForgedType()}, protocol=protocol)))
 
 
-def test_arrays_are_numpys_own():
+def test_arrays_are_plain_numpy_arrays():
     assert type(load_plain_pickle(io.BytesIO(pickle.dumps(np.ones(3))))) is np.ndarray
 
 
-def test_damaged_pickle_is_refused_by_name(tmp_path):
+def test_rejects_damaged_pickle(tmp_path):
     data = pickle.dumps(plain_data())
     path = tmp_path / "cut.pickle"
     for length in range(0, len(data), max(1, len(data) // 50)):
@@ -191,7 +191,7 @@ def joblib_like_dump(array, aligned=True):
 
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_that_joblib_puts_beside_the_pickle_are_read_with_and_without_compression(aligned, order):
+def test_reads_joblib_arrays_compressed_or_not(aligned, order):
     array = np.asarray(np.arange(12.0, dtype=np.float32).reshape(3, 4), order=order)
     data = joblib_like_dump(array, aligned)
     for stored in (data, zlib.compress(data)):
