@@ -255,8 +255,8 @@ def correlation(first: Tensor, second: Tensor) -> Tensor:
 
 def tracking(settings: Settings, runner: OnPolicyRunner, cfg: Any, blank: str | None) -> dict[str, float]:
     """Tracking errors of an undisturbed robot in fine physics."""
-    plan = EvaluationCfg(robots=settings.eval_robots, seconds=settings.seconds, push_speed=0.0)
-    env = make_eval_task(TASK, cfg, plan.robots, plan.seconds, plan.seed, True, settings.device)
+    plan = EvaluationCfg(num_envs=settings.eval_robots, seconds=settings.seconds, push_speed=0.0)
+    env = make_eval_task(TASK, cfg, plan.num_envs, plan.seconds, plan.seed, True, settings.device)
     figures, _ = evaluate_walk(env, EvaluatedPolicy(runner, env, blank), plan)
     return {name: figures[name] for name in TRACKING}
 

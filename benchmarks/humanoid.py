@@ -132,7 +132,7 @@ def evaluate(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict
     trained |= read_progress(run)
     policy, config = load(task, run, "cpu", checkpoint)
     plan = EvaluationCfg(lin_vel_x=FORWARD, lin_vel_y=(0.0, 0.0), ang_vel_yaw=TASKS[task][1], push_speed=0.0)
-    env = make_eval_task(task, config, plan.robots, plan.seconds, plan.seed, fine=True)
+    env = make_eval_task(task, config, plan.num_envs, plan.seconds, plan.seed, fine=True)
     with torch.inference_mode():
         walk, robots = evaluate_walk(env, policy, plan)
     kept = {name: walk[name] for name in PROMISES}

@@ -78,7 +78,7 @@ def evaluate(run: Path, setup: Setup) -> dict[str, Any]:
     """Metrics of the best policy of a run on the CPU in fine physics."""
     saved = LoadedRun(RunFolder(run))
     plan = setup.plan
-    task = make_eval_task(setup.task, saved.env_config, plan.robots, plan.seconds, plan.seed, fine=True)
+    task = make_eval_task(setup.task, saved.env_config, plan.num_envs, plan.seconds, plan.seed, fine=True)
     policy = saved.load_policy(task, saved.run.checkpoint(), "cpu")
     walk, _ = evaluate_walk(task, policy, plan)
     trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}

@@ -42,6 +42,7 @@ BUFFERS: dict[str, str] = {
 """Buffers in the state of a task in a checkpoint: old to new."""
 
 EVALUATION_METRICS = {
+    "robots": "num_envs",
     "forward_error": "lin_vel_x_error",
     "sideways_error": "lin_vel_y_error",
     "turning_error": "ang_vel_yaw_error",

@@ -50,7 +50,9 @@ def test_curves_have_their_new_names(old_run):
 
 def test_report_shows_an_old_evaluation(old_run, capsys):
     assert main(["report", str(old_run)]) == 0
-    assert "0.123" in (old_run / "report.html").read_text()
+    page = (old_run / "report.html").read_text()
+    assert "0.123" in page
+    assert "of 2 robots fall" in page
 
 
 @pytest.mark.parametrize("part", ["policy", "algorithm"])

@@ -32,7 +32,7 @@ def make_data(**changes) -> ReportData:
     steps = 300
     wave = [[math.sin(0.2 * t + k) for t in range(steps)] for k in range(12)]
     forward = [0.3] * 100 + [1.0] * 200
-    column = {"robots": 2, "falls": 0, "lin_vel_x_error": 0.034, "stance_fraction": [0.5, 0.6], "push_survival": 0.5}
+    column = {"num_envs": 2, "falls": 0, "lin_vel_x_error": 0.034, "stance_fraction": [0.5, 0.6], "push_survival": 0.5}
     data = {
         "settings": {
             "task": "quadruped-walk",

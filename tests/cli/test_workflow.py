@@ -93,7 +93,7 @@ def test_eval_writes_a_table_and_json(run, capsys):
     result = json.loads((run / "eval.json").read_text())
     assert list(result["columns"]) == ["training physics", "fine physics"]
     for column in result["columns"].values():
-        assert column["robots"] == 8
+        assert column["num_envs"] == 8
         assert 0 < column["length_mean"] <= 250
     assert main(["eval", str(run), "--num-envs", "8"]) == 0
     assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
@@ -199,7 +199,7 @@ def test_play_writes_video_gif_and_traces(run, capsys):
 def test_report_is_one_page_about_the_run(run, capsys):
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
-    for words in ("balance", "st-rl train balance", "Return of an episode", "max_angle"):
+    for words in ("balance", "st-rl train balance", "Mean episode return", "max_angle"):
         assert words in page
     capsys.readouterr()
 

@@ -76,7 +76,7 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
     )
 
     plan = EvaluationCfg(
-        robots=options.num_envs,
+        num_envs=options.num_envs,
         seconds=options.seconds,
         lin_vel_x=options.lin_vel_x,
         lin_vel_y=options.lin_vel_y,
@@ -90,7 +90,7 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
     for name, fine in {"environment": False}.items() if is_external(run.source.name) else COLUMNS.items():
         if fine and not options.fine_physics:
             continue
-        env = run.make_eval_env(plan.robots, plan.seconds, plan.seed, fine)
+        env = run.make_eval_env(plan.num_envs, plan.seconds, plan.seed, fine)
         policy = run.load_policy(env, checkpoint)
         iteration = policy.iteration
         if isinstance(env, LeggedWalk):
@@ -121,10 +121,10 @@ def replace_nan(value: Any) -> Any:
 def _describe(plan: EvaluationCfg, is_walk: bool, is_fine: bool) -> str:
     """Describe the evaluation in a sentence."""
     if not is_walk:
-        return f"First episode of {plan.robots} environments, without exploration noise."
+        return f"First episode of {plan.num_envs} environments, without exploration noise."
     pushes = f"Pushes of {plan.push_speed:g} m/s every {plan.push_interval_s:g} s in a second walk. "
     return (
-        f"{plan.robots} robots walk for {plan.seconds:g} s on a grid of commands, without exploration noise, sensor "
+        f"{plan.num_envs} robots walk for {plan.seconds:g} s on a grid of commands, without exploration noise, sensor "
         f"noise or randomization; the first {plan.warmup_s:g} s is not counted. "
         f"{pushes if plan.pushes else ''}{'Fine physics: 5 ms steps, 50 solver iterations.' if is_fine else ''}"
     ).rstrip()
@@ -154,7 +154,7 @@ def print_table(result: Mapping[str, Any]) -> None:
     for name in result["columns"]:
         table.add_column(name, justify="right")
     for key, row_title in result["rows"].items():
-        cells = [format_metric(key, column.get(key), column["robots"]) for column in result["columns"].values()]
+        cells = [format_metric(key, column.get(key), column["num_envs"]) for column in result["columns"].values()]
         table.add_row(row_title, *cells)
     console = Console()
     console.print(table)

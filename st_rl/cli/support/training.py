@@ -34,7 +34,7 @@ def make_evaluator(source: TaskSource[EnvConfig], config: EnvConfig, device: str
     from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, preserve_rng_state
 
     num_envs, seconds = EVALUATION_SIZE["cuda" if device.startswith("cuda") else "cpu"]
-    plan = EvaluationCfg(robots=num_envs, seconds=seconds, push_speed=0.0)
+    plan = EvaluationCfg(num_envs=num_envs, seconds=seconds, push_speed=0.0)
     # A task on a GPU seeds the random number generator of the training.
     with preserve_rng_state(device):
         count = EVALUATION_EPISODES if is_external(source.name) else num_envs

@@ -20,7 +20,7 @@ AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
 class EvaluationCfg:
     """Number of robots, duration and commands of an evaluation."""
 
-    robots: int = 64
+    num_envs: int = 64
     """Robots evaluated in parallel, each with its own command."""
     seconds: float = 20.0
     """Length of the rollout."""

@@ -84,7 +84,7 @@ def compute_tracking_metrics(record: RolloutRecord, warmup_s: float) -> dict[str
     valid = _after_warmup(record, warmup_s)
     error = record.velocity - record.effective_commands
     error_of_mean, absolute = mean_over_time(error, valid).abs(), mean_over_time(error.abs(), valid)
-    metrics: dict[str, Any] = {"robots": record.commands.shape[0], "falls": int(record.fell.sum())}
+    metrics: dict[str, Any] = {"num_envs": record.commands.shape[0], "falls": int(record.fell.sum())}
     for axis, name in enumerate(AXES):
         metrics[f"{name}_error"] = nan_mean(error_of_mean[:, axis])
         metrics[f"{name}_mae"] = nan_mean(absolute[:, axis])
@@ -168,7 +168,7 @@ def evaluate_episodes(env: VecEnv, policy: Policy, max_steps: int = 5000) -> dic
         if not bool(running.any()):
             break
     return {
-        "robots": count,
+        "num_envs": count,
         "return_mean": float(total.mean()),
         "return_std": float(total.std(correction=0)),
         "return_min": float(total.min()),
@@ -256,4 +256,4 @@ def walk_score(metrics: Mapping[str, Any]) -> float:
     known = [error for error in errors if error == error]
     # All errors are NaN if every robot fell during the warm-up.
     error = sum(known) if known else 10.0
-    return -error - 2.0 * metrics["falls"] / metrics["robots"]
+    return -error - 2.0 * metrics["falls"] / metrics["num_envs"]

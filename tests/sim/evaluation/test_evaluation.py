@@ -126,7 +126,7 @@ def test_every_level_of_the_ground_is_walked_slowly_and_fast():
 
 def test_rejects_a_rollout_shorter_than_the_warmup():
     with pytest.raises(ValueError, match=r"of 1 s ends within the warm-up of 1 s: give more seconds"):
-        evaluate_walk(KnownWalk(), still, EvaluationCfg(robots=4, seconds=1.0))
+        evaluate_walk(KnownWalk(), still, EvaluationCfg(num_envs=4, seconds=1.0))
 
 
 def test_configuration_overrides_command_ranges_of_the_task():
@@ -206,7 +206,7 @@ NEVER = 100.0
 def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_ground_is_no_fall():
     # Robot 0 has a free way; 1 falls after it got past everything, 2 before; 3 needs its second life; 4 never does.
     task = CourseWalk([math.nan, 1.0, 1.0, 3.0, NEVER, 3.0], falls={1: 100, 2: 25, 3: 120})
-    plan = EvaluationCfg(robots=6, seconds=10.0, push_speed=0.0)
+    plan = EvaluationCfg(num_envs=6, seconds=10.0, push_speed=0.0)
     figures, robots = evaluate_walk(task, still, plan)
     assert robots["fell"] == [False, True, True, True, False, False]
     assert figures["falls"] == 3
@@ -230,28 +230,28 @@ def test_nothing_counts_from_the_end_of_the_ground_on():
 
 def test_no_success_metrics_without_a_course():
     task = KnownWalk()
-    figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=2.0))
+    figures, _ = evaluate_walk(task, still, EvaluationCfg(num_envs=4, seconds=2.0))
     assert not {"success", "success_by_level"} & set(figures)
 
 
 @pytest.mark.parametrize(("seconds", "pushes"), [(3.0, []), (5.0, [200])])
 def test_push_survival_needs_a_push(seconds, pushes):
     task = KnownWalk()
-    figures, _ = evaluate_walk(task, still, EvaluationCfg(robots=4, seconds=seconds))
+    figures, _ = evaluate_walk(task, still, EvaluationCfg(num_envs=4, seconds=seconds))
     assert [step for step, _, _ in task.pushes] == pushes
     assert ("push_survival" in figures) == bool(pushes)
 
 
 def test_warns_of_commands_that_the_task_overrides(caplog):
     led = LedWalk(bias=0.0)
-    plan = EvaluationCfg(robots=4, seconds=2.0, ang_vel_yaw=(-0.5, 0.5), push_speed=0.0)
+    plan = EvaluationCfg(num_envs=4, seconds=2.0, ang_vel_yaw=(-0.5, 0.5), push_speed=0.0)
     with caplog.at_level("WARNING", logger="st_rl"):
         _, robots = evaluate_walk(led, still, plan)
     assert "ang_vel_yaw" in caplog.text
     assert "lin_vel_x" not in caplog.text
     assert [command[2] for command in robots["command"]] == pytest.approx([0.4] * 4)
     caplog.clear()
-    evaluate_walk(led, still, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0))
+    evaluate_walk(led, still, EvaluationCfg(num_envs=4, seconds=2.0, push_speed=0.0))
     assert caplog.text == "", "nobody asked for a turn"
 
 
@@ -287,19 +287,19 @@ def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
 
 
 def test_score_prefers_standing_to_small_errors():
-    upright = {"robots": 64, "falls": 0, "lin_vel_x_mae": 0.3, "lin_vel_y_mae": 0.2, "ang_vel_yaw_mae": 0.2}
-    precise = {"robots": 64, "falls": 32, "lin_vel_x_mae": 0.1, "lin_vel_y_mae": 0.1, "ang_vel_yaw_mae": 0.1}
+    upright = {"num_envs": 64, "falls": 0, "lin_vel_x_mae": 0.3, "lin_vel_y_mae": 0.2, "ang_vel_yaw_mae": 0.2}
+    precise = {"num_envs": 64, "falls": 32, "lin_vel_x_mae": 0.1, "lin_vel_y_mae": 0.1, "ang_vel_yaw_mae": 0.1}
     better = {**upright, "lin_vel_x_mae": 0.2}
     assert walk_score(better) > walk_score(upright) > walk_score(precise)
     nan = float("nan")
-    fallen = {"robots": 64, "falls": 64, **{f"{axis}_mae": nan for axis in AXES}}
+    fallen = {"num_envs": 64, "falls": 64, **{f"{axis}_mae": nan for axis in AXES}}
     assert walk_score(fallen) < walk_score(precise)
 
 
 def test_episodes_are_summed_until_each_first_ends():
     env = EchoEnv(num_envs=6, episode_length=7, stagger=True)
     figures = evaluate_episodes(env, lambda obs: obs[:, :2])
-    assert figures["robots"] == 6
+    assert figures["num_envs"] == 6
     assert figures["reached_time_limit"] == 1.0
     # A perfect echo earns exactly one a step.
     assert figures["return_mean"] == pytest.approx(figures["length_mean"])
@@ -323,7 +323,7 @@ def test_wrapped_step_is_reused_until_the_tensors_of_the_policy_move():
         made.append(step)
         return step
 
-    scorer = CheckpointEvaluator(task, EvaluationCfg(robots=4, seconds=2.0, push_speed=0.0), wrap_step)
+    scorer = CheckpointEvaluator(task, EvaluationCfg(num_envs=4, seconds=2.0, push_speed=0.0), wrap_step)
     network, other = torch.nn.Linear(2, 12), torch.nn.Linear(2, 12)
     network.is_recurrent = other.is_recurrent = False
     # All three axes are 0.1 off; the last one counts half.

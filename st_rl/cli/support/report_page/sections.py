@@ -66,7 +66,7 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
     if column is not None:
         name, figures = column
         for key, words, digits in (
-            ("falls", f"of {figures.get('robots', '?')} robots fall", 0),
+            ("falls", f"of {figures.get('num_envs', '?')} robots fall", 0),
             ("success", "pass all obstacles", 2),
             ("lin_vel_x_error", "m/s forward velocity error", 3),
             ("lin_vel_y_error", "m/s lateral velocity error", 3),
