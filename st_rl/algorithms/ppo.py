@@ -54,6 +54,8 @@ class PPO(Configurable):
     storage_class: type[RolloutStorage] = RolloutStorage
     # Whether a loss trains the policy's state estimator or adaptor.
     trains_estimates: bool = False
+    # Whether `collect_transition_from_dataset` stores recorded steps; an algorithm that overrides it declares this.
+    learns_from_dataset: bool = False
 
     def __init__(
         self,

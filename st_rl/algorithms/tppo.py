@@ -44,6 +44,7 @@ class TPPO(PPO):
     """
 
     graph_safe = True
+    learns_from_dataset = True
     storage_class = ActionLabelRollout
 
     def __init__(

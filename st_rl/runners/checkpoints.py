@@ -1,5 +1,6 @@
 """The files of a run folder: checkpoints, the best of them, and the configuration."""
 
+import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,11 +102,10 @@ def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Pol
     content["runner"]["policy_class_name"] = config.policy_class_name
     content["runner"]["algorithm_class_name"] = config.algorithm_class_name
     for part, key in (("control", "action_scale"), ("normalization", "obs_scales")):
-        for source in (env, getattr(env, "unwrapped", None)):
-            value = _look_up(source, f"cfg.{part}.{key}")
-            if value is not None:
-                content[part] = {key: _as_plain(value)}
-                break
+        value = _look_up(env, f"cfg.{part}.{key}")
+        value = _look_up(env, f"unwrapped.cfg.{part}.{key}") if value is None else value
+        if value is not None:
+            content[part] = {key: _as_plain(value)}
     try:
         write_json(folder / "config.json", content)
     except OSError as error:
@@ -128,8 +128,8 @@ def _as_plain(value: object) -> object:
     if isinstance(value, DictConvertible):
         return value.to_dict()
     # Configuration classes of legged_gym hold their values on the class, which `vars(instance)` does not see.
-    names = [name for name in dir(value) if not name.startswith("_")]
-    return {name: getattr(value, name) for name in names if not callable(getattr(value, name))}
+    members = inspect.getmembers(value, lambda member: not callable(member))
+    return {name: member for name, member in members if not name.startswith("_")}
 
 
 def make_run_folder(folder: str | os.PathLike) -> Path:

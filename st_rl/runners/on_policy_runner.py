@@ -509,7 +509,7 @@ class OnPolicyRunner(Configurable):
         if self._writes_in_background:
             # Training changes its tensors while the file is written.
             checkpoint = tree_map(_copy_to_host, checkpoint)
-        if getattr(self.save, "__func__", None) is OnPolicyRunner.save:
+        if type(self).save is OnPolicyRunner.save and "save" not in vars(self):
             self._run_in_background(self._write_checkpoint, checkpoint, keeper.path(iteration))
         else:
             # An overridden `save` may read the file when ours returns.

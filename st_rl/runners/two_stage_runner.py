@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from st_rl.algorithms import PPO, TPPO
+from st_rl.algorithms import TPPO
 from st_rl.env import VecEnv
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.runners.dagger_saver import TRAINER
@@ -54,8 +54,11 @@ class TwoStageRunner(OnPolicyRunner):
             raise AssertionError(
                 "TwoStageRunner needs pretrain_dataset, the arguments of RolloutDataset: {data_dir: ...}"
             )
-        if type(self.alg).collect_transition_from_dataset is PPO.collect_transition_from_dataset:
-            raise TypeError(f"{type(self.alg).__name__} cannot learn from a data set; use TPPO")
+        if not self.alg.learns_from_dataset:
+            raise TypeError(
+                f"{type(self.alg).__name__} cannot learn from a data set; use TPPO, or declare "
+                "learns_from_dataset = True in an algorithm with its own collect_transition_from_dataset"
+            )
         settings = _dataset_settings(self.cfg["pretrain_dataset"], bool(self.cfg.get("strict")))
         # A user may replace it by an object with `get_transition_batch` only.
         self.rollout_dataset: Any = RolloutDataset(**settings, num_envs=env.num_envs, device=self.alg.device)

@@ -174,7 +174,7 @@ class RolloutStorage:
         """Copy one step of all environments into row `step`."""
         if self.step >= self.num_transitions_per_env:
             raise AssertionError("Rollout buffer overflow")
-        buffers, rows, values = self._buffers(), [], []
+        buffers, rows, values = vars(self), [], []
         for field, source in self._inputs:
             buffer, value = buffers[field.name], getattr(transition, source)
             if isinstance(buffer, CompactBuffer):
@@ -329,7 +329,7 @@ class RolloutStorage:
         elif isinstance(T_slice, torch.Tensor) and isinstance(B_slice, torch.Tensor) and T_slice.ndim == 1:
             # One flat index copies whole rows, which is several times faster than indexing two axes.
             samples = T_slice * self.num_envs + B_slice
-        buffers = self._buffers()
+        buffers = vars(self)
         contents: dict[str, Any] = {"hidden_states": None, "masks": None}
         for field in self.fields:
             if field.batch is None:
