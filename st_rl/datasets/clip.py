@@ -119,61 +119,92 @@ def make_clip(
     values that are not finite, shapes that do not fit, a single frame, or a frame rate that is not positive.
     """
     source = source or name
-    joint_pos = _array(source, "joint_pos", joint_pos)
-    if joint_pos.ndim != 2 or joint_pos.shape[0] < 2:
-        frames = joint_pos.shape[0] if joint_pos.ndim else 0
-        raise MotionError(
-            source, "joint_pos", f"has shape {joint_pos.shape}, {frames} frame(s)", "a clip needs two frames or more"
-        )
-    num_frames = joint_pos.shape[0]
+    joint_pos = _joint_positions(source, joint_pos)
     _check_numbers(source, fps, weight)
     _check_names(source, joint_names, joint_pos.shape[1])
-    estimated: list[str] = []
-
-    def checked(field: str, value: ArrayLike, *width: int) -> np.ndarray:
-        return _array(source, field, value, (num_frames, *width))
-
-    def linear(field: str, value: ArrayLike | None, positions: np.ndarray) -> np.ndarray:
-        if value is not None:
-            return checked(field, value, *positions.shape[1:])
-        estimated.append(field)
-        return linear_velocity(positions, 1.0 / fps)
-
-    def angular(field: str, value: ArrayLike | None, quats: np.ndarray) -> np.ndarray:
-        if value is not None:
-            return checked(field, value, *quats.shape[1:-1], 3)
-        estimated.append(field)
-        return rotations.angular_velocity(quats, 1.0 / fps)
-
-    pos = checked("root_pos", root_pos, 3)
-    rot = _rotations(source, "root_rot", checked("root_rot", root_rot, 4))
-    clip_feet = clip_bodies = None
-    if feet is not None:
-        names = tuple(feet[0])
-        foot_pos = checked("feet.pos", feet[1], len(names), 3)
-        clip_feet = Feet(names, foot_pos, linear("feet.vel", feet[2], foot_pos))
-    if bodies is not None:
-        names = tuple(bodies[0])
-        body_pos = checked("bodies.pos", bodies[1], len(names), 3)
-        body_rot = _rotations(source, "bodies.rot", checked("bodies.rot", bodies[2], len(names), 4))
-        body_lin_vel = linear("bodies.lin_vel", bodies[3], body_pos)
-        clip_bodies = Bodies(names, body_pos, body_rot, body_lin_vel, angular("bodies.ang_vel", bodies[4], body_rot))
+    reader = _ClipReader(source, joint_pos.shape[0], 1.0 / fps)
+    pos, rot = reader.array("root_pos", root_pos, 3), reader.rotations("root_rot", root_rot)
+    clip_feet = None if feet is None else reader.feet(*feet)
+    clip_bodies = None if bodies is None else reader.bodies(*bodies)
     return MotionClip(
         name=name,
         fps=float(fps),
         joint_names=tuple(joint_names),
         joint_pos=joint_pos,
-        joint_vel=linear("joint_vel", joint_vel, joint_pos),
+        joint_vel=reader.linear_velocity("joint_vel", joint_vel, joint_pos),
         root_pos=pos,
         root_rot=rot,
-        root_lin_vel=linear("root_lin_vel", root_lin_vel, pos),
-        root_ang_vel=angular("root_ang_vel", root_ang_vel, rot),
+        root_lin_vel=reader.linear_velocity("root_lin_vel", root_lin_vel, pos),
+        root_ang_vel=reader.angular_velocity("root_ang_vel", root_ang_vel, rot),
         feet=clip_feet,
         bodies=clip_bodies,
         weight=float(weight),
         source=source,
-        estimated=tuple(estimated),
+        estimated=tuple(reader.estimated),
     )
+
+
+def _joint_positions(source: str, value: ArrayLike) -> np.ndarray:
+    """Return finite joint positions `(F, J)` of two frames or more."""
+    joint_pos = _array(source, "joint_pos", value)
+    if joint_pos.ndim != 2 or joint_pos.shape[0] < 2:
+        frames = joint_pos.shape[0] if joint_pos.ndim else 0
+        raise MotionError(
+            source, "joint_pos", f"has shape {joint_pos.shape}, {frames} frame(s)", "a clip needs two frames or more"
+        )
+    return joint_pos
+
+
+class _ClipReader:
+    """Checks the arrays of a clip of F frames, `dt` seconds apart, and estimates velocities that are not given."""
+
+    def __init__(self, source: str, num_frames: int, dt: float):
+        self.source = source
+        self.num_frames = num_frames
+        self.dt = dt
+        # Names of the fields that are estimated, in order.
+        self.estimated: list[str] = []
+
+    def array(self, field: str, value: ArrayLike, *width: int) -> np.ndarray:
+        """Return a finite array `(F, *width)`."""
+        return _array(self.source, field, value, (self.num_frames, *width))
+
+    def rotations(self, field: str, value: ArrayLike, *width: int) -> np.ndarray:
+        """Return unit quaternions `(F, *width, 4)`."""
+        return _rotations(self.source, field, self.array(field, value, *width, 4))
+
+    def linear_velocity(self, field: str, value: ArrayLike | None, positions: np.ndarray) -> np.ndarray:
+        """Return given velocities, or those of `positions (F, ...)`, in the same shape."""
+        if value is not None:
+            return self.array(field, value, *positions.shape[1:])
+        self.estimated.append(field)
+        return linear_velocity(positions, self.dt)
+
+    def angular_velocity(self, field: str, value: ArrayLike | None, quats: np.ndarray) -> np.ndarray:
+        """Return given angular velocities, or those of `quats (F, ..., 4)`: `(F, ..., 3)`."""
+        if value is not None:
+            return self.array(field, value, *quats.shape[1:-1], 3)
+        self.estimated.append(field)
+        return rotations.angular_velocity(quats, self.dt)
+
+    def feet(self, names: Sequence[str], pos: ArrayLike, vel: ArrayLike | None) -> Feet:
+        """Return the feet; see `make_clip`."""
+        positions = self.array("feet.pos", pos, len(names), 3)
+        return Feet(tuple(names), positions, self.linear_velocity("feet.vel", vel, positions))
+
+    def bodies(
+        self,
+        names: Sequence[str],
+        pos: ArrayLike,
+        rot: ArrayLike,
+        lin_vel: ArrayLike | None,
+        ang_vel: ArrayLike | None,
+    ) -> Bodies:
+        """Return the bodies; see `make_clip`."""
+        positions = self.array("bodies.pos", pos, len(names), 3)
+        quats = self.rotations("bodies.rot", rot, len(names))
+        linear = self.linear_velocity("bodies.lin_vel", lin_vel, positions)
+        return Bodies(tuple(names), positions, quats, linear, self.angular_velocity("bodies.ang_vel", ang_vel, quats))
 
 
 def linear_velocity(positions: np.ndarray, dt: float) -> np.ndarray:

@@ -95,13 +95,7 @@ def load_policy(
     else:
         spec = EnvSpec(**config["env"]) if "env" in config else _spec_from_weights(loaded, policy_cfg, folder)
     name = policy_class_name or run_policy_class_name(config)
-    try:
-        policy = build_actor_critic(spec, name, policy_cfg)
-    except ValueError as error:
-        if spec.obs_segments is not None:
-            raise
-        hint = "if the policy needs the segments of its environment, call load_policy(run, env=...)"
-        raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
+    policy = _build_policy(spec, name, policy_cfg, folder)
     try:
         policy.load_state_dict(loaded["model_state_dict"])
     except RuntimeError as error:
@@ -118,6 +112,17 @@ def load_policy(
     for module in (policy, normalizer):
         module.to(device).eval().requires_grad_(False)
     return LoadedPolicy(policy, normalizer, config, file, int(loaded.get("iter", 0)))
+
+
+def _build_policy(spec: EnvSpec, name: str, policy_cfg: Mapping[str, Any], folder: Path) -> ActorCritic:
+    """Build a policy; an error names the run folder and how to give missing segments."""
+    try:
+        return build_actor_critic(spec, name, policy_cfg)
+    except ValueError as error:
+        if spec.obs_segments is not None:
+            raise
+        hint = "if the policy needs the segments of its environment, call load_policy(run, env=...)"
+        raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
 
 
 def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, Any]:

@@ -19,7 +19,10 @@ from st_rl.utils.registry import resolve_class
 def build_algorithm(
     env: VecEnv, config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any], device: torch.device | str
 ) -> PPO:
-    """Return the configured algorithm; `extras` are those of the environment's first observation."""
+    """Return the configured algorithm with its policy, normalizers and rollout storage.
+
+    `extras` are those of the environment's first observation.
+    """
     algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
     policy_settings = drop_none(config.policy)
     policy_settings.setdefault("num_actor_obs", sizes.num_obs)
@@ -39,7 +42,17 @@ def build_algorithm(
     symmetry_cfg = settings.get("symmetry_cfg") or inner.get("symmetry_cfg")
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
-    return algorithm_class(policy, device=device, **settings)
+    algorithm: PPO = algorithm_class(policy, device=device, **settings)
+    algorithm.init_obs_norm(sizes.num_obs, sizes.num_critic_obs)
+    algorithm.init_storage(
+        env.num_envs,
+        int(config.runner["num_steps_per_env"]),
+        [sizes.num_obs],
+        [sizes.num_critic_obs] if sizes.has_critic_obs else [None],
+        [env.num_actions],
+        **(config.runner.get("storage") or {}),
+    )
+    return algorithm
 
 
 def _complete_rnd_cfg(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,15 +78,6 @@ class OnPolicyRunner(Configurable):
         self._sizes = read_sizes(env, obs, critic_obs)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
         self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, extras, device)
-        self.alg.init_obs_norm(self.num_obs, self.num_critic_obs)
-        self.alg.init_storage(
-            env.num_envs,
-            self.num_steps_per_env,
-            [self.num_obs],
-            [self.num_critic_obs] if self._sizes.has_critic_obs else [None],
-            [env.num_actions],
-            **(self.cfg.get("storage") or {}),
-        )
         self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
@@ -105,7 +96,7 @@ class OnPolicyRunner(Configurable):
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
         inference_mode = self.cfg.get("inference_mode_rollout")
-        self._inference_mode = True if inference_mode is None else bool(inference_mode)
+        self._inference_mode = inference_mode is None or bool(inference_mode)
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
         self._last_observations: tuple[Tensor, Tensor] | None = None
         self._resumes_from_observations = False

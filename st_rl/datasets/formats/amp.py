@@ -158,16 +158,7 @@ def _clip(
     frames, source = trajectory.frames, trajectory.source
     fields = trajectory.fields
     if fields is None:
-        if frames.shape[1] != QUADRUPED_WIDTH:
-            raise MotionError(
-                source,
-                "Frames",
-                f"are {frames.shape[1]} wide and have no names; only {QUADRUPED_WIDTH} columns are known without",
-                "add Fields to the file (st_rl.datasets.formats.amp.column_names shows how they are called)",
-            )
-        fields = column_names(joint_names or QUADRUPED_JOINTS, foot_names or QUADRUPED_FEET)
-        if len(fields) != QUADRUPED_WIDTH:
-            raise MotionError(source, "joint_names", "do not fit the file", "name its 12 joints and its 4 feet")
+        fields = _quadruped_columns(trajectory, joint_names, foot_names)
     column = {name: index for index, name in enumerate(fields)}
 
     def block(prefix: str, parts: Sequence[str]) -> np.ndarray | None:
@@ -206,6 +197,24 @@ def _clip(
         weight=trajectory.weight,
         source=source,
     )
+
+
+def _quadruped_columns(
+    trajectory: AmpTrajectory, joint_names: Sequence[str] | None, foot_names: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the column names of a file without Fields, which must be of a quadruped."""
+    width = trajectory.frames.shape[1]
+    if width != QUADRUPED_WIDTH:
+        raise MotionError(
+            trajectory.source,
+            "Frames",
+            f"are {width} wide and have no names; only {QUADRUPED_WIDTH} columns are known without",
+            "add Fields to the file (st_rl.datasets.formats.amp.column_names shows how they are called)",
+        )
+    fields = column_names(joint_names or QUADRUPED_JOINTS, foot_names or QUADRUPED_FEET)
+    if len(fields) != QUADRUPED_WIDTH:
+        raise MotionError(trajectory.source, "joint_names", "do not fit the file", "name its 12 joints and its 4 feet")
+    return fields
 
 
 def _feet_in_world(
