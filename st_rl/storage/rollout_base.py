@@ -31,6 +31,18 @@ class RolloutStorage:
 
     A subclass declares further data with `fields = (*Parent.fields, BufferField(...))`. Allocation, copying,
     `Transition`, `MiniBatch` and the gathering of mini-batches follow from the declaration.
+
+    Args:
+        num_envs: `N`.
+        num_transitions_per_env: `T`.
+        obs_shape: shape of one actor observation.
+        privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic reads `obs`.
+        actions_shape: shape of one action.
+        device: device of the buffers.
+        **kwargs: `k_shape` for every further shape kind `k` of the fields (`rnd_state_shape`, ...). `obs_dtypes` maps
+            components of `obs_segments` and `critic_obs_segments` to the dtype they are stored in: `float16`,
+            `bfloat16` or, for values in [0, 1], `uint8`; mini-batches are float32. Other keys are ignored, because
+            clients pass the same storage settings to every algorithm.
     """
 
     fields: ClassVar[tuple[BufferField, ...]] = (
@@ -97,20 +109,6 @@ class RolloutStorage:
         device: torch.device | str = "cpu",
         **kwargs: Any,
     ) -> None:
-        """Allocate all buffers.
-
-        Args:
-            num_envs: `N`.
-            num_transitions_per_env: `T`.
-            obs_shape: shape of one actor observation.
-            privileged_obs_shape: shape of one critic observation; None, `[None]`, 0 or `[0]`: the critic reads `obs`.
-            actions_shape: shape of one action.
-            device: device of the buffers.
-            **kwargs: `k_shape` for every further shape kind `k` of the fields (`rnd_state_shape`, ...). `obs_dtypes`
-                maps components of `obs_segments` and `critic_obs_segments` to the dtype they are stored in: `float16`,
-                `bfloat16` or, for values in [0, 1], `uint8`; mini-batches are float32. Other keys are ignored, because
-                clients pass the same storage settings to every algorithm.
-        """
         for name, count in (("num_envs", num_envs), ("num_transitions_per_env", num_transitions_per_env)):
             if count < 1:
                 raise ValueError(f"{name} is {count}; a rollout storage needs at least 1")

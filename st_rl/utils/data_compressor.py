@@ -3,14 +3,7 @@
 import sys
 
 from st_rl.utils import data_compresser
-from st_rl.utils.data_compresser import (
-    compress_normalized_image,
-    decompress_normalized_image,
-    get_compressor,
-    get_decompressor,
-)
-
-__all__ = ["compress_normalized_image", "decompress_normalized_image", "get_compressor", "get_decompressor"]
+from st_rl.utils.data_compresser import *  # noqa: F403
 
 # One module object, so that a kind defined under either name is found under both.
 sys.modules[__name__] = data_compresser

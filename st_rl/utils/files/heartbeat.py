@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = ".alive-"
@@ -83,6 +84,15 @@ def _file_system_time(folder: Path) -> float:
         return time.time()
 
 
+@dataclass
+class _Seen:
+    """Last modification time of a heartbeat file (ns), when it was seen to change, and whether it is alive."""
+
+    changed: int
+    at: float
+    alive: bool
+
+
 class HeartbeatMonitor:
     """Detects which processes have started, finished or died, by polling their heartbeat files.
 
@@ -122,13 +132,6 @@ class HeartbeatMonitor:
                 seen.alive = False
                 lines.append(f"{_name(path)} is gone: no heartbeat for {now - seen.at:.0f} s")
         return lines
-
-
-class _Seen:
-    """Last modification time of a heartbeat file (ns), when it was seen to change, and whether it is alive."""
-
-    def __init__(self, changed: int, at: float, alive: bool):
-        self.changed, self.at, self.alive = changed, at, alive
 
 
 def _name(path: Path) -> str:
