@@ -1,8 +1,8 @@
 """Update time of every algorithm relative to PPO at equal sizes: `python benchmarks/algorithm_updates.py`.
 
 All train through the runner on the same prepared data, without a simulation, alternating by iteration. The policy and
-the mini-batches are the same. What an algorithm adds is small beside the policy: a discriminator of 256-128, an
-estimator of 256-128 for 3 numbers, or a teacher of the size of the student, which also acts.
+the mini-batches are the same. Each algorithm adds a small network: a discriminator (256-128), an estimator (256-128) of
+3 values, or a teacher of the size of the student, which also acts.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from st_rl.runners import build_runner
 
 FOLDER = Path(__file__).resolve().parent
 FEATURES = 42
-"""Numbers of a robot's motion in a frame (joints, feet, body); a transition has two frames."""
+"""Motion features per frame (joints, feet, base); a transition has two frames."""
 DISCRIMINATOR = (256, 128)
 LIMIT = 1.6
 
@@ -54,21 +54,21 @@ def algorithms(hidden: list[int]) -> dict[str, tuple[dict[str, Any], dict[str, A
         "estimator_target_components": ["velocity"],
         "estimator_kwargs": {"hidden_sizes": [256, 128]},
     }
-    taught = {
+    distillation = {
         "teacher_policy": {"actor_hidden_dims": hidden, "critic_hidden_dims": hidden},
         "distill_target": "mse_sum",
     }
     return {
         "PPO": ({"class_name": "ActorCritic"}, {}),
         "APPO": (amp, {}),
-        "ATPPO": (amp, taught),
-        "TPPO": ({"class_name": "ActorCritic"}, taught),
+        "ATPPO": (amp, distillation),
+        "TPPO": ({"class_name": "ActorCritic"}, distillation),
         "EstimatorPPO": (estimator, {}),
-        "EstimatorTPPO": (estimator, taught),
+        "EstimatorTPPO": (estimator, distillation),
     }
 
 
-class Side:
+class TimedTraining:
     """One algorithm with its own runner, timed."""
 
     def __init__(self, name: str, workload: Workload):
@@ -95,24 +95,24 @@ class Side:
         self._runner = build_runner("OnPolicyRunner", MotionEnv(workload), config, None, workload.device)
         self._watch = Stopwatch()
         collect, update = self._runner._collect_rollout, self._runner.alg.update
-        self._runner._collect_rollout = lambda: self._timed("acting", collect)
-        self._runner.alg.update = lambda iteration: self._timed("update", update, iteration)
+        self._runner._collect_rollout = lambda: self._measure("acting", collect)
+        self._runner.alg.update = lambda iteration: self._measure("update", update, iteration)
 
-    def _timed(self, part: str, function: Any, *arguments: Any) -> Any:
+    def _measure(self, part: str, function: Any, *arguments: Any) -> Any:
         self._watch.start()
         outcome = function(*arguments)
         self._watch.stop(part)
         return outcome
 
     def run(self, iterations: int) -> dict[str, list[float]]:
-        """Seconds of each part of the iterations."""
+        """Run `iterations` iterations; returns the seconds of each part."""
         self._runner.learn(iterations)
         return self._watch.read()
 
 
 def compare(workload: Workload, rounds: int) -> dict[str, Any]:
-    """One row: times in milliseconds, and the ratio of their updates to PPO's, paired within rounds."""
-    sides = {name: Side(name, workload) for name in algorithms([])}
+    """One row: times of every algorithm in ms, and the ratios of their update times to PPO's."""
+    sides = {name: TimedTraining(name, workload) for name in algorithms([])}
     parts = ("acting", "update", "acting processor", "update processor")
     samples: dict[str, dict[str, list[float]]] = {name: {part: [] for part in parts} for name in sides}
     for side in sides.values():
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--robots", type=int, default=None, help="1,024 on a CPU, 4,096 on a GPU unless given")
     parser.add_argument("--engine", choices=("eager", "graph", "compile"), help="graph on a GPU unless given")
     parser.add_argument("--rounds", type=int, default=15, help="iterations per side")
-    parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
+    parser.add_argument("--only", default="", help="only rows with this text in the name of the policy, such as 'LSTM'")
     parser.add_argument("--output", type=Path, default=None, help="results file")
     options = parser.parse_args()
     logging.getLogger("st_rl").setLevel(logging.ERROR)
@@ -167,7 +167,10 @@ def main() -> None:
             continue
         row = compare(workload, options.rounds)
         rows.append(row)
-        print(f"{row['policy']}, {workload.robots} robots; times PPO's by four measures, limit {LIMIT}:", flush=True)
+        print(
+            f"{row['policy']}, {workload.robots} robots; update time relative to PPO by four measures, limit {LIMIT}:",
+            flush=True,
+        )
         for name in algorithms([]):
             shown = ", ".join(f"{kind} {value:.2f}" for kind, value in row[name]["update_ratio"].items())
             print(f"  {name:<13} update {row[name]['update']['median_ms']:7.1f} ms: {shown}", flush=True)

@@ -1,14 +1,14 @@
-"""Does a robot move like its reference? Trains a task with motion priors with APPO beside plain PPO and measures both.
+"""Similarity of a gait to its reference: trains a motion-prior task with APPO and with plain PPO and measures both.
 
     python benchmarks/amp_style.py --device cuda --iterations 300 --jobs 3            # MuJoCo Warp, 4,096 robots
     python benchmarks/amp_style.py --device cpu --minutes 9.5                         # MuJoCo, at most 10 minutes a run
     python benchmarks/amp_style.py --device cuda --iterations 1200 --seeds 1 --gaits trot --only appo --name no_collapse
     python benchmarks/amp_style.py --task humanoid-amp --device cuda --iterations 800 --jobs 2
 
-Plain PPO has the same task and the same reward and never sees a reference. Judged without noise, with fine physics,
-from the default pose, at the speeds of the clips: error of the mean speed, distance to the reference over a gait cycle
-in joint space at the phase where it is least, and phases of the contacts. The discriminator is not asked.
-Writes benchmarks/results/amp_style.json (for another task its name, or --out), and keeps the runs under --folder.
+Plain PPO has the same task and task reward but no reference. The evaluation is without noise, in fine physics, from the
+default pose, at the speeds of the clips: error of the mean speed, joint-space distance to the reference over a gait
+cycle at the best-matching phase, and phases of the foot contacts. It does not use the discriminator.
+Writes benchmarks/results/amp_style.json (named after the task for other tasks, or --out); runs stay under --folder.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from st_rl.sim.tasks.training import ppo_config
 
 RESULTS = Path(__file__).parent / "results"
 ROBOTS_EACH = 4
-SETTLE_S, WALK_S = 2.0, 8.0
+WARM_UP_S, WALK_S = 2.0, 8.0
 
 
 class Reference(NamedTuple):
@@ -60,7 +60,7 @@ class Reference(NamedTuple):
     speeds: tuple[float, ...]
     """The speeds of the clips, m/s."""
     closer: float
-    """How much closer to them APPO should be than plain PPO, as a share."""
+    """Fraction by which APPO should reduce the distance of plain PPO."""
 
 
 REFERENCES = {
@@ -70,7 +70,7 @@ REFERENCES = {
 
 
 def task_config(gait: str, algorithm: str, options: argparse.Namespace) -> Any:
-    """The task: the same for both, except that plain PPO does not start from the reference."""
+    """The task of both algorithms; with plain PPO, episodes do not start from reference states."""
     overrides: dict[str, Any] = {"motions": (gait,), **options.env}
     if algorithm == "ppo":
         overrides["style.start_fraction"] = 0.0
@@ -102,7 +102,7 @@ def walk(task: Any, policy: Any, commands: torch.Tensor) -> dict[str, torch.Tens
     rows: dict[str, list[torch.Tensor]] = {"joint_pos": [], "contact": [], "velocity": [], "fell": []}
     fell = torch.zeros(task.num_envs, dtype=torch.bool)
     obs = task.get_observations()[0]
-    for _ in range(round((SETTLE_S + WALK_S) / task.step_dt)):
+    for _ in range(round((WARM_UP_S + WALK_S) / task.step_dt)):
         obs, _, dones, _ = task.step(policy(obs))
         policy.reset(dones)
         fell |= dones
@@ -113,8 +113,8 @@ def walk(task: Any, policy: Any, commands: torch.Tensor) -> dict[str, torch.Tens
             ("fell", fell),
         ):
             rows[name].append(value.clone())
-    settled = round(SETTLE_S / task.step_dt)
-    return {name: torch.stack(values)[settled:] for name, values in rows.items()}
+    warm_up_steps = round(WARM_UP_S / task.step_dt)
+    return {name: torch.stack(values)[warm_up_steps:] for name, values in rows.items()}
 
 
 def reference_cycle(task: Any, gait: str, period_s: float, speed: float) -> torch.Tensor:
@@ -126,26 +126,28 @@ def reference_cycle(task: Any, gait: str, period_s: float, speed: float) -> torc
 
 def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, Any]:
     """Metrics of a policy compared with the reference of a gait."""
-    moves = reference.gaits[gait]
+    gait_cfg = reference.gaits[gait]
     speeds = [speed for speed in reference.speeds for _ in range(ROBOTS_EACH)]
     commands = torch.tensor([[speed, 0.0, 0.0] for speed in speeds])
-    seen = walk(task, policy, commands)
-    standing = ~seen["fell"][-1]
-    mean_speed = seen["velocity"].mean(dim=0)
-    frequency = stride_frequency(seen["joint_pos"], task.step_dt)
-    offsets = contact_offsets(seen["contact"], frequency, task.step_dt)
+    recorded = walk(task, policy, commands)
+    standing = ~recorded["fell"][-1]
+    mean_speed = recorded["velocity"].mean(dim=0)
+    frequency = stride_frequency(recorded["joint_pos"], task.step_dt)
+    offsets = contact_offsets(recorded["contact"], frequency, task.step_dt)
     distances = torch.cat(
         [
-            joint_distance(seen["joint_pos"][:, rows], reference_cycle(task, gait, moves.period_s, speed), task.step_dt)
+            joint_distance(
+                recorded["joint_pos"][:, rows], reference_cycle(task, gait, gait_cfg.period_s, speed), task.step_dt
+            )
             for speed, rows in ((speed, [i for i, s in enumerate(speeds) if s == speed]) for speed in reference.speeds)
         ]
     )
-    expected = torch.tensor(moves.offsets) - moves.offsets[0]
+    expected = torch.tensor(gait_cfg.offsets) - gait_cfg.offsets[0]
     errors = offset_error(offsets, expected.double())
     return {
         "falls": int((~standing).sum()),
         "speed_error": float((mean_speed - commands[:, 0]).abs().mean()),
-        "speed_error_now": float((seen["velocity"] - commands[:, 0]).abs().mean()),
+        "speed_error_now": float((recorded["velocity"] - commands[:, 0]).abs().mean()),
         "joint_distance": float(distances.mean()),
         "joint_distance_by_speed": {
             f"{s:g}": float(d.mean()) for s, d in zip(reference.speeds, distances.split(ROBOTS_EACH))
@@ -154,7 +156,7 @@ def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[st
         "contact_offsets": [round(float(x), 3) for x in _circular_mean(offsets)],
         "expected_offsets": expected.tolist(),
         "offset_error": float(errors[:, 1:].max(dim=1).values.median()),
-        "stance_share": float(seen["contact"].float().mean()),
+        "stance_share": float(recorded["contact"].float().mean()),
     }
 
 
@@ -162,7 +164,7 @@ def evaluate_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
     """Metrics of a policy compared with the gait of its task's clips, on the CPU in fine physics."""
     reference = REFERENCES[task]
     robots = len(reference.speeds) * ROBOTS_EACH
-    env = make_eval_task(task, config, robots, SETTLE_S + WALK_S, 20_001, fine=True)
+    env = make_eval_task(task, config, robots, WARM_UP_S + WALK_S, 20_001, fine=True)
     return evaluate(env, policy, reference, config.motions[0])
 
 
@@ -245,7 +247,7 @@ def collapse_figures(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def summarise(results: list[dict[str, Any]], gaits: list[str], closer: float) -> dict[str, Any]:
+def summarize(results: list[dict[str, Any]], gaits: list[str], closer: float) -> dict[str, Any]:
     """Means over seeds for each gait, and whether the targets are met."""
     table: dict[str, Any] = {}
     for gait in gaits:
@@ -302,15 +304,15 @@ def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
                 print(f"{path.stem} failed:\n{path.with_suffix('.log').read_text()[-2000:]}", flush=True)
                 continue
             finished.append(json.loads(path.read_text()))
-            _say(finished[-1])
+            print_result(finished[-1])
     return finished
 
 
-def _say(result: dict[str, Any]) -> None:
+def print_result(result: dict[str, Any]) -> None:
     for gait, figures in result["judged"].items():
         print(
             f"{result['algorithm']:5} {result['gait']:6} seed {result['seed']} {result['seconds']:5.0f} s "
-            f"{result['steps'] / 1e6:6.1f} M steps | beside {gait:6}: falls {figures['falls']:2d} speed error "
+            f"{result['steps'] / 1e6:6.1f} M steps | compared with {gait:6}: falls {figures['falls']:2d} speed error "
             f"{figures['speed_error']:.3f} joints {figures['joint_distance']:.3f} rad, {figures['stride_hz']:.2f} Hz, "
             f"offsets {figures['contact_offsets']} (error {figures['offset_error']:.2f})",
             flush=True,
@@ -320,38 +322,38 @@ def _say(result: dict[str, Any]) -> None:
 
 
 def plot(source: Path) -> Path:
-    """Distances to the reference with and without a prior; beside them the discriminator of a long training, or the
-    error of the speed.
+    """Plot the distance to the reference with and without a prior, and the discriminator accuracy of a long training
+    (or, for other tasks, the speed error).
     """
     content = json.loads(source.read_text())
     results, gaits = content["results"], list(content["summary"])
     figure, (bars, curve) = start_plot(2, (9, 3.4))
     for place, gait in enumerate(gaits):
-        for shift, (algorithm, colour) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
+        for shift, (algorithm, color) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
             values = [
                 r["judged"][gait]["joint_distance"]
                 for r in results
                 if r["algorithm"] == algorithm and gait in r["judged"]
             ]
             at = place + 0.36 * shift
-            bars.bar(at, statistics.mean(values), 0.32, color=colour, label=algorithm.upper() if place == 0 else None)
+            bars.bar(at, statistics.mean(values), 0.32, color=color, label=algorithm.upper() if place == 0 else None)
             bars.plot([at] * len(values), values, "k.", markersize=4)
     places = [place + 0.18 for place in range(len(gaits))]
     bars.set(title="distance to the reference over a stride, rad", xticks=places, xticklabels=gaits)
     bars.legend()
-    beside = source.with_name("no_collapse.json")
+    long_run = source.with_name("no_collapse.json")
     if content["benchmark"] != "amp_style":
         for result in results:
             values = with_new_names(result["curves"], LOG_TAGS)["Tracking/lin_vel_x_error"]
             steps = [result["iterations"] * number / len(values) for number in range(len(values))]
             curve.plot(steps, values, color={"appo": "tab:blue", "ppo": "tab:gray"}[result["algorithm"]])
-        curve.set(title="error of the speed while exploring, m/s", xlabel="iteration", ylim=(0, None))
-    elif beside.is_file():
-        curves = json.loads(beside.read_text())["results"][0]["curves"]
+        curve.set(title="speed error in training, m/s", xlabel="iteration", ylim=(0, None))
+    elif long_run.is_file():
+        curves = json.loads(long_run.read_text())["results"][0]["curves"]
         for name, label in (("Train/amp_policy_accuracy", "robot"), ("Train/amp_expert_accuracy", "reference")):
             steps = [1200 * number / len(curves[name]) for number in range(len(curves[name]))]
             curve.plot(steps, curves[name], label=f"accuracy on the {label}")
-        curve.set(title="a training three times as long", xlabel="iteration", ylim=(0, 1.02))
+        curve.set(title="training of 1,200 iterations", xlabel="iteration", ylim=(0, 1.02))
         curve.legend()
     target = source.with_suffix(".png")
     figure.savefig(target, dpi=110)
@@ -376,9 +378,11 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--eval-threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/amp_style"))
-    parser.add_argument("--name", help="amp_style, for another task its name, by default")
+    parser.add_argument("--name", help="amp_style by default, for other tasks the task name")
     parser.add_argument("--out", type=Path, help="results file; benchmarks/results/NAME.json by default")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a results file, and no_collapse.json beside it")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="plot a results file, with no_collapse.json of the same folder"
+    )
     parser.add_argument("--one", nargs=3, metavar=("GAIT", "ALGORITHM", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -404,7 +408,7 @@ def main() -> None:
         options.write.write_text(json.dumps(result))
         return
     results = run_all(options)
-    summary = summarise(results, options.gaits, REFERENCES[options.task].closer)
+    summary = summarize(results, options.gaits, REFERENCES[options.task].closer)
     print(json.dumps(summary, indent=1))
     named = {k: v for k, v in vars(options).items() if k not in ("one", "write", "plot") and not isinstance(v, Path)}
     content = {

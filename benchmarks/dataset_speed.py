@@ -2,10 +2,9 @@
 
 Run it as `python benchmarks/dataset_speed.py`.
 
-Saving: a policy moves 256 robots of quadruped-walk, which stand as those of a trained one keep walking; the share of
-the time that goes to files. Reading: 256 streams of
-trajectories with 48 values an observation and 12 actions, from a disk whose files were just written, transitions a
-second. Writes one JSON file.
+Saving: fraction of the time spent on file output while a policy collects with 256 robots of quadruped-walk. The robots
+stand, so that episodes are as long as those of a trained policy. Reading: transitions per second of 256 streams of
+trajectories with 48 observations and 12 actions, from files in the page cache. Writes one JSON file.
 """
 
 import argparse
@@ -40,8 +39,8 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Standing:
-    """Computes actions like a policy but returns zeros, so that episodes are as long as those of a trained one."""
+class StandingPolicy:
+    """Evaluates a policy but returns zero actions, so that episodes are as long as those of a trained policy."""
 
     def __init__(self, policy: Any):
         self.policy = policy
@@ -51,7 +50,7 @@ class Standing:
         return 0.0 * self.policy.act_inference(obs)
 
     def reset(self, dones: torch.Tensor) -> None:
-        """No hidden state."""
+        """Reset the hidden states of finished robots."""
         self.policy.reset(dones)
 
 
@@ -71,7 +70,7 @@ def measure_saving(options: argparse.Namespace, folder: Path, file_format: str) 
     """Steps per second with saving, and the fraction of the time that saving takes."""
     env = make_task("quadruped-walk", options.robots, options.device, 0)
     policy = OnPolicyRunner(env, TASKS["quadruped-walk"].training_config(), device=options.device).alg.actor_critic
-    saver = TimedSaver(env, Standing(policy), folder, min_timesteps=1e12, file_format=file_format)
+    saver = TimedSaver(env, StandingPolicy(policy), folder, min_timesteps=1e12, file_format=file_format)
     saver.init_traj_handlers()
     with torch.inference_mode():
         for rollout in range(options.rollouts + 2):
@@ -101,14 +100,14 @@ def seconds_to_create(folder: Path, count: int = 256) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def write_data(options: argparse.Namespace, folder: Path, critic: int, frames_a_file: int = 64) -> None:
+def write_data(options: argparse.Namespace, folder: Path, critic: int, frames_per_file: int = 64) -> None:
     """Trajectories of 512 frames."""
     generator = np.random.default_rng(0)
     for index in range(options.trajectories):
         trajectory = folder / f"trajectory_{index}"
         trajectory.mkdir(parents=True)
-        for start in range(0, 512, frames_a_file):
-            n = frames_a_file
+        for start in range(0, 512, frames_per_file):
+            n = frames_per_file
             frames = {
                 "observations": generator.normal(size=(n, NUM_OBS)).astype(np.float32),
                 "actions": generator.normal(size=(n, NUM_ACTIONS)).astype(np.float32),
@@ -152,7 +151,8 @@ def main() -> None:
         for file_format in ("pickle", "npz"):
             row = results["saving"][file_format] = measure_saving(options, root / file_format, file_format)
             print(
-                f"saving {file_format}: {row['saving_share']:.1%} of {row['steps_per_second']:,.0f} steps/s", flush=True
+                f"saving {file_format}: {row['saving_share']:.1%} of the time, {row['steps_per_second']:,.0f} steps/s",
+                flush=True,
             )
         results["reading"] = {}
         for name, critic in (("without critic observations", 0), ("with 60 critic values", 60)):

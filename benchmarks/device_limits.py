@@ -28,7 +28,7 @@ def device_limits(size: int = 8192) -> dict[str, float]:
 
 
 def _shortest(function: Callable[..., Any], *arguments: Any, repeats: int = 8) -> float:
-    """The shortest of several calls, s."""
+    """Duration of the fastest of several calls, s."""
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()

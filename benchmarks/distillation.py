@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import describe_machine, write_results
 from plots import start_plot
+from seeds import run_seeds
 
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.engine import Engine
@@ -36,8 +36,8 @@ from st_rl.sim.tasks import TASKS, make_task, with_overrides
 TASK = "quadruped-walk"
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT_SEED = 20_001
-ENOUGH = 0.9
-"""Share of the teacher's return that a student should reach."""
+TARGET_FRACTION = 0.9
+"""Fraction of the teacher's return that a student should reach."""
 NOISY = ["base_ang_vel", "projected_gravity", "joint_pos", "joint_vel"]
 ENCODERS = {
     "encoder_component_names": NOISY,
@@ -58,10 +58,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--students", nargs="+", choices=STUDENTS, default=list(STUDENTS))
-    parser.add_argument("--robots", type=int, help="default: 4096 on a GPU, 256 on a CPU")
+    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
     parser.add_argument("--teacher-iterations", type=int, default=220)
     parser.add_argument("--scratch-iterations", type=int, default=220)
-    parser.add_argument("--iterations", type=int, default=80, help="of every student with a teacher")
+    parser.add_argument("--iterations", type=int, default=80, help="iterations of every student with a teacher")
     parser.add_argument(
         "--interval", type=int, default=5, help="iterations between evaluations; twice that without a teacher"
     )
@@ -71,7 +71,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--settings", type=json.loads, default={}, help='JSON such as {"ppo": {"learning_rate": 1e-3}}')
     parser.add_argument("--output", type=Path, default=RESULTS / "distillation.json")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves of a result file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the curves of a results file")
     options = parser.parse_args()
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
     return options
@@ -104,7 +104,7 @@ class ReturnMeter:
             self._upright = torch.ones(options.eval_robots, dtype=torch.bool, device=options.device)
         on_gpu = options.device.startswith("cuda")
         engine = Engine("graph" if on_gpu else "eager", options.device)
-        self._go_on = engine.loop(self._step, during_capture=self._env.during_capture if on_gpu else None)
+        self._replay_step = engine.loop(self._step, during_capture=self._env.during_capture if on_gpu else None)
 
     def _step(self) -> None:
         obs, rewards, dones, _ = self._env.step(self._network.act_inference(self._normalizer(self._obs)))
@@ -128,7 +128,7 @@ class ReturnMeter:
             self._total.zero_()
             self._upright.fill_(True)
             for _ in range(self._steps):
-                self._go_on()
+                self._replay_step()
         return {"return": float(self._total.mean()), "fallen": 1.0 - float(self._upright.float().mean())}
 
 
@@ -197,7 +197,7 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     with redirect_stdout(sys.stderr):
         teacher, result = train_teacher(options, seed, path)
     row: dict[str, Any] = {"seed": seed, "teacher": result, "students": {}}
-    target = ENOUGH * result["last_return"]
+    target = TARGET_FRACTION * result["last_return"]
     print(f"seed {seed} teacher: return {result['last_return']:.2f} in {result['training_seconds']:.0f} s", flush=True)
     for name in options.students:
         with redirect_stdout(sys.stderr):
@@ -207,8 +207,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         row["students"][name] = student
         reached = student["steps_to_90_percent"]
         words = "never" if reached is None else f"after {reached / 1e6:.1f} M steps"
-        share = f"{student['share_of_teacher']:.0%} of the teacher, 90% {words}"
-        print(f"seed {seed} {name}: {share}, {student['training_seconds']:.0f} s", flush=True)
+        shown = f"{student['share_of_teacher']:.0%} of the teacher's return, 90% {words}"
+        print(f"seed {seed} {name}: {shown}, {student['training_seconds']:.0f} s", flush=True)
     path.unlink()
     return row
 
@@ -224,15 +224,13 @@ def plot(source: Path) -> Path:
         if not runs:
             continue
         steps = np.array(runs[0]["students"][name]["curve"]["steps"]) / 1e6
-        shares = np.array(
+        fractions = np.array(
             [np.array(r["students"][name]["curve"]["return"]) / r["teacher"]["last_return"] for r in runs]
         )
-        (line,) = axes.plot(steps, shares.mean(axis=0), label=name)
-        axes.fill_between(steps, shares.min(axis=0), shares.max(axis=0), color=line.get_color(), alpha=0.2, lw=0)
-    axes.axhline(ENOUGH, color="grey", lw=0.8, ls="--")
-    axes.set(
-        xlabel="environment steps of the student, millions", ylabel="return, share of the teacher's", ylim=(0, None)
-    )
+        (line,) = axes.plot(steps, fractions.mean(axis=0), label=name)
+        axes.fill_between(steps, fractions.min(axis=0), fractions.max(axis=0), color=line.get_color(), alpha=0.2, lw=0)
+    axes.axhline(TARGET_FRACTION, color="grey", lw=0.8, ls="--")
+    axes.set(xlabel="environment steps of the student, millions", ylabel="return / teacher's return", ylim=(0, None))
     axes.legend()
     target = source.with_suffix(".png")
     figure.savefig(target, dpi=110)
@@ -246,12 +244,7 @@ def main() -> None:
         return
     use_tensor_cores(options.device)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    settings = {key: value for key, value in vars(options).items() if key not in ("output", "plot")}
-    results: dict[str, Any] = {"benchmark": "distillation", "settings": settings, **describe_machine(), "rows": []}
-    for seed in options.seeds:
-        results["rows"].append(run_seed(options, seed))
-        write_results(options.output, results)
-    print(f"results: {options.output}")
+    run_seeds(options.output, "distillation", vars(options), lambda seed: run_seed(options, seed))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""DAgger through files: two collectors and one trainer that share only folders, compared with a single process.
+"""DAgger through files: two collectors and one trainer connected by folders, compared with a single process.
 
 Run it as `python benchmarks/file_dagger.py --device cuda`.
 
-A teacher of quadruped-walk sees everything; the student has a memory and sees what a robot measures, with noise. Taught
+The teacher of quadruped-walk has privileged observations; the student is recurrent and observes noisy on-board sensors.
+It is trained
 
-    in process    by one process that steps robots and learns from them in turn (`OnPolicyRunner`)
-    files         by one process that reads trajectories (`TwoStageRunner`), while two others let the newest student
-                  walk and have the teacher label what it does (`DaggerSaver`)
-    two stages    from demonstrations of the teacher first; evaluated at the hand-over to the environment
+    in process    by one process that alternates rollouts and updates (`OnPolicyRunner`)
+    files         by one process that reads trajectories (`TwoStageRunner`), while two others step environments with the
+                  newest student and label its observations with the teacher's actions (`DaggerSaver`)
+    two stages    on demonstrations of the teacher first; evaluated at the switch to the environment
 
 for the same number of iterations, and evaluated by the return of whole episodes without exploration noise, on robots,
-commands and pushes that no training met. Writes one JSON file.
+commands and pushes not used in training. Writes one JSON file.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 from distillation import DAGGER, RESULTS, TASK, ReturnMeter, task_config, train_teacher
-from machine import describe_machine, write_results
+from seeds import run_seeds
 
 from st_rl.algorithms.teacher import load_teacher
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
@@ -40,12 +41,14 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--robots", type=int, help="of a process that learns; default: 2048 on a GPU, 128 on a CPU")
-    parser.add_argument("--collected", type=int, help="robots of each collector; default: half as many")
+    parser.add_argument(
+        "--robots", type=int, help="robots of a training process; 2,048 on a GPU and 128 on a CPU by default"
+    )
+    parser.add_argument("--collected", type=int, help="robots of each collector; half of --robots by default")
     parser.add_argument("--collectors", type=int, default=2)
     parser.add_argument("--teacher", type=Path, help="folder that keeps teachers between runs")
     parser.add_argument("--teacher-iterations", type=int, default=220)
-    parser.add_argument("--iterations", type=int, default=120, help="of every student")
+    parser.add_argument("--iterations", type=int, default=120, help="iterations of every student")
     parser.add_argument("--save-interval", type=int, default=5, help="iterations between checkpoints of the student")
     parser.add_argument("--interval", type=int, default=20, help="iterations between evaluations of the teacher")
     parser.add_argument("--eval-robots", type=int, default=512, help="robots in an evaluation")
@@ -232,11 +235,11 @@ def learn_in_two_stages(options: argparse.Namespace, seed: int, teacher: dict[st
     untrained = evaluate()
     runner.learn(options.iterations)
     before = _scale(runner)
-    at_hand_over = evaluate()
+    at_switch = evaluate()
     runner.learn(1)
     return {
         "untrained_return": untrained,
-        "return_at_hand_over": at_hand_over,
+        "return_at_hand_over": at_switch,
         "demonstrated_steps": saver.total_timesteps,
         "collecting_seconds": collecting,
         "observation_std_from_files": before,
@@ -283,13 +286,7 @@ def main() -> None:
             torch.set_num_threads(1)
         collect(options)
         return
-    hidden = ("output", "work", "teacher", "collector")
-    settings = {key: value for key, value in vars(options).items() if key not in hidden}
-    results: dict[str, Any] = {"benchmark": "file_dagger", "settings": settings, **describe_machine(), "rows": []}
-    for seed in options.seeds:
-        results["rows"].append(run_seed(options, seed))
-        write_results(options.output, results)
-    print(f"results: {options.output}")
+    run_seeds(options.output, "file_dagger", vars(options), lambda seed: run_seed(options, seed))
 
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ from torch import Tensor
 
 POINTS = 32
 """Points at which a cycle is compared."""
-# Strides a second that a walking robot can have.
+# Range of stride frequencies of walking robots, Hz.
 SLOWEST, FASTEST = 0.8, 6.0
 
 
 def stride_frequency(joint_pos: Tensor, period: float) -> Tensor:
     """Strides per second `(N,)` of joint positions `(T, N, J)`, sampled every `period` seconds.
 
-    The frequency at which the joints together move most, finer than the spacing of the spectrum by a parabola through
-    its peak.
+    The peak of the power spectrum summed over joints, refined between frequency bins by a parabola through the peak.
     """
     steps = joint_pos.shape[0]
     window = torch.hann_window(steps, periodic=False, dtype=torch.float64)[:, None, None]
-    centred = (joint_pos.double() - joint_pos.double().mean(dim=0)) * window
-    power = torch.fft.rfft(centred, dim=0).abs().square().sum(dim=2)
+    centered = (joint_pos.double() - joint_pos.double().mean(dim=0)) * window
+    power = torch.fft.rfft(centered, dim=0).abs().square().sum(dim=2)
     spacing = 1.0 / (steps * period)
     low, high = max(1, math.ceil(SLOWEST / spacing)), min(len(power) - 2, int(FASTEST / spacing))
     peak = power[low : high + 1].argmax(dim=0) + low
@@ -34,20 +33,20 @@ def stride_frequency(joint_pos: Tensor, period: float) -> Tensor:
 
 
 def gait_cycles(joint_pos: Tensor, frequency: float, period: float, points: int = POINTS) -> Tensor:
-    """Cycles `(C, P, J)` of the joint positions `(T, J)` of one robot, blended to `P` points of a stride each."""
+    """Cycles `(C, P, J)` of the joint positions `(T, J)` of one robot, interpolated to `P` points per stride."""
     steps = joint_pos.shape[0]
     stride = 1.0 / (frequency * period)
     count = int((steps - 1) / stride)
     place = (torch.arange(count, dtype=torch.float64)[:, None] + torch.arange(points) / points) * stride
     low = place.floor().long().clamp(max=steps - 2)
-    share = (place - low)[..., None].to(joint_pos.dtype)
-    return torch.lerp(joint_pos[low], joint_pos[low + 1], share)
+    weight = (place - low)[..., None].to(joint_pos.dtype)
+    return torch.lerp(joint_pos[low], joint_pos[low + 1], weight)
 
 
 def cycle_distance(cycles: Tensor, reference: Tensor) -> Tensor:
     """Root mean square distance `(C,)`, rad, of cycles `(C, P, J)` from a reference cycle `(P, J)`.
 
-    Each cycle is compared at the phase at which it is nearest.
+    Each cycle is compared at its best-matching phase.
     """
     shifted = torch.stack([reference.roll(shift, dims=0) for shift in range(len(reference))])
     squares = (cycles[:, None] - shifted[None]).square().mean(dim=(2, 3))
@@ -74,5 +73,5 @@ def contact_offsets(contact: Tensor, frequency: Tensor, period: float) -> Tensor
 
 
 def offset_error(offsets: Tensor, expected: Tensor) -> Tensor:
-    """Distance of phases in strides, from 0 to 0.5, the shorter way round."""
+    """Distance of phases in strides, from 0 to 0.5, wrapped around."""
     return torch.remainder(offsets - expected + 0.5, 1.0).sub(0.5).abs()

@@ -1,14 +1,14 @@
-"""Can a policy estimate what it cannot observe, and does it walk as well?
+"""State estimation of a recurrent policy: accuracy of the estimates, and tracking errors.
 
 Run it as `python benchmarks/hidden_velocity.py EXPERIMENT`:
 
-    velocity     StateAcRecurrent under EstimatorPPO, which never sees the velocity of the base but estimates it, beside
-                 a plain recurrent policy of equal size that does not see it either
-    adaptor      PrivilegeStateAcRecurrent, which also infers friction, mass, motor strength and latency of its robot
-    misaligned   EncoderStateAcRecurrent continues with an added component and all components in another order
+    velocity     StateAcRecurrent with EstimatorPPO, which estimates the base velocity, compared with a plain recurrent
+                 policy of equal size; neither observes the base velocity
+    adaptor      PrivilegeStateAcRecurrent, which also estimates friction, mass, motor strength and latency
+    misaligned   EncoderStateAcRecurrent, continued with an added observation component and another component order
 
-Every policy is evaluated without noise of its own on robots and commands that it never met; the adaptor also while it
-explores as in training. Writes one JSON object; `plot_hidden.py` puts those of several seeds together.
+Every policy is evaluated without exploration noise on robots and commands not used in training; the adaptor also with
+exploration noise. Writes one JSON file; `plot_hidden.py` merges and plots those of several seeds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
-from parkour_trials import learn_in_time
+from parkour_trials import learn_with_time_limit
 from seeds import with_spread
 from torch import Tensor
 
@@ -42,7 +42,7 @@ RESULTS = Path(__file__).parent / "results"
 HELD_OUT_SEED = 20_001
 HIDDEN = "base_lin_vel"
 PROPERTIES = ("friction", "base mass", "motor strength", "latency")
-# Differences between robots that are large enough to matter to a policy.
+# Randomization ranges wide enough to change how a policy has to act.
 WIDE = {
     "randomization.friction": (0.3, 1.25),
     "randomization.base_mass": (0.8, 1.5),
@@ -52,13 +52,13 @@ WIDE = {
 TRACKING = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "lin_vel_x_mae", "lin_vel_y_mae")
 POLICIES = ["estimator", "plain"]
 ESTIMATOR = {"estimator_target_components": [HIDDEN], "replace_state_prob": 1.0}
-# What the actor remembers must tell the velocity; the actor has no place for an estimate of it.
+# Estimate from the hidden state of the actor; the actor receives no estimate.
 SHARED = {"estimator_target_components": [HIDDEN], "use_actor_rnn": True}
 
 
 @dataclass
 class Settings:
-    """Parse the command line."""
+    """Settings of an experiment, from the command line."""
 
     device: str
     robots: int
@@ -83,7 +83,7 @@ class Settings:
         return with_overrides(TASKS[TASK].cfg(), overrides)
 
 
-class Rearranged(VecEnv):
+class RearrangedEnv(VecEnv):
     """A task with reordered observation components, and some privileged ones added to the actor."""
 
     def __init__(self, task: Any, added: list[str]):
@@ -98,14 +98,14 @@ class Rearranged(VecEnv):
         self._critic_columns = self._indices(critic_segments, list(self.critic_obs_segments))
 
     def _indices(self, segments: Any, names: list[str]) -> Tensor:
-        places = segment_slices(segments)
-        columns = [column for name in names for column in range(places[name].start, places[name].stop)]
+        slices = segment_slices(segments)
+        columns = [column for name in names for column in range(slices[name].start, slices[name].stop)]
         return torch.tensor(columns, device=self.task.device)
 
     def _groups(self, groups: dict[str, Tensor]) -> dict[str, Tensor]:
         obs, critic = groups["policy"], groups["critic"]
-        seen = torch.cat([critic[:, self._added], obs[:, self._columns]], dim=1)
-        return {"policy": seen, "critic": critic[:, self._critic_columns]}
+        actor_obs = torch.cat([critic[:, self._added], obs[:, self._columns]], dim=1)
+        return {"policy": actor_obs, "critic": critic[:, self._critic_columns]}
 
     def get_observations(self) -> tuple[Tensor, dict[str, Any]]:
         """The newest observation, rearranged."""
@@ -171,7 +171,7 @@ def train(settings: Settings, cfg: Any, policy: dict[str, Any], algorithm: str, 
     seed_everything(seed)
     env = make_task(TASK, settings.robots, settings.device, seed, cfg=cfg)
     runner = make_runner(settings, env, policy, algorithm, seed)
-    return runner, learn_in_time(runner, settings.iterations, settings.limit)
+    return runner, learn_with_time_limit(runner, settings.iterations, settings.limit)
 
 
 def held_out_task(settings: Settings, cfg: Any) -> Any:
@@ -184,7 +184,7 @@ def held_out_task(settings: Settings, cfg: Any) -> Any:
 
 
 @torch.inference_mode()
-def watch(
+def record_walk(
     settings: Settings, env: Any, policy: EvaluatedPolicy, read: dict[str, Callable[[], Tensor]]
 ) -> tuple[float, dict[str, tuple[Tensor, Tensor, Tensor]]]:
     """Walk once under a grid of commands.
@@ -197,22 +197,22 @@ def watch(
     obs, extras = env.get_observations()
     critic_obs = extras["observations"]["critic"]
     upright = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    reward, kept = 0.0, {name: ([], [], []) for name in read}
-    places = segment_slices(policy.network.critic_obs_segments)
+    reward, recorded = 0.0, {name: ([], [], []) for name in read}
+    columns = segment_slices(policy.network.critic_obs_segments)
     for step in range(round(settings.seconds / env.step_dt)):
         actions = policy(obs)
         if step * env.step_dt >= 1.0:
             for name, estimate in read.items():
-                kept[name][0].append(policy.in_units(estimate(), places[name])[upright].cpu())
-                kept[name][1].append(critic_obs[:, places[name]][upright].cpu())
-                kept[name][2].append(upright.nonzero().squeeze(1).cpu())
+                recorded[name][0].append(policy.in_units(estimate(), columns[name])[upright].cpu())
+                recorded[name][1].append(critic_obs[:, columns[name]][upright].cpu())
+                recorded[name][2].append(upright.nonzero().squeeze(1).cpu())
         obs, rewards, dones, infos = env.step(actions)
         critic_obs = infos["observations"]["critic"]
         policy.reset(dones)
         upright &= ~dones
         reward += float(rewards.mean())
     return reward / settings.seconds, {
-        name: (torch.cat(a), torch.cat(b), torch.cat(c)) for name, (a, b, c) in kept.items()
+        name: (torch.cat(a), torch.cat(b), torch.cat(c)) for name, (a, b, c) in recorded.items()
     }
 
 
@@ -223,24 +223,28 @@ def r_squared(estimate: Tensor, truth: Tensor) -> list[float]:
     return (1.0 - unexplained / truth.var(dim=0, correction=0)).tolist()
 
 
-def knowledge(estimate: Tensor, truth: Tensor, robot: Tensor) -> dict[str, dict[str, float]]:
-    """What estimates `(S, E)` tell of properties that a robot `(S,)` keeps, by property.
+def estimate_accuracy(estimate: Tensor, truth: Tensor, robot: Tensor) -> dict[str, dict[str, float]]:
+    """Accuracy of estimates `(S, E)` of properties that are constant per robot `(S,)`, by property.
 
-    `r2` is of every single estimate, the rest of the mean estimate of each robot over its walk: the correlation with
-    the truth and its 95% interval, by resampling robots. The expected correlation by chance is 0.
+    `r2` is over all single estimates. The other values use the mean estimate of each robot over its walk: R2, and the
+    correlation with the truth with its 95% bootstrap interval over robots. Without information the correlation is 0.
     """
     counts = torch.bincount(robot).double()
-    own = counts > 0
+    has_samples = counts > 0
     sums = torch.zeros(2, len(counts), truth.shape[1], dtype=torch.float64)
     for total, values in zip(sums, (estimate, truth)):
         total.index_add_(0, robot, values.double())
-    guess, fact = (sums[:, own] / counts[own, None]).unbind(0)
-    drawn = torch.randint(len(guess), (1000, len(guess)), generator=torch.Generator().manual_seed(0))
-    low, high = correlation(guess[drawn], fact[drawn]).quantile(torch.tensor([0.025, 0.975]).double(), dim=0)
+    mean_estimate, mean_truth = (sums[:, has_samples] / counts[has_samples, None]).unbind(0)
+    resampled = torch.randint(
+        len(mean_estimate), (1000, len(mean_estimate)), generator=torch.Generator().manual_seed(0)
+    )
+    low, high = correlation(mean_estimate[resampled], mean_truth[resampled]).quantile(
+        torch.tensor([0.025, 0.975]).double(), dim=0
+    )
     figures = {
         "r2": r_squared(estimate, truth),
-        "r2_of_a_walk": r_squared(guess, fact),
-        "correlation": correlation(guess[None], fact[None])[0].tolist(),
+        "r2_of_a_walk": r_squared(mean_estimate, mean_truth),
+        "correlation": correlation(mean_estimate[None], mean_truth[None])[0].tolist(),
         "correlation_low": low.tolist(),
         "correlation_high": high.tolist(),
     }
@@ -298,7 +302,7 @@ def estimating(settings: Settings, seed: int) -> dict[str, Any]:
     runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
     env = held_out_task(settings, cfg)
     evaluated = EvaluatedPolicy(runner, env, blank=HIDDEN)
-    reward, values = watch(settings, env, evaluated, {HIDDEN: lambda: evaluated.network.get_estimated_state()})
+    reward, values = record_walk(settings, env, evaluated, {HIDDEN: lambda: evaluated.network.get_estimated_state()})
     explained = r_squared(*values[HIDDEN][:2])
     return {
         "parameters": num_parameters(policy, runner.env),
@@ -316,14 +320,14 @@ def plain(settings: Settings, seed: int) -> dict[str, Any]:
     """Tracking errors of a recurrent policy of equal size without an estimator."""
     hidden = settings.task_config(observe_linear_velocity=False)
     policy = settings.policy("ActorCriticRecurrent")
-    # One that shares the actor's memory is larger by one layer, which does not act.
+    # With --shared the estimator adds one layer that does not affect the actions; otherwise match the sizes.
     if not settings.shared:
         cfg, larger = estimating_config(settings)
         size = num_parameters(larger, make_task(TASK, 1, "cpu", 0, cfg=cfg))
         policy = plain_of_equal_size(settings, size, make_task(TASK, 1, "cpu", 0, cfg=hidden))
     runner, seconds = train(settings, hidden, policy, "PPO", seed)
     env = held_out_task(settings, hidden)
-    reward, _ = watch(settings, env, EvaluatedPolicy(runner, env), {})
+    reward, _ = record_walk(settings, env, EvaluatedPolicy(runner, env), {})
     return {
         "parameters": num_parameters(policy, env),
         "iterations": runner.current_learning_iteration,
@@ -348,10 +352,10 @@ def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
     for name, explores in (("exploring", True), ("judged", False)):
         evaluated = EvaluatedPolicy(runner, env, HIDDEN, explores)
         read = {"properties": evaluated.network.get_adapted_state, HIDDEN: evaluated.network.get_estimated_state}
-        reward, values = watch(settings, env, evaluated, read)
+        reward, values = record_walk(settings, env, evaluated, read)
         result[name] = {
             "reward_per_second": reward,
-            "properties": knowledge(*values["properties"]),
+            "properties": estimate_accuracy(*values["properties"]),
             "r2_velocity": dict(zip(("forward", "sideways", "upward"), r_squared(*values[HIDDEN][:2]))),
         }
     return result
@@ -369,17 +373,17 @@ def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
     old, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
 
     def reward_of(runner: OnPolicyRunner, env: Any) -> float:
-        return watch(settings, env, EvaluatedPolicy(runner, env, HIDDEN), {})[0]
+        return record_walk(settings, env, EvaluatedPolicy(runner, env, HIDDEN), {})[0]
 
     held_out = held_out_task(settings, cfg)
     result: dict[str, Any] = {"training_seconds": seconds, "old": reward_of(old, held_out)}
-    rearranged = Rearranged(held_out, ["foot_contact"])
+    rearranged = RearrangedEnv(held_out, ["foot_contact"])
     seed_everything(seed)
-    for name, takes_over in (("continued", True), ("new", False)):
-        env = Rearranged(make_task(TASK, settings.robots, settings.device, seed + 1, cfg=cfg), ["foot_contact"])
+    for name, is_continued in (("continued", True), ("new", False)):
+        env = RearrangedEnv(make_task(TASK, settings.robots, settings.device, seed + 1, cfg=cfg), ["foot_contact"])
         runner = make_runner(settings, env, policy, "EstimatorPPO", seed + 1)
-        if takes_over:
-            copied, skipped = take_over(old, runner)
+        if is_continued:
+            copied, skipped = load_misaligned(old, runner)
             result |= {"copied": len(copied), "skipped": skipped}
         result[f"{name}_at_start"] = reward_of(runner, rearranged)
         runner.learn(max(1, settings.iterations // 5), init_at_random_ep_len=True)
@@ -387,7 +391,7 @@ def misaligned(settings: Settings, seed: int) -> dict[str, Any]:
     return result
 
 
-def take_over(old: OnPolicyRunner, runner: OnPolicyRunner) -> tuple[list[str], list[str]]:
+def load_misaligned(old: OnPolicyRunner, runner: OnPolicyRunner) -> tuple[list[str], list[str]]:
     """Load networks and normalizers of a training with other observations."""
     before, now = old.env, runner.env
     for normalizer, segments in (("obs_normalizer", "obs_segments"), ("critic_obs_normalizer", "critic_obs_segments")):
@@ -410,10 +414,12 @@ def main() -> None:
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
-    parser.add_argument("--iterations", type=int, help="600 on a CPU, 220 on a GPU")
+    parser.add_argument("--robots", type=int, help="256 on a CPU and 4,096 on a GPU by default")
+    parser.add_argument("--iterations", type=int, help="600 on a CPU and 220 on a GPU by default")
     parser.add_argument("--limit", type=float, help="time limit of each training, s")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, help="of the velocity experiment")
+    parser.add_argument(
+        "--policies", nargs="+", choices=POLICIES, default=POLICIES, help="policies of the velocity experiment"
+    )
     parser.add_argument(
         "--shared", action="store_true", help="estimate from the actor's hidden state, without replacement"
     )
@@ -422,7 +428,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 64], help="widths of the layers of the heads")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of the evaluated walk")
     parser.add_argument("--eval-robots", type=int, default=256, help="evaluated robots")
-    parser.add_argument("--out", type=Path, help="folder of the results; benchmarks/results by default")
+    parser.add_argument("--out", type=Path, help="results file; benchmarks/results/hidden_EXPERIMENT.json by default")
     options = parser.parse_args()
     on_gpu = options.device.startswith("cuda")
     settings = Settings(

@@ -1,4 +1,4 @@
-"""PPO on two classic gymnasium tasks, three seeds each: `python benchmarks/learn_gymnasium.py`.
+"""PPO on two Gymnasium tasks, three seeds each: `python benchmarks/learn_gymnasium.py`.
 
 A policy is evaluated without exploration noise by its mean return over 20 episodes from fixed seeds.
 """
@@ -121,7 +121,7 @@ def train(name: str, task: Task, seed: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """The curves of all seeds, one panel a task."""
+    """Plot the learning curves of all seeds, one panel per task."""
     figure, axes = start_plot(len(results), (4.5 * len(results), 3.2), squeeze=False)
     for axis, (name, result) in zip(axes[0], results.items()):
         for run in result["seeds"]:
@@ -168,7 +168,7 @@ def main() -> None:
             "config": task.config(),
             "seeds": runs,
         }
-        print(f"{name:<20} mean {results[name]['mean']:.1f}, solved from {task.solved} on", flush=True)
+        print(f"{name:<20} mean {results[name]['mean']:.1f}, solved at {task.solved}", flush=True)
     write_results(
         options.output / "learn_gymnasium.json",
         {"benchmark": "learn_gymnasium", **describe_machine(), "episodes": EPISODES, "tasks": results},

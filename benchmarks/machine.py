@@ -1,4 +1,4 @@
-"""Where and when a benchmark ran, and how its results are written."""
+"""Description of the machine a benchmark runs on, and writing of its results."""
 
 import datetime
 import json

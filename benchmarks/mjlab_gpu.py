@@ -25,7 +25,7 @@ TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 
 def make_runner(robots: int) -> Any:
     """The runner of mjlab for its task."""
-    # What it imports for videos, uploads and the browser, none of which a training uses, need not be there.
+    # Replace missing packages for videos, uploads and the browser viewer, which training does not use.
     os.environ.setdefault("IMAGEIO_FFMPEG_EXE", "ffmpeg")
     sys.modules["mediapy"] = MagicMock(__spec__=ModuleSpec("mediapy", None))
     for _ in range(40):
@@ -77,18 +77,18 @@ def main() -> None:
             Path(f"{options.wait_for}.ready.{os.getpid()}").touch()
         while options.wait_for is not None and not options.wait_for.exists():
             time.sleep(0.2)
-        # First without waiting for the device between the parts, which would slow it down: an iteration is the time
-        # from the end of one update to the end of the next.
+        # First without synchronization between the parts, which would slow it down: an iteration is the time from
+        # the end of one update to the end of the next.
         ends, steps, updates = [], [], []
         update = runner.alg.update
 
-        def noted_update() -> Any:
+        def timed_update() -> Any:
             outcome = update()
             torch.cuda.synchronize()
             ends.append(time.perf_counter())
             return outcome
 
-        runner.alg.update = noted_update
+        runner.alg.update = timed_update
         runner.learn(num_learning_iterations=options.iterations + 1)
         seconds = statistics.median(end - start for start, end in itertools.pairwise(ends))
         runner.alg.update = update
@@ -111,7 +111,7 @@ def main() -> None:
         "update_ms": 1e3 * statistics.median(updates),
     }
     write_results(options.output, result)
-    print(f"{result['steps_per_second']:,.0f} steps/s; written to {options.output}")
+    print(f"{result['steps_per_second']:,.0f} steps/s; results: {options.output}")
 
 
 if __name__ == "__main__":

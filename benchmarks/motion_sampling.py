@@ -1,7 +1,7 @@
 """Reference frames per second of `AMPLoader`: `python benchmarks/motion_sampling.py`.
 
-A transition is two frames of 42 numbers. Blended: drawn and interpolated between frames each time. Preloaded: picked
-from a million transitions that were drawn before. Writes benchmarks/results/motion_sampling.json.
+A transition is two frames of 42 features. Blended: sampled and interpolated between frames in each call. Preloaded:
+picked from a million transitions sampled in advance. Writes benchmarks/results/motion_sampling.json.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each row")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each row, s")
     parser.add_argument("--batches", type=int, nargs="+", default=[4096, 24576])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "motion_sampling.json")
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Trains robots that are given by a description only: the Unitree Go1 and G1 of mjlab.
+"""Trains robots defined only by a description file: the Unitree Go1 and G1 of mjlab.
 
     pip install --no-deps mjlab                                                # only its MJCF files are used
     python benchmarks/own_robot.py train go1 --device cuda --seeds 1 2 3       # MuJoCo Warp, 4,096 robots
     python benchmarks/own_robot.py train go1 --device cpu --minutes 5 --threads 1 --runs runs/own_robot_cpu
-    python benchmarks/own_robot.py evaluate go1 g1                                # CPU, fine physics
+    python benchmarks/own_robot.py evaluate go1 g1                             # CPU, fine physics
 
-What follows `--` goes to `st-rl train`. Judging reads the folders under --runs and writes
-benchmarks/results/own_robot.json
-(or --out): falls, errors of the mean speed and of turning of 64 robots over 20 s, and the training that led to them.
+Arguments after `--` are passed to `st-rl train`. `evaluate` reads the folders under --runs and writes
+benchmarks/results/own_robot.json (or --out): falls and errors of the mean speed and yaw rate of 64 robots over 20 s,
+and the time and curves of the training.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from humanoid import keep_the_policies, read_progress
 from machine import describe_machine, write_results
+from run_files import TRAINED, make_parser, parse_options, read_progress, read_trained, strip_checkpoints
 
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
@@ -27,7 +27,7 @@ from st_rl.sim.evaluation.evaluator import EvaluationCfg, evaluate_walk, make_ev
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-TRAINED = "trained.json"
+CURVES = {"iteration": "step", "episode_length": "Train/mean_episode_length", "lin_vel_x_error": "Metrics/velrmsd"}
 
 
 class Setup(NamedTuple):
@@ -66,10 +66,10 @@ def train(options: argparse.Namespace, robot: str, seed: int) -> None:
     with open(options.runs / f"{robot}_{seed}.log", "w") as log:
         where = ["--log-dir", str(run.resolve())]
         subprocess.run([*command, *where, *options.more], check=True, stdout=log, stderr=log, cwd=ROOT)
-    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
+    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run, CURVES)}
     trained |= {**describe_machine(), "arguments": command[3:] + options.more}
     write_results(run / TRAINED, trained)
-    keep_the_policies(run)
+    strip_checkpoints(run)
     row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
     print(f"{robot}, seed {seed}: {json.dumps(row)}", flush=True)
 
@@ -81,36 +81,27 @@ def evaluate(run: Path, setup: Setup) -> dict[str, Any]:
     task = make_eval_task(setup.task, saved.env_config, plan.num_envs, plan.seconds, plan.seed, fine=True)
     policy = saved.load_policy(task, saved.run.checkpoint(), "cpu")
     walk, _ = evaluate_walk(task, policy, plan)
-    trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    trained = read_trained(run)
     names = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "foot_clearance", "push_survival")
     print(f"{run.name}: {json.dumps({name: walk.get(name) for name in names})}", flush=True)
     return {"walk": walk, "training": trained}
 
 
-def parse_options() -> argparse.Namespace:
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "evaluate"))
+def read_options() -> argparse.Namespace:
+    parser = make_parser(__doc__, Path("runs/own_robot"), RESULTS / "own_robot.json")
+    parser.set_defaults(seeds=[1])
     parser.add_argument("robot", nargs="+", choices=tuple(SETUPS))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--num-envs", type=int, help="robots; 4,096 on a GPU, what the task says on a CPU")
+    parser.add_argument("--num-envs", type=int, help="robots; 4,096 on a GPU, on a CPU the default of the task")
     parser.add_argument("--iterations", type=int)
-    parser.add_argument("--minutes", type=float, help="limit of the training time")
-    parser.add_argument("--threads", type=int, help="of torch")
-    parser.add_argument("--runs", type=Path, default=Path("runs/own_robot"))
-    parser.add_argument("--out", type=Path, default=RESULTS / "own_robot.json")
-    options = parser.parse_args(own)
-    options.more = more
+    parser.add_argument("--threads", type=int, help="torch threads")
+    options = parse_options(parser)
     if options.num_envs is None and options.device.startswith("cuda"):
         options.num_envs = 4096
     return options
 
 
 def main() -> None:
-    options = parse_options()
+    options = read_options()
     options.runs.mkdir(parents=True, exist_ok=True)
     if options.stage == "train":
         for robot in options.robot:

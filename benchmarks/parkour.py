@@ -4,8 +4,8 @@ Trains two policies of the same class and size on tracks with hurdles and gaps. 
 ground in front of it, the other a blank image of the same shape; neither observes `engaging_block`. The block sizes
 grow during training to slightly beyond the first level. Both are evaluated on the first level, without noise and in
 fine physics, with robots, initial states and block distances not used in training; a robot succeeds if it clears all
-blocks of its track. `--stage train` and `--policies` split the work between processes that share `--runs`, `--stage
-evaluate` merges it. Writes one JSON object and, with matplotlib, a plot.
+blocks of its track. `--stage train` and `--policies` split the work between processes with the same `--runs`; `--stage
+evaluate` merges it. Writes one JSON file and, with matplotlib, a plot.
 """
 
 import argparse
@@ -35,8 +35,8 @@ TRACKS: dict[str, tuple[str, ...]] = {
     "both": ("gap", "hurdle", "gap"),
 }
 FIRST = TracksCfg(TRACKS)
-# From next to nothing to the first level of the task, the third of four here, and as much beyond, at speeds that reach
-# the end of a track.
+# Block sizes grow from almost nothing over the first level of the task (level 3 of 4 here) to slightly beyond it, at
+# speeds that reach the end of a track within an episode.
 TRAINED = {
     "tracks.sequences": TRACKS,
     "tracks.num_levels": 4,
@@ -44,7 +44,7 @@ TRAINED = {
     "tracks.gap_length": (0.06, 1.5 * FIRST.gap_length[0] - 0.03),
     "commands.lin_vel_x": (0.6, 1.0),
 }
-# Another seed: other distances between blocks.
+# Another seed, so that the distances between blocks differ from those in training.
 EVALUATED = {
     "tracks.sequences": {"walk": (), **TRACKS},
     "tracks.num_levels": 1,
@@ -56,12 +56,12 @@ FEED_FORWARD = {"class_name": "EncoderActorCritic", "actor_hidden_dims": [256, 1
 
 
 def config_of(options: argparse.Namespace, name: str, settings: dict[str, Any]) -> Any:
-    """The configuration of the task for one of the policies, to learn or to be evaluated."""
+    """The configuration of the task of one policy, for training or evaluation."""
     return task_config(**{**OBSERVED, **settings, **POLICIES[name], **read_overrides(options.task)})
 
 
 def train_seed(options: argparse.Namespace, seed: int) -> None:
-    """Train the policies that are asked for."""
+    """Train the selected policies with one seed."""
     for name in options.policies:
         config = TASKS[TASK].training_config() | {"max_iterations": options.iterations}
         if options.feed_forward:
@@ -86,7 +86,7 @@ def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Success on each track, and the level that robots came to while they learned."""
+    """Plot the success rate on each track and the curriculum level during training."""
     figure, (left, right) = start_plot(2, (9, 3.4))
     seeds, names = list(results["seeds"].values()), list(results["settings"]["policies"])
     tracks = list(seeds[0][names[0]]["tracks"])
@@ -102,8 +102,8 @@ def plot(results: dict[str, Any], path: Path) -> None:
             curve = training["curves"]["Parkour/level"]
             iterations = [training["iterations"] * (i + 1) / len(curve) for i in range(len(curve))]
             right.plot(iterations, curve, color=f"C{place}", label=None if index else name)
-    left.set(ylabel="robots that clear all blocks", ylim=(0, 1.05), xticks=range(len(tracks)), xticklabels=tracks)
-    right.set(xlabel="iteration", ylabel="level of the robots in training, mean")
+    left.set(ylabel="success rate", ylim=(0, 1.05), xticks=range(len(tracks)), xticklabels=tracks)
+    right.set(xlabel="iteration", ylabel="mean curriculum level")
     right.legend()
     figure.savefig(path, dpi=110)
 
@@ -111,7 +111,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = make_parser(__doc__, iterations=320, out="parkour.json")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--feed-forward", action="store_true", help="without a memory")
+    parser.add_argument("--feed-forward", action="store_true", help="feed-forward policies instead of recurrent ones")
     parser.add_argument("--policy", nargs="*", default=[], metavar="NAME=JSON", help="settings of the policy")
     parser.add_argument("--algorithm", nargs="*", default=[], metavar="NAME=JSON", help="settings of the algorithm")
     run_stages(parser.parse_args(), "parkour", train_seed, evaluate_seed, plot)

@@ -1,4 +1,4 @@
-"""What the experiments on `quadruped-parkour` share: training a policy, and letting it run tracks without noise."""
+"""Training and noise-free evaluation of policies on `quadruped-parkour`, for `parkour.py` and `skill_switching.py`."""
 
 import argparse
 import csv
@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from machine import describe_machine, write_results
 from plots import can_plot
+from run_files import strip_checkpoints
 from seeds import with_spread
 
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.modules import InferencePolicy
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
-from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint
+from st_rl.utils.files import newest_checkpoint
 from st_rl.utils.segments import get_obs_slice
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,18 +44,18 @@ def task_config(**overrides: Any) -> Any:
 
 
 def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Namespace, seed: int) -> None:
-    """A training in a run folder, from the start or on from an earlier run, with a file about it all."""
+    """Train in a run folder, from scratch or continued from an earlier run; writes a summary to `training.json`."""
     seed_everything(seed)
     config = {**config, "save_interval": 10**6, "keep_best": False}
-    before = take_over(options.earlier / folder.name, folder, cfg) if options.earlier else None
+    before = continue_run(options.earlier / folder.name, folder, cfg) if options.earlier else None
     with redirect_stdout(sys.stderr):
         env = make_task(TASK, options.robots, options.device, seed, cfg=cfg)
         runner = OnPolicyRunner(env, config, log_dir=folder, device=options.device)
         if before is not None:
             runner.load(before["checkpoint"], load_optimizer=False)
-        seconds = learn_in_time(runner, config["max_iterations"], options.seconds)
+        seconds = learn_with_time_limit(runner, config["max_iterations"], options.seconds)
         runner.close()
-    keep_policy_only(folder)
+    strip_checkpoints(folder)
     training = {
         "iterations": runner.current_learning_iteration,
         "robots": options.robots,
@@ -70,14 +71,14 @@ def train(cfg: Any, config: dict[str, Any], folder: Path, options: argparse.Name
     print(f"{folder.name}: {seconds:.0f} s, {ends}", flush=True)
 
 
-def take_over(earlier: Path, folder: Path, cfg: Any) -> dict[str, Any] | None:
-    """Go on with the curves of an earlier run, and spread the robots over the levels it came to.
+def continue_run(earlier: Path, folder: Path, cfg: Any) -> dict[str, Any] | None:
+    """Copy the curves of an earlier run and start the robots at the curriculum levels it reached.
 
-    Returns what is known of it and its checkpoint, or nothing if it never got as far as to have one.
+    Returns the summary of the earlier run with its checkpoint, or None if it has no checkpoint.
     """
     checkpoint = newest_checkpoint(earlier)
     if checkpoint is None:
-        print(f"{earlier} has no checkpoint: {folder.name} trains from the start", flush=True)
+        print(f"{earlier} has no checkpoint: {folder.name} trains from scratch", flush=True)
         return None
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(earlier / PROGRESS, folder)
@@ -86,8 +87,8 @@ def take_over(earlier: Path, folder: Path, cfg: Any) -> dict[str, Any] | None:
     return {**read_training(earlier), "checkpoint": checkpoint}
 
 
-def learn_in_time(runner: OnPolicyRunner, iterations: int, seconds: float | None) -> float:
-    """Train until the iterations are done or the time is up, whichever comes first; the seconds it took."""
+def learn_with_time_limit(runner: OnPolicyRunner, iterations: int, seconds: float | None) -> float:
+    """Train for a number of iterations or until a time limit, s; returns the wall-clock time, s."""
     began = time.perf_counter()
     timer = threading.Timer(seconds, runner.request_stop) if seconds else None
     if timer is not None:
@@ -100,17 +101,8 @@ def learn_in_time(runner: OnPolicyRunner, iterations: int, seconds: float | None
     return time.perf_counter() - began
 
 
-def keep_policy_only(folder: Path) -> None:
-    """Leave out of a run's snapshot what only a resumed training needs: the optimiser, and thousands of robots."""
-    checkpoint = newest_checkpoint(folder)
-    if checkpoint is not None:
-        snapshot = load_checkpoint(checkpoint, map_location="cpu")
-        needed = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict")
-        save_checkpoint({key: snapshot[key] for key in (*needed, "iter", "infos") if key in snapshot}, checkpoint)
-
-
 def read_training(folder: Path) -> dict[str, Any]:
-    """What `train` wrote about a run."""
+    """The summary that `train` wrote for a run."""
     return json.loads((folder / TRAINING).read_text())
 
 
@@ -128,23 +120,23 @@ def load_policy(cfg: Any, folder: Path) -> InferencePolicy:
 
 
 def make_parser(description: str | None, iterations: int, out: str) -> argparse.ArgumentParser:
-    """The options that the experiments share."""
+    """The command-line options of both experiments."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--stage", choices=("both", "train", "evaluate"), default="both", help="evaluation needs no GPU"
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--robots", type=int, help="256 on a CPU, 4,096 on a GPU")
+    parser.add_argument("--robots", type=int, help="256 on a CPU and 4,096 on a GPU by default")
     parser.add_argument("--iterations", type=int, default=iterations)
     parser.add_argument(
         "--continue", dest="earlier", type=Path, metavar="FOLDER", help="continue from the runs in this folder"
     )
-    parser.add_argument("--seconds", type=float, help="after which each training stops where it is")
+    parser.add_argument("--seconds", type=float, help="time limit of each training, s")
     parser.add_argument("--eval-robots", type=int, default=64, help="evaluated robots on each track")
     parser.add_argument("--speed", type=float, default=0.75, help="command in the evaluation, m/s")
     parser.add_argument("--task", nargs="*", default=[], metavar="NAME=JSON", help="settings of the task")
-    parser.add_argument("--runs", type=Path, required=True, help="where run folders are")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the run folders")
     parser.add_argument("--out", type=Path, default=RESULTS / out, help="results file")
     return parser
 
@@ -156,7 +148,7 @@ def run_stages(
     evaluate_seed: Callable[[argparse.Namespace, int], dict[str, Any]],
     plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
-    """Train what there is to train, then evaluate it and write the results."""
+    """Run the selected stages for all seeds; the evaluation writes results and a plot."""
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
     use_tensor_cores(options.device)
     torch.set_num_threads(1)
@@ -175,7 +167,7 @@ def run_stages(
 
 
 def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
-    """Some columns of a run's curves, every `every` iterations."""
+    """The columns `CURVES` of progress.csv, every `every` iterations."""
     with open(folder / PROGRESS, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::every]
     return {tag: [float(row[tag]) for row in rows if row.get(tag)] for tag in CURVES}
@@ -183,11 +175,11 @@ def read_curves(folder: Path, every: int) -> dict[str, list[float]]:
 
 @torch.inference_mode()
 def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float) -> dict[str, dict[str, float]]:
-    """Let robots run every track of a configuration once, on the CPU with fine physics; figures by name of the track.
+    """Run every track of a configuration once, on the CPU in fine physics; returns metrics by name of the track.
 
-    A robot succeeds if it has all blocks of its track behind it before its episode ends, or without blocks if it does
-    not fall and comes at least half as far as commanded. `jolt` is the mean change of an action in the step in which
-    another block, or none, comes up.
+    A robot succeeds if it passes all blocks of its track before its episode ends or, on a track without blocks, if it
+    does not fall and covers at least half of the commanded distance. `jolt` is the mean absolute change of the action
+    in steps in which the observed block changes.
     """
     cfg = cfg.for_evaluation(fine=True)
     names = list(cfg.tracks.sequences)
@@ -196,12 +188,14 @@ def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float
     env.hold_commands(torch.tensor([[speed, 0.0, 0.0]]).repeat(env.num_envs, 1))
     going = torch.ones(env.num_envs, dtype=torch.bool)
     success, fell = torch.zeros(2, env.num_envs, dtype=torch.bool)
-    share, jolt, num_changes, distance = torch.zeros(4, env.num_envs)
+    fraction, jolt, num_changes, distance = torch.zeros(4, env.num_envs)
     obs = env.get_observations()[0]
     last_action, last_block = torch.zeros(env.num_envs, env.num_actions), block_of(env, obs)
     for _ in range(env.max_episode_length):
-        # Read before the step: a robot that ends is already at the start of its next episode after it.
-        share = torch.where(going, torch.maximum(share, env.num_cleared / env.num_blocks.clamp(min=1.0)), share)
+        # Read before the step, which resets finished episodes.
+        fraction = torch.where(
+            going, torch.maximum(fraction, env.num_cleared / env.num_blocks.clamp(min=1.0)), fraction
+        )
         action, block = policy(obs), block_of(env, obs)
         changes = (going & (block != last_block).any(dim=1)).float()
         jolt += changes * (action - last_action).abs().mean(dim=1)
@@ -215,8 +209,8 @@ def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float
         policy.reset(dones)
     has_walked = ~fell & (distance >= 0.5 * speed * env.max_episode_length * env.step_dt)
     success = torch.where(env.num_blocks > 0, success, has_walked)
-    share[success] = 1.0
-    figures = {"success": success.float(), "blocks": share, "falls": fell.float(), "distance": distance}
+    fraction[success] = 1.0
+    figures = {"success": success.float(), "blocks": fraction, "falls": fell.float(), "distance": distance}
     results = {}
     for index, name in enumerate(names):
         own = torch.arange(env.num_envs) % len(names) == index
@@ -227,7 +221,7 @@ def run_tracks(cfg: Any, policy: InferencePolicy, robots_each: int, speed: float
 
 
 def block_of(env: Any, obs: torch.Tensor) -> torch.Tensor:
-    """`(N, 8)` what an observation tells of the block ahead but for its distance; nothing where it is not told."""
+    """`(N, 8)` the observed block ahead without its distance; zeros if the task does not observe it."""
     if "engaging_block" not in env.obs_segments:
         return torch.zeros(len(obs), 8)
     where = get_obs_slice(env.obs_segments, "engaging_block")[0]

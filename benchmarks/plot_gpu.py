@@ -1,4 +1,4 @@
-"""Draw the times of an iteration on a GPU, and how they grow: `python benchmarks/plot_gpu.py` after `walk_gpu.py`."""
+"""Plot the time of an iteration on a GPU and its scaling: `python benchmarks/plot_gpu.py` after `walk_gpu.py`."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 
 FOLDER = Path(__file__).resolve().parent
 IMAGES = FOLDER.parent / "docs" / "images"
-COLOURS = {
+COLORS = {
     "physics": "#4c72b0",
     "task": "#55a868",
     "physics and task": "#6f9a8c",
@@ -18,7 +18,7 @@ COLOURS = {
 
 
 def own_parts(row: dict) -> dict[str, float]:
-    """Milliseconds of each part of an iteration of ours."""
+    """Milliseconds of each part of an iteration of st_rl."""
     times = row["parts_ms"]
     parts = {"physics": times["physics"], "task": times["task"], "acting and storing": times["acting_and_storing"]}
     parts["update"] = times["update"]
@@ -36,13 +36,13 @@ def peer_parts(result: dict) -> dict[str, float]:
 
 
 def draw_iteration(bars: dict[str, dict[str, float]], path: Path) -> None:
-    """One bar for each training, in milliseconds of its parts."""
+    """One bar per training: the times of its parts in ms."""
     figure, axes = plt.subplots(figsize=(7, 0.7 + 0.6 * len(bars)), dpi=110)
     shown: set[str] = set()
     for place, parts in enumerate(reversed(bars.values())):
         left = 0.0
         for name, width in parts.items():
-            axes.barh(place, width, left=left, color=COLOURS[name], label=None if name in shown else name)
+            axes.barh(place, width, left=left, color=COLORS[name], label=None if name in shown else name)
             shown.add(name)
             left += width
         axes.text(left, place, f" {left:.0f} ms", va="center", fontsize=8)
@@ -54,12 +54,12 @@ def draw_iteration(bars: dict[str, dict[str, float]], path: Path) -> None:
 
 
 def draw_scaling(rows: list[dict], path: Path) -> None:
-    """Training steps a second over the number of robots."""
+    """Training steps per second over the number of robots."""
     figure, axes = plt.subplots(figsize=(5, 3), dpi=110)
     axes.plot([row["robots"] for row in rows], [row["steps_per_second_median"] / 1e6 for row in rows], "o-")
     axes.set_xscale("log", base=2)
     axes.set_xticks([row["robots"] for row in rows], [f"{row['robots']:,}" for row in rows], fontsize=7)
-    axes.set(xlabel="robots", ylabel="million training steps a second", ylim=(0, None))
+    axes.set(xlabel="robots", ylabel="million training steps/s", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, bbox_inches="tight")
 

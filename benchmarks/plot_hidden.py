@@ -1,4 +1,4 @@
-"""Put results of `hidden_velocity.py` together and draw them: `python benchmarks/plot_hidden.py OUT FILE...`."""
+"""Merge and plot results of `hidden_velocity.py`: `python benchmarks/plot_hidden.py OUT FILE...`."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from machine import write_results
 from plots import start_plot
 from seeds import merge
 
-TRACKING = {"lin_vel_x_error": "forward", "lin_vel_y_error": "sideways", "ang_vel_yaw_error": "turning"}
+TRACKING = {"lin_vel_x_error": "forward", "lin_vel_y_error": "lateral", "ang_vel_yaw_error": "yaw rate"}
 STAGES = {
     "old": "old policy",
     "continued_at_start": "continued,\nat its start",
@@ -29,7 +29,7 @@ def bars(axes: Any, rows: Sequence[Sequence[float]], place: int = 0, count: int 
 
 
 def plot_velocity(seeds: list[dict[str, Any]]) -> Any:
-    """How much of the hidden velocity is known, and how well commands are followed."""
+    """R2 of the velocity estimate, and tracking errors."""
     figure, (left, right) = start_plot(2, (8, 3.2))
     axes_names = list(seeds[0]["estimator"]["r2"])
     bars(left, [[seed["estimator"]["r2"][name] for seed in seeds] for name in axes_names])
@@ -44,7 +44,7 @@ def plot_velocity(seeds: list[dict[str, Any]]) -> Any:
 
 
 def plot_adaptor(seeds: list[dict[str, Any]]) -> Any:
-    """Correlation of what the adaptor says of a robot with the truth, with intervals."""
+    """Correlation of the estimated properties with the truth, with 95% intervals."""
     figure, axes = start_plot(1, (6, 3.2))
     names = list(seeds[0]["judged"]["properties"])
     for place, stage in enumerate(("judged", "exploring")):
@@ -75,7 +75,7 @@ PLOTS = {"velocity": plot_velocity, "adaptor": plot_adaptor, "misaligned": plot_
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path, help="the JSON file to write; the plot lies beside it")
+    parser.add_argument("out", type=Path, help="JSON file to write; the plot has the same name with .png")
     parser.add_argument("files", type=Path, nargs="+", help="results of one experiment")
     options = parser.parse_args()
     results = merge(options.files)

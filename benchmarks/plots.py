@@ -1,4 +1,4 @@
-"""Figures of the benchmarks, drawn into files."""
+"""Matplotlib figures of the benchmarks."""
 
 import importlib.util
 from typing import Any
@@ -8,7 +8,7 @@ def can_plot() -> bool:
     """Whether matplotlib is installed; prints a note if not."""
     if importlib.util.find_spec("matplotlib"):
         return True
-    print("no matplotlib here, no plot")
+    print("matplotlib is not installed: no plot")
     return False
 
 

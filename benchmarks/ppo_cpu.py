@@ -2,8 +2,8 @@
 
 Both libraries train through their own runner on the same prepared data, without a simulation, in plain eager code and
 with the same number of threads. They alternate, so that other load on the machine slows both equally.
-With `--tuned` each runs as fast as it can: this library compiled and with the threads that it chooses for updates, as
-in a long training, and rsl_rl with one thread or all of them, whichever takes it less time.
+With `--tuned` each library uses its fastest settings: st_rl compiled and with the number of update threads it selects,
+as in a long training, and rsl_rl with one thread or all of them, whichever is faster.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Side:
             "MKL_NUM_THREADS": str(threads),
             "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
-        # What the libraries print is shown only when something goes wrong.
+        # The output of the libraries is shown only on an error.
         self._messages = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [python, str(FOLDER / worker)],
@@ -66,7 +66,7 @@ class Side:
         return json.loads(answer)
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         self._process.communicate()
         self._messages.close()
 
@@ -83,7 +83,7 @@ def take_turns(
         side.ask(iterations=2)
     start, rounds = time.perf_counter(), 0
     while rounds < min_rounds or time.perf_counter() - start < seconds:
-        # The order alternates: neither side always comes after the other.
+        # Alternate the order, so that neither side always runs after the other.
         for name in sorted(sides, reverse=bool(rounds % 2)):
             for part, values in sides[name].ask(iterations=warm_up + 1).items():
                 samples[name].setdefault(part, []).extend(values[warm_up:])
@@ -115,7 +115,7 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
     row: dict[str, Any] = {"policy": workload.policy, "workload": workload.to_json(), "matrix_rate": rate}
     for name, values in samples.items():
         times = summarize(values)
-        # Best against best: the rate is that of the fastest product, so the time is that of the fastest iteration.
+        # The matrix rate is that of the fastest product, so use the time of the fastest iteration.
         row[name] = {**times, "matrix_share": 1e3 * sum(work.values()) / times["total"]["min_ms"] / rate}
         row[name]["versions"] = versions[name]["versions"]
     if len(sides) == 2:
@@ -151,18 +151,18 @@ def print_row(row: dict[str, Any]) -> None:
 
 def print_header(threads: str, names: list[str]) -> None:
     both = " / ".join(names)
-    print(f"\n{threads} thread(s); medians in ms, {both}; share of the measured matrix rate")
+    print(f"\n{threads} thread(s); medians in ms, {both}; % of the measured matrix throughput")
     if len(names) == 2:
-        print("ratio of the medians (of the fastest iterations, of median processor times, median of rounds; on a CPU)")
+        print("ratio of the medians (of the fastest iterations, of median CPU times, median over rounds; CPU only)")
     titles = [f"{part:>{17 if len(names) == 2 else 7}}" for part in (*PARTS, "total")]
-    titles += [f"{'ratio':>24}", f"{'share':>11}"] if len(names) == 2 else ["share"]
+    titles += [f"{'ratio':>24}", f"{'of peak':>11}"] if len(names) == 2 else ["of peak"]
     print("  ".join([f"{'robots x steps, policy':<35}", *titles]))
 
 
 def tuned_sides(workload: Workload, peer_python: str | None) -> dict[str, Side]:
     """Both libraries, each with its fastest settings."""
     sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1)}
-    # Before anything else runs, because it measures which threads suit it.
+    # First, because it measures the fastest number of threads and needs an idle machine.
     sides["st_rl"].ask(workload=workload.to_json())
     if peer_python is None:
         return sides
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--tuned", action="store_true", help="each library with its fastest settings")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for the samples of one row")
     parser.add_argument("--rounds", type=int, default=7, help="minimum number of samples per row")
-    parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
+    parser.add_argument("--only", default="", help="only rows with this text in the name of the policy, such as 'LSTM'")
     parser.add_argument("--mlp-only", action="store_true", help="skip the recurrent policy")
     parser.add_argument("--robots", type=int, nargs="+", default=[256, 1024], help="numbers of robots")
     parser.add_argument("--output", type=Path, help="results file; results/ppo_cpu.json or ppo_cpu_tuned.json")
@@ -197,7 +197,7 @@ def main() -> None:
     if Path(options.peer_python).exists():
         pythons["rsl_rl"] = (options.peer_python, "worker_rsl_rl.py")
     else:
-        print(f"{options.peer_python} is not there: this library alone. benchmarks/README.md says how to make it.")
+        print(f"{options.peer_python} does not exist: measuring st_rl alone. See benchmarks/README.md.")
     rows = []
     for threads in [0] if options.tuned else options.threads:
         print_header("the fastest number of" if options.tuned else str(threads), list(pythons))
@@ -206,7 +206,7 @@ def main() -> None:
                 continue
             if options.mlp_only and workload.rnn_hidden_size is not None:
                 continue
-            # New processes for every row: no row inherits the memory or the warmth of another.
+            # New processes for every row, so that rows do not depend on each other.
             if options.tuned:
                 workload = replace(workload, engine="compile", update_threads="auto")
                 sides = tuned_sides(workload, options.peer_python if "rsl_rl" in pythons else None)
@@ -218,7 +218,7 @@ def main() -> None:
             rows.append(row)
             print_row(row)
     write_results(output, {"benchmark": "ppo_cpu", **describe_machine(), "rows": rows})
-    print(f"\nwritten to {output}")
+    print(f"\nresults: {output}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Acting and update of PPO on a GPU, compared with rsl_rl: `python benchmarks/ppo_gpu.py`.
 
-Both libraries train through their own runner on the same prepared data, without a simulation, in processes of their own
-that take turns. Matrix products use TF32 on both sides.
+Both libraries train through their own runner on the same prepared data, without a simulation, in separate processes
+that alternate. Matrix products use TF32 on both sides.
 """
 
 import argparse
@@ -29,10 +29,10 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
         sides = {"st_rl": Side(sys.executable, "worker_st_rl.py", 1), **peer_side}
         versions = {name: side.ask(workload=workload.to_json())["versions"] for name, side in sides.items()}
         start = time.perf_counter()
-        # Kernels are loaded, compiled and captured.
+        # Loads, compiles and captures kernels.
         sides["st_rl"].ask(iterations=6)
         start_seconds = time.perf_counter() - start
-        # The first iteration after the other side's finds nothing of its own in the caches of the card.
+        # The first iteration after the other side's runs with cold GPU caches and is not counted.
         samples = take_turns(sides, seconds, 15, warm_up=1)
         limits = sides["st_rl"].ask(measure="device limits")
         work = matrix_work(workload)
@@ -40,8 +40,8 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
         row["start_seconds"] = start_seconds
         for name, values in samples.items():
             times = summarize(values)
-            share = 1e3 * sum(work.values()) / times["total"]["median_ms"] / limits["tf32"]
-            row[name] = {**times, "matrix_share": share, "versions": versions[name]}
+            fraction = 1e3 * sum(work.values()) / times["total"]["median_ms"] / limits["tf32"]
+            row[name] = {**times, "matrix_share": fraction, "versions": versions[name]}
         if peer:
             row["ratio"] = {
                 part: {
@@ -62,19 +62,19 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default=sys.executable, help="Python interpreter with rsl_rl")
-    parser.add_argument("--no-peer", action="store_true", help="this library alone")
+    parser.add_argument("--no-peer", action="store_true", help="measure st_rl alone")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for the samples of one row")
     parser.add_argument("--mlp-only", action="store_true", help="skip the recurrent policy")
-    parser.add_argument("--only", default="", help="rows whose policy contains this text, such as 'LSTM'")
+    parser.add_argument("--only", default="", help="only rows with this text in the name of the policy, such as 'LSTM'")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "ppo_gpu.json", help="results file")
     options = parser.parse_args()
-    print_header(1, ["st_rl"] if options.no_peer else ["st_rl", "rsl_rl"])
+    print_header("1", ["st_rl"] if options.no_peer else ["st_rl", "rsl_rl"])
     rows = []
     for base in (MLP, LSTM):
         if options.only in base.policy and not (options.mlp_only and base.rnn_hidden_size):
             rows += compare(base, not options.no_peer, options.peer_python, options.seconds)
     write_results(options.output, {"benchmark": "ppo_gpu", **describe_machine(), "rows": rows})
-    print(f"\nwritten to {options.output}")
+    print(f"\nresults: {options.output}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Condition(NamedTuple):
     task: Mapping[str, Any] = MappingProxyType({})
     """Settings of the undisturbed task that are replaced, by dotted name."""
     push_speed: float = 0.0
-    """Size of the pushes, m/s, in a direction of its own for each robot and push."""
+    """Speed of the pushes, m/s, in a random direction per robot and push."""
 
 
 PUSH_INTERVAL_S = 4.0
@@ -48,13 +48,13 @@ class Plan(NamedTuple):
     """Duration, number of robots and commands of an evaluation."""
 
     robots: int = 64
-    """Robots evaluated together, each under a command of its own."""
+    """Robots evaluated in parallel, each with its own command."""
     seconds: float = 20.0
     """Length of the walk."""
-    settle_s: float = 1.0
-    """Seconds at the beginning whose tracking does not count."""
+    warm_up_s: float = 1.0
+    """Seconds at the beginning that are excluded from the tracking metrics."""
     commands: Sequence[Range] | None = None
-    """Ranges of forward, sideways and turning speed; those of the task when None."""
+    """Ranges of lin_vel_x, lin_vel_y and ang_vel_yaw; those of the task if None."""
 
 
 def evaluate_tracking(
@@ -68,7 +68,7 @@ def evaluate_tracking(
 ) -> dict[str, float]:
     """Falls and tracking of a policy without exploration noise.
 
-    Errors are means over robots and time of the absolute difference to the command, which the task may steer;
+    Errors are means over robots and time of the absolute difference to the command, which the task may change;
     `tracking` is the mean of the two tracking rewards, 1 for perfect tracking. Steps after the first fall of a robot
     are not counted.
     """
@@ -112,7 +112,7 @@ def survival_table(
         table[name] = evaluate_tracking(task, cfg, policy, plan, condition)
         if report is not None:
             row = table[name]
-            report(f"{name}: {row['survival']:.0%} stay up, forward error {row['forward_error']:.3f} m/s")
+            report(f"{name}: {row['survival']:.0%} survive, forward error {row['forward_error']:.3f} m/s")
     return table
 
 
@@ -134,16 +134,16 @@ class _Meter:
         ranges = plan.commands or (commands.lin_vel_x, commands.lin_vel_y, commands.ang_vel_yaw)
         env.hold_commands(command_grid(ranges, env.num_envs).to(env.device))
         self._obs = env.get_observations()[0].clone()
-        go_on = self._step
+        step_once = self._step
         if torch.device(env.device).type == "cuda" and not self._policy.actor_critic.is_recurrent:
-            go_on = Engine("graph", str(env.device)).loop(self._step, during_capture=env.during_capture)
+            step_once = Engine("graph", str(env.device)).loop(self._step, during_capture=env.during_capture)
         generator = torch.Generator().manual_seed(7)
-        push_steps, settle_steps = (round(s / env.step_dt) for s in (PUSH_INTERVAL_S, plan.settle_s))
+        push_steps, warm_up_steps = (round(s / env.step_dt) for s in (PUSH_INTERVAL_S, plan.warm_up_s))
         for step in range(round(plan.seconds / env.step_dt)):
-            self._weight.fill_(float(step >= settle_steps))
+            self._weight.fill_(float(step >= warm_up_steps))
             if push_speed > 0 and step and step % push_steps == 0:
                 self._push(push_speed, generator)
-            go_on()
+            step_once()
         return self._figures()
 
     def _push(self, speed: float, generator: torch.Generator) -> None:

@@ -1,23 +1,22 @@
 """Trains quadruped-rough, a flat-ground policy and a blind student; evaluates all.
 
     python benchmarks/rough.py train --device cuda --seeds 1 2 3      # MuJoCo Warp, 4,096 robots
-    python benchmarks/rough.py evaluate --seeds 1 2 3                    # CPU, fine physics
+    python benchmarks/rough.py evaluate --seeds 1 2 3                 # CPU, fine physics
     python benchmarks/rough.py train --policies rough --runs runs/kl -- --algorithm.desired-kl 0.01
 
-    rough     sees the ground around it, its velocity, friction and masses: a teacher
-    flat      quadruped-walk, trained in the same way
-    student   sees what a robot measures and no ground; has a memory, and learned from `rough` and from rewards with
-              st-rl distill
+    rough     teacher that observes the height scan, base velocity, friction and masses
+    flat      quadruped-walk, trained with the same settings
+    student   recurrent policy that observes on-board sensors only, trained by `st-rl distill` with the teacher `rough`
+              and with PPO
 
-What follows `--` goes to `st-rl train` of `rough`. Each policy leaves a small folder under --runs; evaluation needs no
-more. It asks for 0.5 m/s on slopes of 15 degrees, steps of 8 cm and rubble of 5 cm, 64 robots each, from the middle of
-a patch in all directions: a robot succeeds if it gets past everything rough, 3 m away, in time and without a fall. Then
-tracking in the physics of the training beside fine physics on the CPU, and who stays up under pushes, with a heavier
-trunk, on other friction and with latency. Writes benchmarks/results/rough.json (or --out) and a plot beside it.
+Arguments after `--` are passed to `st-rl train` of `rough`. The evaluation needs only the small run folders under
+--runs. It commands 0.5 m/s on slopes of 15 degrees, steps of 8 cm and rubble of 5 cm, 64 robots each, from the middle
+of a patch in all directions: a robot succeeds if it passes the rough terrain, 3 m away, in time and without a fall. It
+also compares tracking in training physics with fine physics on the CPU, and measures survival under pushes, a heavier
+trunk, other friction and latency. Writes benchmarks/results/rough.json (or --out) and a plot of the same name.
 """
 
 import argparse
-import csv
 import json
 import shlex
 import shutil
@@ -31,23 +30,22 @@ import torch
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
 from robustness import Plan, evaluate_tracking, few_iterations, sim_to_sim, survival_table
+from run_files import TRAINED, make_parser, parse_options, read_progress, read_trained, strip_checkpoints
 from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder
 from st_rl.sim.tasks import make_task, with_overrides
-from st_rl.utils.files import load_checkpoint, save_checkpoint
 
 TASK = "quadruped-rough"
 RESULTS = Path(__file__).parent / "results"
-TRAINED = "trained.json"
 HELD_OUT_SEED = 20_001
 SPEED = 0.5
 POLICIES = ("rough", "flat", "student")
-# Everything that the critic sees is for the teacher; the student's actor sees neither ground nor velocity.
+# The teacher's actor gets all critic observations; the student's actor gets neither height scan nor base velocity.
 TEACHER = ("--env.privileged-actor", "--env.no-observe-linear-velocity", "--env.no-observe-scan")
-# The blind student learns from rewards as well, more and more so: whoever sees no steps must lift its feet in another
-# way than its teacher, and imitation alone does not tell. It drives from the start, on ground of all levels.
+# PPO with a decaying distillation loss: a student without a height scan has to lift its feet differently from its
+# teacher, which imitation alone does not teach. All actions are the student's, on terrain of all levels.
 STUDENT = (
     *("--distillation.using-ppo", "--distillation.teacher-act-prob", "0"),
     *("--distillation.distillation-loss-coef", "exp", "--distillation.update-times-scale", "40"),
@@ -69,8 +67,8 @@ COURSE = {
     "curriculum.start_levels": (0, 0),
     "curriculum.enabled": False,
 }
-# What is promised: the smallest share of trials on every course that is good.
-PROMISES = {"rough": 0.9, "student": 0.8}
+# Targets: the smallest allowed success rate on the hardest course.
+TARGETS = {"rough": 0.9, "student": 0.8}
 CURVES = {"reward": "Train/mean_reward", "level": "Terrain/level", "episode_length": "Train/mean_episode_length"}
 
 
@@ -91,10 +89,10 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
     began = time.perf_counter()
     with open(options.runs / f"{name}_{seed}.log", "w") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log)
-    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run)}
+    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run, CURVES)}
     policy, cfg = load(run, options.device)
     arguments = [word for word in command[3:] if word != "--log-dir" and not word.startswith(str(options.runs))]
-    # In the physics of the training and on its own backend.
+    # Training physics on the device of the training.
     trained["own_physics"] = evaluate_tracking(
         TASK, course(cfg), policy, evaluation_plan(), fine=False, device=options.device
     )
@@ -106,33 +104,10 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
 
 
 def keep_policy_only(run: Path) -> None:
-    """Keep in a run folder only what an evaluation needs, without the states of thousands of robots."""
-    for left_over in (*run.glob("model_*.pt"), *run.glob("events.*"), *run.glob(TEACHER_FILE)):
-        left_over.unlink()
-    best = RunFolder(run).checkpoint()
-    snapshot = load_checkpoint(best, map_location="cpu")
-    needed = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "iter", "infos", "score")
-    save_checkpoint({key: snapshot[key] for key in needed if key in snapshot}, best)
-
-
-def read_progress(run: Path) -> dict[str, Any]:
-    """Wall-clock time, throughput and curves of a training."""
-    with open(run / "progress.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("Perf/total_fps")]
-    first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
-    seconds = first + float(rows[-1]["wall_time"]) - float(rows[0]["wall_time"])
-    steps = 24 * json.loads((run / "run.json").read_text())["num_envs"] * len(rows)
-    shown = rows[:: max(1, len(rows) // 100)]
-    curve = {"seconds": [first + float(row["wall_time"]) - float(rows[0]["wall_time"]) for row in shown]}
-    curve |= {name: [float(row[tag]) for row in shown if row.get(tag)] for name, tag in CURVES.items()}
-    return {
-        # The iterations alone; the command also loads, builds the robots and saves.
-        "training_seconds": seconds,
-        "iterations": len(rows),
-        "steps": steps,
-        "steps_per_second": steps / seconds,
-        "curve": curve,
-    }
+    """Keep in a run folder only what an evaluation needs, without environment states and the copy of the teacher."""
+    for path in (*run.glob("model_*.pt"), *run.glob(TEACHER_FILE)):
+        path.unlink()
+    strip_checkpoints(run)
 
 
 def load(run: Path, device: str) -> tuple[Any, Any]:
@@ -147,7 +122,7 @@ def load(run: Path, device: str) -> tuple[Any, Any]:
         return policy, saved.env_config
     from st_rl.sim.tasks.quadruped_rough import QuadrupedRoughCfg
 
-    # The robot that learned on flat ground keeps its gait; it never saw the ground.
+    # The flat-ground policy keeps its gait settings and has no height scan.
     walk = saved.env_config
     overrides = {"observe_scan": False, "observe_linear_velocity": walk.observe_linear_velocity, "gait": walk.gait}
     return policy, with_overrides(QuadrupedRoughCfg(), overrides)
@@ -178,7 +153,7 @@ def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, 
         obs, _, dones, _ = env.step(policy(obs))
         policy.reset(dones)
         fell |= going & dones
-        # A robot that ended is back in the middle, and not going any more.
+        # An episode that ended has already been reset; stop counting it.
         going &= ~dones
         arrives = going & (env.farthest >= env.rim)
         took[arrives] = (step + 1) * env.step_dt
@@ -202,19 +177,19 @@ def cross(cfg: Any, policy: Any, robots_each: int, seconds: float) -> dict[str, 
 def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """All metrics of a policy on the CPU."""
     run = options.runs / f"{name}_{seed}"
-    trained = json.loads((run / TRAINED).read_text()) if (run / TRAINED).is_file() else {}
+    trained = read_trained(run)
     policy, cfg = load(run, "cpu")
     courses = cross(cfg, policy, options.eval_robots, options.seconds)
     shown = {key: round(row["success"], 2) for key, row in courses.items()}
     worst = min(row["success"] for row in courses.values())
     print(f"{run.name}: {worst:.0%} on the hardest, {shown}", flush=True)
     figures: dict[str, Any] = {"courses": courses, "worst": worst, "training": trained}
-    if name in PROMISES:
-        figures["holds"] = worst >= PROMISES[name]
+    if name in TARGETS:
+        figures["holds"] = worst >= TARGETS[name]
     if not options.courses_only:
         own = trained.get("own_physics") or evaluate_tracking(TASK, course(cfg), policy, evaluation_plan(), fine=False)
         figures["sim_to_sim"] = sim_to_sim(own, evaluate_tracking(TASK, course(cfg), policy, evaluation_plan()))
-        print(f"{run.name}: tracking lost to fine physics {figures['sim_to_sim']['tracking_loss']:.1%}", flush=True)
+        print(f"{run.name}: tracking loss in fine physics {figures['sim_to_sim']['tracking_loss']:.1%}", flush=True)
         if name != "flat":
             figures["few_iterations_on_the_cpu"] = few_iterations(TASK, course(cfg), policy, evaluation_plan())
             figures["survival"] = survival_table(TASK, course(cfg), policy, evaluation_plan(), report=print)
@@ -233,31 +208,24 @@ def plot(results: dict[str, Any], path: Path) -> None:
         places = [place + (index - (len(names) - 1) / 2) * 0.27 for place in range(len(COURSES))]
         bars.bar(places, means, width=0.25, label=name)
     bars.set_xticks(range(len(COURSES)), [name.replace(", ", "\n").replace(" of ", "\n") for name in COURSES])
-    bars.set(ylabel="share that crosses", ylim=(0, 1.05))
+    bars.set(ylabel="success rate", ylim=(0, 1.05))
     bars.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(names))
     for row in seeds:
         learned = row.get("rough", {}).get("training", {}).get("curve")
         if learned:
-            # In the colour of the teachers' bars.
+            # In the color of the teachers' bars.
             curve.plot(learned["seconds"][: len(learned["level"])], learned["level"], color="C0", linewidth=1)
-    curve.set(xlabel="seconds of training", ylabel="mean level of each teacher")
+    curve.set(xlabel="seconds of training", ylabel="mean terrain level of each teacher")
     figure.savefig(path, dpi=110)
 
 
-def parse_options() -> argparse.Namespace:
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "evaluate"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+def read_options() -> argparse.Namespace:
+    parser = make_parser(__doc__, Path("runs/rough"), RESULTS / "rough.json")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=360, help="of the policy for rough terrain")
+    parser.add_argument("--iterations", type=int, default=360, help="iterations of the policy for rough terrain")
     parser.add_argument("--flat-iterations", type=int, default=150)
     parser.add_argument("--student-iterations", type=int, default=200)
-    parser.add_argument("--minutes", type=float, help="time limit of each training")
     parser.add_argument(
         "--student-options", type=shlex.split, default=[], help='such as --student-options="--policy.rnn-type lstm"'
     )
@@ -265,17 +233,14 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--eval-robots", type=int, default=64, help="robots on each course")
     parser.add_argument("--seconds", type=float, default=12.0, help="time limit to cross a course")
     parser.add_argument("--courses-only", action="store_true", help="evaluate crossing only")
-    parser.add_argument("--runs", type=Path, default=Path("runs/rough"))
-    parser.add_argument("--out", type=Path, default=RESULTS / "rough.json")
-    options = parser.parse_args(own)
-    options.more = more
+    options = parse_options(parser)
     options.device = "cuda:0" if options.device == "cuda" else options.device
     options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
     return options
 
 
 def main() -> None:
-    options = parse_options()
+    options = read_options()
     options.runs.mkdir(parents=True, exist_ok=True)
     if options.stage == "train":
         for seed in options.seeds:
@@ -291,7 +256,7 @@ def main() -> None:
         }
         for seed in options.seeds
     }
-    results = {"benchmark": "rough", "promises": PROMISES, "settings": settings, **describe_machine(), "seeds": seeds}
+    results = {"benchmark": "rough", "promises": TARGETS, "settings": settings, **describe_machine(), "seeds": seeds}
     results = with_spread(results)
     write_results(options.out, results)
     plot(results, options.out.with_suffix(".png"))

@@ -1,9 +1,11 @@
-"""Results of several seeds: from the files of several processes into one, and as mean and range."""
+"""Merges the results of several seeds, with their mean and range."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from machine import describe_machine, write_results
 
 SEEDS, SPREAD = "seeds", "over_seeds"
 
@@ -31,7 +33,7 @@ def with_spread(results: dict[str, Any]) -> dict[str, Any]:
 def merge(paths: Sequence[Path]) -> dict[str, Any]:
     """One result with the seeds of all files; machine and settings are those of the first.
 
-    Parts of a seed may come from several files, the later one's where both have it.
+    Parts of a seed may come from several files; where two files have the same part, the later one is used.
     """
     files = [json.loads(path.read_text()) for path in paths]
     if len({file["benchmark"] for file in files}) != 1:
@@ -41,3 +43,15 @@ def merge(paths: Sequence[Path]) -> dict[str, Any]:
         for seed, row in file[SEEDS].items():
             seeds[seed] = {**seeds.get(seed, {}), **row}
     return with_spread({**files[0], SEEDS: seeds})
+
+
+def run_seeds(
+    path: Path, benchmark: str, options: Mapping[str, Any], run_seed: Callable[[int], dict[str, Any]]
+) -> None:
+    """Run `options["seeds"]` one after the other and write one row per seed; the file is updated after each."""
+    settings = {name: value for name, value in options.items() if value is not None and not isinstance(value, Path)}
+    results: dict[str, Any] = {"benchmark": benchmark, "settings": settings, **describe_machine(), "rows": []}
+    for seed in options["seeds"]:
+        results["rows"].append(run_seed(seed))
+        write_results(path, results)
+    print(f"results: {path}")

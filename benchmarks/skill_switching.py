@@ -1,11 +1,11 @@
-"""Three skills and a track that none of them clears alone: `python benchmarks/skill_switching.py`.
+"""Switching between three skills on a track that none of them completes alone: `python benchmarks/skill_switching.py`.
 
 Trains one policy per skill: walking on flat ground, steps up, and steps down. `ActorCriticFieldMutex` (one column of
 the obstacle one-hot per skill) and `ActorCriticClimbMutex` (one column for steps, distinguished by their direction)
 combine them on a track of steps up and down. Every policy and every combination is evaluated without noise in fine
 physics on the last level of four tracks, and the combinations on the mixed one with several lengths of smoothing, all
-ways to reset inactive hidden states, and their own speeds. `--stage train` splits the work between processes that
-share `--runs`, `--stage evaluate` merges it. Writes one JSON object and, with matplotlib, a plot.
+ways to reset inactive hidden states, and their own speeds. `--stage train` splits the work between processes with
+the same `--runs`; `--stage evaluate` merges it. Writes one JSON file and, with matplotlib, a plot.
 """
 
 import argparse
@@ -39,10 +39,10 @@ SKILLS: dict[str, tuple[str, ...]] = {
     "step_down": ("step_down",) * 3,
 }
 MIXED = ("step_up", "step_down", "step_down") * 2
-# What is evaluated together, and the seconds to run it: one more than a robot needs that follows its command.
+# Tracks evaluated together, and the episode length in s: one more than a robot needs at the commanded speed.
 TRACKS = {"skills": (SKILLS, 14.0), "mixed": ({"mixed": MIXED}, 20.0)}
 FIELD, CLIMB = "ActorCriticFieldMutex", "ActorCriticClimbMutex"
-# Columns of the one-hot: each kind of step its own for the one container, both the same for the other.
+# Columns of the one-hot: one per kind of step for the first class, the same for both kinds for the second.
 IDS = {FIELD: {"step_up": 1, "step_down": 2}, CLIMB: {"step_up": 3, "step_down": 3}}
 OBSERVED = {"observe": ("proprioception", "engaging_block"), "tracks.step_height": (0.06, 0.16)}
 MEMORY = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 64}
@@ -64,7 +64,7 @@ def train_seed(options: argparse.Namespace, seed: int) -> None:
         cfg = task_config(**{**settings, **read_overrides(options.task)})
         config = ppo_config("skill-switching", options.iterations if blocks else options.iterations // 2, (128, 64))
         config["policy"] |= MEMORY
-        # A skill that never met some obstacle has no statistics for it: the fixed scales of the task must do.
+        # A skill has no statistics of obstacles it was not trained on: rely on the fixed scales of the task.
         config["empirical_normalization"] = False
         train(cfg, config, options.runs / f"{name}_{seed}", options, seed)
 
@@ -98,7 +98,7 @@ def renumbered(folder: Path, kind: str) -> Path:
 
 
 def combine(cfg: Any, class_name: str, paths: dict[str, Any], **settings: Any) -> InferencePolicy:
-    """Several skills in one policy, straight from their run folders."""
+    """A policy that combines several skills, loaded from their run folders."""
     env = make_task(TASK, 1, cfg=cfg)
     own = {"sub_policy_class_name": MEMORY["class_name"], "env_action_scale": cfg.control.action_scale}
     return InferencePolicy(build_actor_critic(env, class_name, {**own, **paths, **settings}), nn.Identity())
@@ -121,7 +121,7 @@ def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         )
 
     for skill, path in zip(SKILLS, (walk, up, down)):
-        # One skill for whatever comes is a container with nothing to choose from.
+        # A single skill is a container with the same sub-policy for every obstacle.
         evaluate(f"{skill} alone", FIELD, TRACKS, {"sub_policy_paths": [path] * 3}, reset_non_selected=False)
     climb_up, climb_down = (str(renumbered(folder, kind)) for folder, kind in zip(folders[1:], IDS[FIELD]))
     together = {
@@ -132,7 +132,7 @@ def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     for class_name, paths in together.items():
         evaluate(class_name, class_name, TRACKS, paths)
         for name, settings in VARIANTS.items():
-            # Speeds are by column of the one-hot, and the other container has one for both kinds of steps.
+            # Speeds are per column of the one-hot; the other class has one column for both kinds of steps.
             if class_name == FIELD or "cmd_vel_mapping" not in settings:
                 evaluate(f"{class_name}, {name}", class_name, ["mixed"], paths, **settings)
     return results
@@ -149,16 +149,14 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for place, row in enumerate(rows):
             axes.plot(row, [place] * len(row), ".", color="black", ms=4)
         axes.invert_yaxis()
-    left.set(
-        xlabel="robots that run the mixed track to its end", xlim=(0, 1.02), yticks=range(len(names)), yticklabels=names
-    )
-    right.set(xlabel="change of an action when the skill changes", yticks=[])
+    left.set(xlabel="success rate on the mixed track", xlim=(0, 1.02), yticks=range(len(names)), yticklabels=names)
+    right.set(xlabel="change of the action at a switch", yticks=[])
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     parser = make_parser(__doc__, iterations=220, out="skill_switching.json")
-    parser.add_argument("--skills", nargs="+", choices=SKILLS, default=list(SKILLS), help="that are trained")
+    parser.add_argument("--skills", nargs="+", choices=SKILLS, default=list(SKILLS), help="skills to train")
     run_stages(parser.parse_args(), "skill_switching", train_seed, evaluate_seed, plot)
 
 

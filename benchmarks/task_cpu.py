@@ -2,7 +2,7 @@
 
     python benchmarks/task_cpu.py          # or: st-rl bench cpu
 
-All take turns on the same robots, physics threads and substeps: `mujoco.batch.Batch` alone, an iteration of this
+All alternate, with the same robots, physics threads and substeps: `mujoco.batch.Batch` alone, an iteration of this
 library (as `st-rl train` runs it, with the threads it chooses), an iteration of rsl_rl through an adapter around the
 same task, once with one torch thread and once with as many as there are cores. Writes results/task_cpu.json.
 """
@@ -22,7 +22,7 @@ from workload import Workload
 
 from st_rl.sim.tasks import make_task
 
-# Iterations of a turn. The first is not counted: it finds the caches full of another process's data.
+# Iterations per turn. The first, with cold caches, is not counted.
 TURN = 4
 
 
@@ -33,7 +33,7 @@ class Physics:
         self._task = make_task(str(workload.task), workload.robots)
         robot, scale = self._task.robot, self._task.cfg.control.action_scale
         default = torch.tensor(robot.default_joint_pos, dtype=torch.float32)
-        # Actions as an untrained policy draws them: moving robots cost more than robots that stand.
+        # Actions like those of an untrained policy: physics is slower for moving robots than for standing ones.
         self._controls = default + scale * 0.5 * torch.randn(workload.steps, workload.robots, robot.num_joints)
 
     def seconds(self) -> float:
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--peer-python", default=str(peer), help="Python interpreter with rsl_rl")
     parser.add_argument("--task", default="quadruped-walk", help="a built-in task")
     parser.add_argument("--robots", type=int, default=256, help="robots simulated together")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds")
+    parser.add_argument("--rounds", type=int, default=7, help="number of alternations")
     parser.add_argument("--engine", default="compile", help="engine of this library; long trainings compile")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "task_cpu.json", help="results file")
     options = parser.parse_args()
@@ -103,18 +103,18 @@ def main() -> None:
             name = f"rsl_rl, {threads} threads"
             sides[name] = start_side(workload, options.peer_python, "worker_rsl_rl.py", threads)
     else:
-        print(f"{options.peer_python} is not there: no peer. benchmarks/README.md says how to make it.")
+        print(f"{options.peer_python} does not exist: measuring without rsl_rl. See benchmarks/README.md.")
     row = summarize(workload, measure(workload, sides, options.rounds))
     for side in sides.values():
         side.close()
     for name in ("physics", *sides):
         median, best = row[name]["median_steps_per_second"], row[name]["best_steps_per_second"]
         print(f"{name:>17}: {median:9,.0f} steps/s (best {best:,.0f})")
-    share, best_share = row["median_share_of_physics"], row["best_share_of_physics"]
-    print(f"share of physics alone: {share:.2f} (of the best: {best_share:.2f})")
+    fraction, best_fraction = row["median_share_of_physics"], row["best_share_of_physics"]
+    print(f"fraction of physics alone: {fraction:.2f} (fastest iterations: {best_fraction:.2f})")
     if len(sides) > 1:
         ratio, best_ratio = row["median_ratio_to_rsl_rl"], row["best_ratio_to_rsl_rl"]
-        print(f"times rsl_rl, whichever of the two is faster: {ratio:.2f} (of the best: {best_ratio:.2f})")
+        print(f"speed relative to the faster rsl_rl: {ratio:.2f} (fastest iterations: {best_ratio:.2f})")
     write_results(options.output, {"benchmark": "task_cpu", **describe_machine(), "row": row})
 
 

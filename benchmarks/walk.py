@@ -6,7 +6,7 @@
     python benchmarks/walk.py everywhere_bf16 # the same in mixed precision
 
 Trainings leave their folders under --folder, so that `--stages train` and `--stages evaluate` may run on two machines.
-Writes benchmarks/results/walk_{name}.json and a plot of the learning curves beside it.
+Writes benchmarks/results/walk_{name}.json and a plot of the learning curves of the same name.
 """
 
 import argparse
@@ -30,7 +30,7 @@ FORWARD = [
     *("--env.commands.lin-vel-x", "0.3", "1.0", "--env.commands.lin-vel-y", "0", "0"),
     *("--env.commands.ang-vel-yaw", "0", "0", "--env.commands.standing-fraction", "0"),
 ]
-# Robots that train a little beyond the commands they are evaluated by know the corners of the range as well.
+# Train slightly beyond the evaluated command ranges, so that their corners are covered as well.
 WIDER = [
     *("--env.commands.lin-vel-x", "-0.6", "1.1", "--env.commands.lin-vel-y", "-0.5", "0.5"),
     *("--env.commands.ang-vel-yaw", "-1.0", "1.0"),
@@ -45,7 +45,7 @@ PLANS = {
     "everywhere_gpu": [*GPU, *WIDER],
     "everywhere_bf16": [*GPU, "--algorithm.mixed-precision", "bf16", *WIDER],
 }
-# What is evaluated: the whole range of commands that the task promises.
+# Evaluated commands: the full ranges of the task.
 EVERYWHERE = ["--lin-vel-x", "-0.5", "1.0", "--lin-vel-y", "-0.4", "0.4", "--ang-vel-yaw", "-0.8", "0.8"]
 EVALUATED = dict.fromkeys(PLANS, EVERYWHERE) | {"forward": ["--lin-vel-x", "0.3", "1.0"]}
 
@@ -80,7 +80,7 @@ def train(name: str, seed: int, run: Path) -> None:
     first = float(rows[0]["Perf/collection time"]) + float(rows[0]["Perf/learning_time"])
     trained = {
         "seed": seed,
-        # From the command to the end of its process, and of that the iterations alone.
+        # Wall-clock time of the whole process, and of the iterations alone.
         "command_seconds": round(seconds, 1),
         "training_seconds": round(first + float(rows[-1]["wall_time"]) - float(rows[0]["wall_time"]), 1),
         "iterations": len(curve["iteration"]),
@@ -89,7 +89,7 @@ def train(name: str, seed: int, run: Path) -> None:
         **describe_machine(),
     }
     write_results(run / TRAINED, trained)
-    times = f"{trained['training_seconds']} s of training, {trained['command_seconds']} s in all"
+    times = f"{trained['training_seconds']} s of training, {trained['command_seconds']} s in total"
     print(f"{name} seed {seed}: {times}", flush=True)
 
 
@@ -129,7 +129,7 @@ def main() -> None:
     if "train" in options.stages:
         with ThreadPoolExecutor(len(runs) if options.at_once else 1) as pool:
             list(pool.map(lambda run: train(options.name, *run), runs.items()))
-    # Judged in the end, so that nothing else runs beside a training.
+    # Evaluate after all trainings, so that they run undisturbed.
     if "evaluate" not in options.stages:
         return
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:

@@ -1,8 +1,7 @@
 """Whole trainings of quadruped-walk on a GPU, as `st-rl train` runs them: `python benchmarks/walk_gpu.py`.
 
-Logging, checkpoints, their evaluation and the NaN guard are on. Each number of robots is one
-row: first a training that nothing disturbs, then a few iterations with clocks around their parts, then physics and the
-task alone.
+Logging, checkpoints, their evaluation and the NaN guard are on. Each number of robots is one row: first a training
+without timers, then a few iterations with timers around their parts, then physics and the task alone.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import make_task, with_overrides
 
 FOLDER = Path(__file__).resolve().parent
-STEADY = 8
+WARM_UP = 8
 """Iterations at the beginning that load, compile and capture."""
 
 
@@ -35,15 +34,15 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", type=int, nargs="+", default=[4096])
     parser.add_argument("--timestep", type=float, default=0.01, help="seconds of a physics substep")
-    parser.add_argument("--substeps", type=int, default=2, help="substeps of a step")
-    parser.add_argument("--iterations", type=int, default=142, help="after the first few, which do not count")
+    parser.add_argument("--substeps", type=int, default=2, help="substeps per control step")
+    parser.add_argument("--iterations", type=int, default=142, help="iterations after the warm-up")
     parser.add_argument("--engine", default="compile", choices=("auto", "eager", "graph", "compile"))
     parser.add_argument("--mixed-precision", choices=("bf16",))
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 128, 128])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-interval", type=int, default=50)
     parser.add_argument("--no-parts", action="store_true", help="skip the times of the parts")
-    parser.add_argument("--limits", action="store_true", help="also measure the limits of the card")
+    parser.add_argument("--limits", action="store_true", help="also measure the limits of the GPU")
     parser.add_argument("--profile", type=Path, help="file for the list of kernels of one iteration")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "walk_gpu.json", help="results file")
     return parser.parse_args()
@@ -141,22 +140,22 @@ def steady_training(runner: OnPolicyRunner, iterations: int) -> dict[str, Any]:
     clock = Clock()
     clock.watch(runner, "_iterate", "iteration", wait=False)
     clock.watch(runner, "_save_checkpoint", "checkpoint", wait=False)
-    runner.learn(STEADY, init_at_random_ep_len=True)
+    runner.learn(WARM_UP, init_at_random_ep_len=True)
     torch.cuda.synchronize()
     first = sum(clock.seconds["iteration"])
     begin = time.perf_counter()
     runner.learn(iterations)
     torch.cuda.synchronize()
-    whole = time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
     steps = runner.env.num_envs * runner.num_steps_per_env
-    typical = statistics.median(clock.seconds["iteration"][STEADY:])
+    median = statistics.median(clock.seconds["iteration"][WARM_UP:])
     return {
         "iterations": iterations,
         "first_iterations_s": first,
-        "median_iteration_ms": 1e3 * typical,
-        "steps_per_second_median": steps / typical,
-        # Everything that a user waits for: snapshots, evaluation, and files that were still being written.
-        "steps_per_second": steps * iterations / whole,
+        "median_iteration_ms": 1e3 * median,
+        "steps_per_second_median": steps / median,
+        # Includes checkpoints, their evaluation and pending file writes.
+        "steps_per_second": steps * iterations / seconds,
         "snapshot_ms": [1e3 * seconds for seconds in clock.seconds["checkpoint"]],
     }
 
@@ -195,7 +194,7 @@ def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
         **steady_training(runner, options.iterations),
         "engine": runner.alg.engine.describe(),
     }
-    # Includes Warp, CUDA and the evaluator; unknown if another process left the card in the meantime.
+    # Includes Warp, CUDA and the evaluator; unknown if another process freed memory in the meantime.
     taken = (free_before - torch.cuda.mem_get_info()[0]) / 2**30
     row["memory_gib"] = taken if taken > 0 else None
     if not options.no_parts:
@@ -221,9 +220,9 @@ def main() -> None:
         results["rows"].append(row)
         write_results(options.output, results)
         rates = f"{row['steps_per_second']:>10,.0f} {row['steps_per_second_median']:>10,.0f}"
-        share = f"{row['physics_share']:.0%}" if "physics_share" in row else ""
+        fraction = f"{row['physics_share']:.0%}" if "physics_share" in row else ""
         memory = f"{row['memory_gib']:>5.1f} GiB" if row["memory_gib"] else ""
-        times = f"{row['median_iteration_ms']:>7.1f} ms {share:>8} {memory}"
+        times = f"{row['median_iteration_ms']:>7.1f} ms {fraction:>8} {memory}"
         print(f"{robots:>7} {rates} {times}", flush=True)
     print(f"results: {options.output}")
 

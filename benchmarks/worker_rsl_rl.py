@@ -7,7 +7,7 @@ import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
-from workload import RecordedSteps, Stopwatch, Training, Workload, serve
+from workload import RecordedSteps, Stopwatch, Training, Workload, serve, set_up_torch
 
 
 class RecordedEnv(VecEnv):
@@ -15,7 +15,7 @@ class RecordedEnv(VecEnv):
 
     def __init__(self, workload: Workload):
         self._steps = RecordedSteps(workload)
-        # Wrapped before the clock starts: what an environment delivers is not the library's work.
+        # Built before the timing: creating observations is not part of the library's work.
         self._groups = [
             TensorDict({"policy": obs}, batch_size=[workload.robots], device=workload.device)
             for obs in self._steps.observations
@@ -72,9 +72,7 @@ class TaskEnv(VecEnv):
 
 
 def prepare(workload: Workload) -> Training:
-    torch.manual_seed(0)
-    if workload.device != "cpu":
-        torch.set_float32_matmul_precision("high")
+    set_up_torch(workload)
     model: dict[str, Any] = {
         "class_name": "rsl_rl.models:MLPModel",
         "hidden_dims": list(workload.hidden_dims),
@@ -97,13 +95,7 @@ def prepare(workload: Workload) -> Training:
         "critic": dict(model),
         "algorithm": {
             "class_name": "rsl_rl.algorithms:PPO",
-            "num_learning_epochs": workload.epochs,
-            "num_mini_batches": workload.mini_batches,
-            "schedule": "adaptive",
-            "desired_kl": 0.01,
-            "entropy_coef": 0.01,
-            "gamma": 0.99,
-            "lam": 0.95,
+            **workload.algorithm_config(),
             "rnd_cfg": None,
         },
     }
@@ -123,7 +115,7 @@ def prepare(workload: Workload) -> Training:
         watch.stop("update")
         return outcome
 
-    # Between the update of one iteration and the first step of the next, its runner only logs.
+    # Between an update and the next rollout the runner only logs.
     runner.alg.train_mode, runner.alg.update = start, timed_update
     runner.logger.log = lambda **_: watch.start()
 

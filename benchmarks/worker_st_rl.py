@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from workload import RecordedSteps, Stopwatch, Training, Workload, serve
+from workload import RecordedSteps, Stopwatch, Training, Workload, serve, set_up_torch
 
 import st_rl
 from st_rl.cli.support.torch_setup import choose_update_threads
@@ -13,7 +13,7 @@ from st_rl.env import VecEnv
 from st_rl.runners import build_runner
 from st_rl.sim.tasks import make_task
 
-# What was chosen while preparing, told with the versions.
+# Settings chosen in `prepare`, reported with the versions.
 CHOSEN: dict[str, str] = {}
 
 
@@ -21,7 +21,7 @@ class RecordedEnv(VecEnv):
     """An environment that ignores the actions and replays prepared steps."""
 
     def __init__(self, workload: Workload):
-        # A captured rollout replays the rows it was captured with: one rollout of them is all there is.
+        # A captured rollout replays the rows it was captured with, so one rollout of data is enough.
         self.is_graph_safe = workload.device != "cpu"
         self._steps = RecordedSteps(workload, rollouts=1 if self.is_graph_safe else 4)
         self.num_envs = workload.robots
@@ -53,9 +53,7 @@ class RecordedEnv(VecEnv):
 
 
 def prepare(workload: Workload) -> Training:
-    torch.manual_seed(0)
-    if workload.device != "cpu":
-        torch.set_float32_matmul_precision("high")
+    set_up_torch(workload)
     policy: dict[str, Any] = {
         "class_name": "ActorCritic",
         "actor_hidden_dims": list(workload.hidden_dims),
@@ -71,13 +69,7 @@ def prepare(workload: Workload) -> Training:
         }
     algorithm = {
         "class_name": "PPO",
-        "num_learning_epochs": workload.epochs,
-        "num_mini_batches": workload.mini_batches,
-        "schedule": "adaptive",
-        "desired_kl": 0.01,
-        "entropy_coef": 0.01,
-        "gamma": 0.99,
-        "lam": 0.95,
+        **workload.algorithm_config(),
         "mixed_precision": workload.mixed_precision,
     }
     config = {
@@ -105,7 +97,7 @@ def prepare(workload: Workload) -> Training:
     def timed_update(iteration: int) -> Any:
         watch.start()
         outcome = update(iteration)
-        # Their logging reads every loss; so does this one, once an iteration.
+        # rsl_rl reads every loss for its log once per iteration; do the same.
         for values in outcome:
             torch.stack(list(values.values()) or [torch.zeros(())]).tolist()
         watch.stop("update")

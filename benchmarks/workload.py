@@ -30,27 +30,38 @@ class Workload:
     epochs: int = 5
     mini_batches: int = 4
     done_prob: float = 0.01
-    """Chance that an episode ends with a step; one end in four is a time-out."""
+    """Probability that an episode ends in a step; one in four ends is a time-out."""
     device: str = "cpu"
     engine: str = "eager"
-    """How this library runs; the peer always runs as it does by default."""
+    """Engine of st_rl; rsl_rl runs with its defaults."""
     mixed_precision: str | None = None
-    """Of this library's update."""
+    """Mixed precision of the update of st_rl."""
     update_threads: int | str | None = None
-    """Threads of this library's update: a number, "auto" to let it choose as a user's training does, None for those of
-    everything else."""
+    """Threads of the update of st_rl: a number, "auto" to select it as `st-rl train` does, None for the default."""
     task: str | None = None
     """A built-in task to train instead of replaying prepared steps; it sets the observations and actions itself."""
 
     @property
     def policy(self) -> str:
-        """The policy in words."""
+        """Name of the policy architecture."""
         heads = "MLP " + "-".join(str(width) for width in self.hidden_dims)
         return heads if self.rnn_hidden_size is None else f"LSTM {self.rnn_hidden_size} + {heads}"
 
     def to_json(self) -> dict[str, Any]:
         """The workload as plain values."""
         return asdict(self)
+
+    def algorithm_config(self) -> dict[str, Any]:
+        """Settings of PPO that both libraries have under the same name."""
+        return {
+            "num_learning_epochs": self.epochs,
+            "num_mini_batches": self.mini_batches,
+            "schedule": "adaptive",
+            "desired_kl": 0.01,
+            "entropy_coef": 0.01,
+            "gamma": 0.99,
+            "lam": 0.95,
+        }
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Workload":
@@ -66,7 +77,7 @@ def matrix_work(workload: Workload) -> dict[str, float]:
     work = {"acting": 0.0, "update": 0.0}
     samples = workload.robots * workload.steps
     for output_size, acts in ((workload.actions, 1.0), (1, 1.0 + 1.0 / workload.steps)):
-        # The critic acts once more than the actor: for the value of the last state.
+        # The critic is evaluated once more than the actor, for the value of the last state.
         width, first, inner = workload.observations, 0.0, 0.0
         if workload.rnn_hidden_size is not None:
             width = workload.rnn_hidden_size
@@ -135,6 +146,13 @@ def wait_for_device() -> None:
     """Synchronize the GPU, if one is used."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def set_up_torch(workload: Workload) -> None:
+    """Seed torch; on a GPU, use TF32 for matrix products."""
+    torch.manual_seed(0)
+    if workload.device != "cpu":
+        torch.set_float32_matmul_precision("high")
 
 
 def matrix_rate(repeats: int = 200) -> float:

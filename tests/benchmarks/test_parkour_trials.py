@@ -37,8 +37,8 @@ def _weights(trials, folder):
     return trials.load_checkpoint(trials.newest_checkpoint(folder), map_location="cpu")["model_state_dict"]
 
 
-class TestGoingOn:
-    def test_goes_on_where_the_earlier_run_stopped(self, trials, tmp_path):
+class TestContinue:
+    def test_continues_an_earlier_run(self, trials, tmp_path):
         _train(trials, tmp_path / "first")
         before = trials.read_training(tmp_path / "first/own_1")
         path = tmp_path / "first/own_1/progress.csv"
@@ -59,8 +59,8 @@ class TestGoingOn:
         old, new = (_weights(trials, tmp_path / name / "own_1") for name in ("first", "second"))
         assert all(torch.equal(new[name], value) for name, value in old.items())
 
-    def test_starts_anew_where_there_is_no_checkpoint(self, trials, tmp_path, capsys):
+    def test_trains_from_scratch_without_a_checkpoint(self, trials, tmp_path, capsys):
         cfg = _train(trials, tmp_path / "second", tmp_path / "nothing")
-        assert "own_1 trains from the start" in capsys.readouterr().out
+        assert "own_1 trains from scratch" in capsys.readouterr().out
         assert trials.read_training(tmp_path / "second/own_1")["earlier"] is None
         assert cfg.curriculum.start_levels == (0, 0)

@@ -7,7 +7,7 @@ from benchmarks.robustness import CONDITIONS, Condition, Plan, evaluate_tracking
 from st_rl.sim.tasks import find_task, make_task
 
 TASK = "quadruped-walk"
-PLAN = Plan(robots=4, seconds=1.0, settle_s=0.2, commands=((0.4, 0.4), (0.0, 0.0), (0.0, 0.0)))
+PLAN = Plan(robots=4, seconds=1.0, warm_up_s=0.2, commands=((0.4, 0.4), (0.0, 0.0), (0.0, 0.0)))
 CFG = find_task(TASK).cfg()
 CFG.physics = type(CFG.physics)(num_threads=1)
 CFG.reset = type(CFG.reset)(joint_pos=0.0, yaw=0.0, velocity=0.0)
