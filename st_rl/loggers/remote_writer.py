@@ -54,16 +54,10 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
         """End the run."""
 
     def add_scalar(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        tag: str,
-        value: float | Tensor,
-        global_step: int | None = None,
-        walltime: float | None = None,
-        new_style: bool = False,
+        self, tag: str, value: float | Tensor, global_step: int | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Log one value under `tag`, locally and remotely."""
-        options = {"new_style": True} if new_style else {}  # tensorboardX does not have it
-        super().add_scalar(tag, value, global_step=global_step, walltime=walltime, **options)
+        """Log one value under `tag`, locally and remotely; further arguments are those of TensorBoard's writer."""
+        super().add_scalar(tag, value, global_step, *args, **kwargs)
         if self.run is not None:
             self._guard.call("add_scalar", self._send_scalar, NAME_MAP.get(tag, tag), float(value), global_step)
 

@@ -24,18 +24,13 @@ class MultiWriter:
         self._guards = {name: FailureGuard(f"logger {name}") for name in self.writers}
 
     def add_scalar(
-        self,
-        tag: str,
-        value: float | Tensor,
-        global_step: int | None = None,
-        walltime: float | None = None,
-        new_style: bool = False,
+        self, tag: str, value: float | Tensor, global_step: int | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Log one value under `tag`."""
+        """Log one value under `tag`; further arguments are those of TensorBoard's writer."""
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()  # one host sync, not one per writer
         for name, writer in self.writers.items():
-            self._guards[name].call("add_scalar", writer.add_scalar, tag, value, global_step, walltime, new_style)
+            self._guards[name].call("add_scalar", writer.add_scalar, tag, value, global_step, *args, **kwargs)
 
     def log_config(self, env_cfg: object, runner_cfg: object, alg_cfg: object, policy_cfg: object) -> None:
         """Upload the configurations."""
