@@ -141,6 +141,16 @@ def test_episode_lengths_are_copied_and_count_to_the_time_out(name):
     assert task.reset_buf.tolist() == dones.tolist()
 
 
+def test_fall_in_the_last_step_is_a_termination_and_not_a_time_out(monkeypatch):
+    env = make_task("balance", num_envs=4)
+    has_fallen = torch.tensor([True, False, True, False])
+    monkeypatch.setitem(type(env).TERMINATIONS, "pole_down", lambda task: has_fallen)
+    env.episode_length_buf = torch.tensor([env.max_episode_length - 1] * 2 + [0] * 2)
+    _, _, dones, infos = env.step(torch.zeros(4, env.num_actions))
+    assert dones.tolist() == [True, True, True, False]
+    assert infos["time_outs"].tolist() == [False, True, False, False]
+
+
 def test_last_observation_is_that_before_the_reset(name):
     # The same robots with a longer episode show what the finished ones would have seen next.
     actions = actions_of(build(name), 5)
