@@ -1,4 +1,4 @@
-"""Trainings of parkour that go on from earlier runs."""
+"""Parkour trainings that continue an earlier run."""
 
 import csv
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from st_rl.utils.files import load_checkpoint, newest_checkpoint
 
 pytest.importorskip("mujoco")
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
@@ -18,7 +20,7 @@ def trials(monkeypatch):
     import parkour_trials
 
     yield parkour_trials
-    for name in ("parkour_trials", "machine", "seeds"):
+    for name in ("parkour_trials", "machine", "plots", "run_files", "seeds"):
         sys.modules.pop(name, None)
 
 
@@ -26,15 +28,15 @@ def _train(trials, runs, earlier=None, iterations=1, seed=1):
     cfg = trials.task_config(observe=("proprioception",))
     config = trials.TASKS[trials.TASK].training_config() | {"max_iterations": iterations, "num_steps_per_env": 4}
     config["policy"] = {"class_name": "ActorCritic", "actor_hidden_dims": [8], "critic_hidden_dims": [8]}
-    # Nothing is learned, so that what is loaded comes out again.
+    # No learning, so that the loaded weights stay unchanged.
     config["algorithm"] |= {"learning_rate": 0.0, "schedule": "fixed"}
     options = Namespace(robots=2, device="cpu", seconds=None, earlier=earlier)
     trials.train(cfg, config, runs / "own_1", options, seed)
     return cfg
 
 
-def _weights(trials, folder):
-    return trials.load_checkpoint(trials.newest_checkpoint(folder), map_location="cpu")["model_state_dict"]
+def _weights(folder):
+    return load_checkpoint(newest_checkpoint(folder), map_location="cpu")["model_state_dict"]
 
 
 class TestContinue:
@@ -48,7 +50,7 @@ class TestContinue:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-        # Another seed: by chance its weights would be others.
+        # Another seed, so that the weights would differ if they were not loaded.
         cfg = _train(trials, tmp_path / "second", tmp_path / "first", iterations=2, seed=2)
         after = trials.read_training(tmp_path / "second/own_1")
         assert (before["iterations"], after["iterations"]) == (1, 3)
@@ -56,7 +58,7 @@ class TestContinue:
         assert after["seconds"] > before["seconds"] == after["earlier"]["seconds"]
         assert len(after["curves"]["Parkour/level"]) == 3
         assert cfg.curriculum.start_levels == (0, 3)
-        old, new = (_weights(trials, tmp_path / name / "own_1") for name in ("first", "second"))
+        old, new = (_weights(tmp_path / name / "own_1") for name in ("first", "second"))
         assert all(torch.equal(new[name], value) for name, value in old.items())
 
     def test_trains_from_scratch_without_a_checkpoint(self, trials, tmp_path, capsys):
