@@ -156,6 +156,7 @@ class ActorCritic(nn.Module, Configurable):
     def actor_input(
         self,
         observations: Tensor,
+        *,
         masks: Tensor | None = None,
         hidden_states: HiddenState = None,
         inference: bool = False,
@@ -164,7 +165,7 @@ class ActorCritic(nn.Module, Configurable):
         return observations
 
     def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
+        self, critic_observations: Tensor, *, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
         """Return the input of the critic head, `(..., Oc) -> (..., Ic)`."""
         return critic_observations
@@ -324,6 +325,9 @@ class ActorCritic(nn.Module, Configurable):
 
     def reset(self, dones: Tensor | None = None) -> None:
         """Clear the hidden states of finished environments `(N,)`, or of all; a feed-forward policy has none."""
+        if self.is_recurrent:
+            for memory in self._memories().values():
+                memory.reset(dones)
 
     def get_hidden_states(self) -> Any:
         """Return the hidden states before the next step; None for a feed-forward policy."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from st_rl.modules.actor_critic_mutex import ActorCriticMutex, as_paths
-from st_rl.modules.policy import HiddenState
 from st_rl.utils.log import logger
 from st_rl.utils.segments import get_obs_slice, segment_width
 
@@ -163,19 +162,6 @@ class ActorCriticFieldMutex(ActorCriticMutex):
                 raise ValueError(f"obstacle {used} is engaged, but there are only {count} sub-policies for obstacles")
         padding = columns.new_zeros(*columns.shape[:-1], max(0, count - columns.shape[-1]))
         return torch.cat([columns[..., :count], padding], dim=-1)
-
-    def act(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Return `act_inference(observations)`: frozen policies do not sample, and are not trained on stored steps."""
-        if masks is not None or hidden_states is not None:
-            raise NotImplementedError(f"{type(self).__name__} acts step by step: it takes no masks or hidden_states")
-        return self.act_inference(observations)
 
     @torch.no_grad()
     def act_inference(self, observations: Tensor) -> Tensor:

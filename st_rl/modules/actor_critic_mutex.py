@@ -110,16 +110,16 @@ class ActorCriticMutex(ActorCritic):
         inference: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """Subclasses select which sub-policy acts."""
-        raise NotImplementedError(f"{type(self).__name__} does not select which of its policies acts; use a subclass")
+        """Return `act_inference(observations)`: frozen policies do not sample, and are not trained on stored steps."""
+        if masks is not None or hidden_states is not None:
+            raise NotImplementedError(f"{type(self).__name__} acts step by step: it takes no masks or hidden_states")
+        return self.act_inference(observations)
 
     def act_inference(self, observations: Tensor) -> Tensor:
         """Subclasses select which sub-policy acts."""
         raise NotImplementedError(f"{type(self).__name__} does not select which of its policies acts; use a subclass")
 
-    def evaluate(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None, **kwargs: Any
-    ) -> Tensor:
+    def evaluate(self, *args: Any, **kwargs: Any) -> Tensor:
         """Frozen policies have no critic and cannot be trained."""
         raise NotImplementedError(
             f"{type(self).__name__} has no critic: play it, or let a student learn from it as its teacher"

@@ -47,26 +47,16 @@ class ActorCriticRecurrent(ActorCritic):
         self.memory_c = Memory(num_critic_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
 
     def actor_input(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
+        self, observations: Tensor, *, masks: Tensor | None = None, hidden_states: HiddenState = None, **kwargs: Any
     ) -> Tensor:
         """Return the output of the actor's memory, `(N, O) -> (N, H)` or `(T, K, O) -> (T, B, H)`."""
-        return self.memory_a(super().actor_input(observations, inference=inference), masks, hidden_states)
+        return self.memory_a(super().actor_input(observations, **kwargs), masks, hidden_states)
 
     def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
+        self, critic_observations: Tensor, *, masks: Tensor | None = None, hidden_states: HiddenState = None
     ) -> Tensor:
         """Return the output of the critic's memory, `(N, Oc) -> (N, H)` or `(T, K, Oc) -> (T, B, H)`."""
         return self.memory_c(super().critic_input(critic_observations), masks, hidden_states)
-
-    def reset(self, dones: Tensor | None = None) -> None:
-        """Clear the hidden states of finished environments `(N,)`, or of all."""
-        super().reset(dones)
-        self.memory_a.reset(dones)
-        self.memory_c.reset(dones)
 
     def get_hidden_states(self) -> Any:
         """Return `ActorCriticHiddenState(actor, critic)` before the next step; its parts are None before the first."""

@@ -19,7 +19,6 @@ from st_rl.modules.networks.encoders import (
     one_for_each,
     same_by_name,
 )
-from st_rl.modules.policy import HiddenState
 from st_rl.utils.segments import get_obs_slice, segment_width
 
 if TYPE_CHECKING:
@@ -179,26 +178,18 @@ class EncoderActorCriticMixin(_Policy):
                 f"{self.encoder_output_size}: set encoder_kwargs and encoder_output_size as they were trained"
             ) from error
 
-    def actor_input(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
-    ) -> Tensor:
+    def actor_input(self, observations: Tensor, **kwargs: Any) -> Tensor:
         """Return the parent's input for observations with latents in place of components."""
         embedded = self.embed_encoders_latent(observations, self.encoder_obs_slices, self.encoders, self.latents_order)
-        return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
+        return super().actor_input(embedded, **kwargs)
 
-    def critic_input(
-        self, critic_observations: Tensor, masks: Tensor | None = None, hidden_states: HiddenState = None
-    ) -> Tensor:
+    def critic_input(self, critic_observations: Tensor, **kwargs: Any) -> Tensor:
         """Return the parent's input for critic observations, with latents in place if the critic has encoders."""
         encoders = self.encoders if self.shares_encoders else self.critic_encoders
         embedded = self.embed_encoders_latent(
             critic_observations, self.critic_encoder_obs_slices, encoders, self.critic_latents_order
         )
-        return super().critic_input(embedded, masks=masks, hidden_states=hidden_states)
+        return super().critic_input(embedded, **kwargs)
 
 
 def _order_by_position(obs_slices: Sequence[ComponentSlice]) -> list[int]:

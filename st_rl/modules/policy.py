@@ -36,7 +36,19 @@ class ActingPolicy(Protocol):
         ...
 
 
-class Policy(Protocol):
+class _Module(Protocol):
+    """The members of `nn.Module` that are used of a policy."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
+    def to(self, device: torch.device | str) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def eval(self) -> Any: ...
+
+
+class Policy(_Module, Protocol):
     """A policy that can be trained: an `nn.Module` with these members.
 
     Not checked with `isinstance`: `action_mean` and its like do not exist before the first `act`.
@@ -93,36 +105,6 @@ class Policy(Protocol):
 
     def get_hidden_states(self) -> Any:
         """Return `(actor=..., critic=...)` hidden states before the next step; None for a feed-forward policy."""
-        ...
-
-    # Of `nn.Module`.
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over the trainable parameters."""
-        ...
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Iterate over all modules."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return parameters and buffers by name."""
-        ...
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Copy parameters and buffers from `state_dict`."""
-        ...
-
-    def to(self, device: torch.device | str) -> Any:
-        """Move parameters and buffers to a device."""
-        ...
-
-    def train(self, mode: bool = True) -> Any:
-        """Set training mode, or evaluation mode."""
-        ...
-
-    def eval(self) -> Any:
-        """Set evaluation mode."""
         ...
 
 

@@ -70,17 +70,13 @@ class PrivilegeEstimatorMixin(_Policy):
         self.memory_p, self.state_adaptor = self.adaptation.build(kwargs, self.is_recurrent)
 
     def actor_input(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
+        self, observations: Tensor, *, hidden_states: HiddenState = None, inference: bool = False, **kwargs: Any
     ) -> Tensor:
         """Return the parent's input for observations with the adaptor's output in place; stores that output."""
         observations, hidden_states = self.adaptation.estimate(
             self, observations, self.memory_p, self.state_adaptor, hidden_states, inference
         )
-        return super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
+        return super().actor_input(observations, hidden_states=hidden_states, inference=inference, **kwargs)
 
     @property
     def adapted_state_(self) -> Tensor | None:
@@ -103,12 +99,6 @@ class PrivilegeEstimatorMixin(_Policy):
         if self.memory_p is None:
             return states
         return states._replace(actor=AdaptorActorHiddenState(self.memory_p.hidden_states, states.actor))
-
-    def reset(self, dones: Tensor | None = None) -> None:
-        """Clear the hidden states of finished environments `(N,)`, or of all."""
-        super().reset(dones)
-        if self.memory_p is not None:
-            self.memory_p.reset(dones)
 
 
 class PrivilegeStateAc(PrivilegeEstimatorMixin, EstimatorMixin, ActorCritic):

@@ -83,18 +83,14 @@ class EstimatorMixin(_Policy):
             self.memory_s, self.state_estimator = self.estimation.build(kwargs, self.is_recurrent)
 
     def actor_input(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
+        self, observations: Tensor, *, hidden_states: HiddenState = None, inference: bool = False, **kwargs: Any
     ) -> Tensor:
         """Return the parent's input for observations with the estimate in place; stores the estimate."""
         if not self.use_actor_rnn:
             observations, hidden_states = self.estimation.estimate(
                 self, observations, self.memory_s, self.state_estimator, hidden_states, inference
             )
-        features = super().actor_input(observations, masks=masks, hidden_states=hidden_states, inference=inference)
+        features = super().actor_input(observations, hidden_states=hidden_states, inference=inference, **kwargs)
         if self.use_actor_rnn:
             self.estimation.output = self.state_estimator(features)
         return features
@@ -114,12 +110,6 @@ class EstimatorMixin(_Policy):
         if self.memory_s is None:
             return states
         return states._replace(actor=EstimatorActorHiddenState(self.memory_s.hidden_states, states.actor))
-
-    def reset(self, dones: Tensor | None = None) -> None:
-        """Clear the hidden states of finished environments `(N,)`, or of all."""
-        super().reset(dones)
-        if self.memory_s is not None:
-            self.memory_s.reset(dones)
 
 
 class StateAc(EstimatorMixin, ActorCritic):

@@ -17,7 +17,6 @@ from st_rl.modules.networks.encoders import (
     find_components,
     image_shape,
 )
-from st_rl.modules.policy import HiddenState
 from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
 
@@ -77,16 +76,10 @@ class VisualActorCriticMixin(_Policy):
         finally:
             self._is_embedded = False
 
-    def actor_input(
-        self,
-        observations: Tensor,
-        masks: Tensor | None = None,
-        hidden_states: HiddenState = None,
-        inference: bool = False,
-    ) -> Tensor:
+    def actor_input(self, observations: Tensor, **kwargs: Any) -> Tensor:
         """Return the parent's input for observations with the latent in place of the image."""
         embedded = observations if self._is_embedded else self.embed_visual_latent(observations)
-        return super().actor_input(embedded, masks=masks, hidden_states=hidden_states, inference=inference)
+        return super().actor_input(embedded, **kwargs)
 
 
 class VisualDeterministicRecurrent(DeterministicPolicyMixin, VisualActorCriticMixin, ActorCriticRecurrent):
