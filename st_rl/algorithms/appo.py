@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -193,15 +193,8 @@ class APPOAlgoMixin(_Algorithm):
             self.transition.action_labels = actions.clone()
         return actions
 
-    def process_env_step(
-        self,
-        rewards: Tensor,
-        dones: Tensor,
-        infos: Mapping[str, Any],
-        next_obs: Tensor | None = None,
-        next_critic_obs: Tensor | None = None,
-    ) -> None:
-        """Store the step that follows `act`, with style and task reward combined instead of `rewards (N,)`."""
+    def _training_reward(self, rewards: Tensor, dones: Tensor, infos: Mapping[str, Any]) -> Tensor:
+        """Combine the task rewards `(N,)` with the style reward; store the motion features in the transition."""
         rewards = rewards.to(self.device).reshape(-1)
         ref_obs, ref_motion = self._motion_features(infos, len(rewards))
         finished = dones.to(self.device).reshape(-1) > 0
@@ -216,7 +209,7 @@ class APPOAlgoMixin(_Algorithm):
         for logged in (infos["log"], infos.get("episode") or {}):
             logged["Episode_Reward/style_reward"] = result["mean_style"]
             logged["Episode_Reward/task_reward"] = result["mean_task"]
-        super().process_env_step(result["reward"], dones, infos, next_obs, next_critic_obs)
+        return super()._training_reward(result["reward"], dones, infos)
 
     def _motion_features(self, infos: Mapping[str, Any], num_envs: int) -> tuple[Tensor, Tensor]:
         """The motion features `(N, Da)` of policy and reference from the environment."""
@@ -282,14 +275,15 @@ class APPOAlgoMixin(_Algorithm):
 
         Approximate: the statistics at the end of the rollout are used for all of its steps.
         """
-        rows = slice(0, self.storage.num_valid_steps)
-        ref_obs = self.ref_obs_normalizer.inverse(self.storage.ref_obs[rows])
-        return ref_obs, self.ref_motion_normalizer.inverse(self.storage.ref_motion[rows])
+        storage = cast(AmpRolloutStorage, self.storage)
+        rows = slice(0, storage.num_valid_steps)
+        ref_obs = self.ref_obs_normalizer.inverse(storage.ref_obs[rows])
+        return ref_obs, self.ref_motion_normalizer.inverse(storage.ref_motion[rows])
 
     @torch.no_grad()
     def _update_replay(self) -> None:
         """Insert part of this rollout into the replay buffer, and write past transitions into the storage."""
-        storage, learning = self.storage, self._discriminator_trainer
+        storage, learning = cast(AmpHistoryStorage, self.storage), self._discriminator_trainer
         rows = slice(0, storage.num_valid_steps)
         # Not normalized, because the statistics change until they are sampled.
         raw = self._raw_features()[0].reshape(-1, self.amp_obs_dim)

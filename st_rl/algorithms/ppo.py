@@ -23,7 +23,7 @@ from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
-from st_rl.storage.fields import Shape
+from st_rl.storage.fields import Shape, StepTransition
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average
@@ -33,7 +33,10 @@ from st_rl.utils.registry import resolve_class
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
 # The methods that the engine compiles or captures.
-GRAPHED_METHODS = {"act", "process_env_step", "compute_returns", "minibatch_step", "compute_losses"}
+GRAPHED_METHODS = {
+    *("act", "process_env_step", "_training_reward", "_reset_policies"),
+    *("compute_returns", "minibatch_step", "compute_losses"),
+}
 Losses = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 Settings = tuple[tuple[str, Any], ...]
 
@@ -41,7 +44,7 @@ Settings = tuple[tuple[str, Any], ...]
 class PPO(Configurable):
     """Clipped-surrogate PPO; owns the policy, its optimizer, the rollout storage and the observation normalizers.
 
-    A variant adds named losses in `compute_losses`, a reward term in `process_env_step` or a label in `act`. The weight
+    A variant adds named losses in `compute_losses`, a reward term in `_training_reward` or a label in `act`. The weight
     of the loss `x` is the attribute `x_coef`, default 1.
     """
 
@@ -122,9 +125,9 @@ class PPO(Configurable):
         self._schedules: list[Schedule] = []
         self.current_learning_iteration = 0
         self.lr_scheduler: LRScheduler | None = None
-        # Set by init_storage, which knows the sizes of the environment.
-        self.storage: Any = None
-        self.transition: Any = None
+        # None until init_storage, which knows the sizes of the environment.
+        self.storage = cast(RolloutStorage, None)
+        self.transition = cast(StepTransition, None)
         self.obs_normalizer: nn.Module = nn.Identity().to(device)
         self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
         self._averages = RunningAverages()
@@ -200,11 +203,9 @@ class PPO(Configurable):
         **kwargs: Any,
     ) -> None:
         """Allocate the rollout storage on the algorithm's device; `class_name` names another class for it."""
-        if kwargs.get("class_name"):
-            self.storage_class = resolve_class(
-                kwargs["class_name"], storage_classes(), "storage class", self.storage_class
-            )
-        kwargs.pop("class_name", None)
+        class_name = kwargs.pop("class_name", None)
+        if class_name:
+            self.storage_class = resolve_class(class_name, storage_classes(), "storage class", self.storage_class)
         if self.rnd is not None:
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
         obs_dtypes = kwargs.get("obs_dtypes")
@@ -255,9 +256,10 @@ class PPO(Configurable):
         policy_step = self._policy_step
         if self.engine.plan.compiles and self._can_compile_acting:
             policy_step = self.engine.compile(policy_step)
-        for name, value in policy_step(obs, critic_obs).items():
+        fields = policy_step(obs, critic_obs)
+        for name, value in fields.items():
             setattr(self.transition, name, value)
-        return self.transition.actions
+        return fields["actions"]
 
     def _begin_transition(self, obs: Tensor, critic_obs: Tensor) -> None:
         """Record what the next step of the policy starts from: observations and hidden states."""
@@ -290,11 +292,24 @@ class PPO(Configurable):
         next_obs: Tensor | None = None,
         next_critic_obs: Tensor | None = None,
     ) -> None:
-        """Store the step that follows `act`: rewards and dones `(N,)`, plus intrinsic reward and time-out bootstrap."""
+        """Store the step that follows `act`: dones and training rewards, `(N,)` each."""
         transition = self.transition
-        # A copy, because a custom storage may write into it.
-        transition.rewards = rewards.clone()
         transition.dones = dones
+        # A copy, because a custom storage may write into it.
+        transition.rewards = self._training_reward(rewards.clone(), dones, infos)
+        if hasattr(transition, "next_observations"):
+            transition.next_observations, transition.next_critic_observations = next_obs, next_critic_obs
+        self.storage.add_transitions(transition)
+        transition.clear()
+        self._reset_policies(dones)
+
+    def _reset_policies(self, dones: Tensor) -> None:
+        """Reset the policy where an episode has ended, `dones (N,)`."""
+        self.actor_critic.reset(dones)
+
+    def _training_reward(self, rewards: Tensor, dones: Tensor, infos: Mapping[str, Any]) -> Tensor:
+        """The environment's rewards `(N,)`, plus intrinsic reward and time-out bootstrap."""
+        transition = self.transition
         if self.rnd is not None:
             rnd_state = (infos.get("observations") or {}).get("rnd_state")
             if rnd_state is None:
@@ -304,15 +319,9 @@ class PPO(Configurable):
                 )
             transition.rnd_state = rnd_state.to(self.device)
             self.intrinsic_rewards = self.rnd.get_intrinsic_reward(transition.rnd_state)
-            transition.rewards = transition.rewards + self.intrinsic_rewards
+            rewards = rewards + self.intrinsic_rewards
         bootstrap = self._time_out_bootstrap(infos)
-        if bootstrap is not None:
-            transition.rewards = transition.rewards + bootstrap
-        if hasattr(self.transition, "next_observations"):
-            transition.next_observations, transition.next_critic_observations = next_obs, next_critic_obs
-        self.storage.add_transitions(transition)
-        transition.clear()
-        self.actor_critic.reset(dones)
+        return rewards if bootstrap is None else rewards + bootstrap
 
     def _time_out_bootstrap(self, infos: Mapping[str, Any]) -> Tensor | None:
         """The discounted value of the last state `(N,)` where an episode timed out, 0 elsewhere; None if none did."""
@@ -325,7 +334,7 @@ class PPO(Configurable):
         final_obs, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.compile_on_gpu(self._bootstrap)
         with preserve_hidden_states(policy):
-            return bootstrap(time_outs, self.transition.values, final_obs)
+            return bootstrap(time_outs, cast(Tensor, self.transition.values), final_obs)
 
     def _bootstrap(self, time_outs: Tensor, values: Tensor, final_obs: Tensor | None) -> Tensor:
         """Discounted values of `final_obs (N, Oc)`, or else `values (N, 1)`, where `time_outs (N,)`; 0 elsewhere."""
@@ -338,8 +347,8 @@ class PPO(Configurable):
 
     def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
         """The normalized final observation `(N, Oc)` of finished episodes; None if it does not fit the critic."""
-        final_obs = split_final_observations(infos)
-        if final_obs is None or final_obs.shape[-1] != self.transition.critic_observations.shape[-1]:
+        final_obs, critic_obs = split_final_observations(infos), cast(Tensor, self.transition.critic_observations)
+        if final_obs is None or final_obs.shape[-1] != critic_obs.shape[-1]:
             return None
         groups = infos["final_observations"]
         has_critic_obs = self.storage.critic_observations is not None

@@ -1,11 +1,10 @@
 """Proximal policy optimization with a teacher."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from st_rl.algorithms.distillation import (
     BOUNDED_TARGETS,
@@ -24,6 +23,7 @@ from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.build_policy import EnvSpec
 from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import EncoderPolicy
@@ -91,47 +91,51 @@ class TPPO(PPO):
         self.hidden_state_resample_prob = hidden_state_resample_prob
         self.action_labels_from_sample = action_labels_from_sample
         self.lr_scheduler_class_name = lr_scheduler_class_name
-        self.lr_scheduler = self._make_lr_scheduler(lr_scheduler or {})
-        # A scheduler may start below the configured rate.
-        self.learning_rate = self.optimizer.param_groups[0]["lr"]
-
+        self._init_lr_scheduler(lr_scheduler or {})
         self._teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
         weight = Schedule(distillation_loss_coef, update_times_scale, self.device)
         is_constant = isinstance(distillation_loss_coef, (int, float))
         self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
         self._schedules += [self._teacher_act_prob, weight]
+        # Eager: torch 2.11 loses fields of a named tuple that compiled code creates before a recurrent network.
+        self._resample = torch.compiler.disable(self._resampled)
+        self._init_teacher(bool(settings.get("strict")))
+
+    def _init_lr_scheduler(self, settings: Mapping[str, Any]) -> None:
+        """Create the learning-rate scheduler if one is named; the rate becomes the scheduler's initial one."""
+        name = self.lr_scheduler_class_name
+        if name is None:
+            return
+        if self.schedule == "adaptive":
+            raise ValueError(
+                f"lr_scheduler_class_name='{name}' and schedule='adaptive' would both set the learning rate; "
+                "use schedule='fixed' with a scheduler"
+            )
+        self.lr_scheduler = make_lr_scheduler(name, self.optimizer, settings)
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+
+    def _init_teacher(self, strict: bool) -> None:
+        """Load the teacher and check that student and teacher can be compared."""
         # Set by init_obs_norm.
         self._num_obs = self._num_critic_obs = 0
         # Environments `(N,)` in which the teacher acts; sampled at the first step, which gives N.
         self.use_teacher_act_mask: Tensor | None = None
         # The normalizer with the teacher's statistics; set by init_obs_norm.
         self._teacher_normalizer: nn.Module | None = None
+        student = self.actor_critic
+        sizes = student.num_actor_obs, student.num_critic_obs, student.num_actions
         self._teacher = load_teacher(
-            self.actor_critic,
-            {"strict": bool(settings.get("strict")), **self.teacher_policy},
-            teacher_policy_class_name,
-            teacher_ac_path,
-            label_action_with_critic_obs,
+            EnvSpec(*sizes, student.obs_segments, student.critic_obs_segments),
+            {"strict": strict, **self.teacher_policy},
+            self.teacher_policy_class_name,
+            self.teacher_ac_path,
+            self.label_action_with_critic_obs,
             self.device,
         )
         self.teacher_actor_critic = self._teacher.policy
         # Used by the KL divergence only.
-        self._teacher_std = (
-            teacher_std(self.actor_critic, self.teacher_actor_critic) if distill_target == "kl" else None
-        )
+        self._teacher_std = teacher_std(student, self.teacher_actor_critic) if self.distill_target == "kl" else None
         self._prepare_latents()
-        # Eager: torch 2.11 loses fields of a named tuple that compiled code creates before a recurrent network.
-        self._resample = torch.compiler.disable(self._resampled)
-
-    def _make_lr_scheduler(self, settings: Mapping[str, Any]) -> LRScheduler | None:
-        """The learning-rate scheduler, or None."""
-        name = self.lr_scheduler_class_name
-        if name is not None and self.schedule == "adaptive":
-            raise ValueError(
-                f"lr_scheduler_class_name='{name}' and schedule='adaptive' would both set the learning rate; "
-                "use schedule='fixed' with a scheduler"
-            )
-        return None if name is None else make_lr_scheduler(name, self.optimizer, settings)
 
     def _prepare_latents(self) -> None:
         """Set the weights of the latent losses; ValueError for latents that cannot be compared."""
@@ -263,16 +267,9 @@ class TPPO(PPO):
         log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
         return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
 
-    def process_env_step(
-        self,
-        rewards: Tensor,
-        dones: Tensor,
-        infos: Mapping[str, Any],
-        next_obs: Tensor | None = None,
-        next_critic_obs: Tensor | None = None,
-    ) -> None:
-        """Store the step that follows `act`; sample for finished environments whether the teacher acts next."""
-        super().process_env_step(rewards, dones, infos, next_obs, next_critic_obs)
+    def _reset_policies(self, dones: Tensor) -> None:
+        """Reset student and teacher where an episode has ended; sample there whether the teacher acts next."""
+        super()._reset_policies(dones)
         self.teacher_actor_critic.reset(dones)
         mask = self.use_teacher_act_mask
         if mask is not None:
@@ -312,7 +309,7 @@ class TPPO(PPO):
 
     def rollout_settings(self) -> Settings:
         """Names and values that acting and storing read, with the write position of a rolling storage."""
-        storage = self.storage
+        storage = cast(ActionLabelRollout, self.storage)
         place = (storage.step, storage.num_transitions_per_env, storage.buffer_full)
         return (*super().rollout_settings(), ("storage", place))
 
@@ -323,10 +320,11 @@ class TPPO(PPO):
 
     def rollout_state(self) -> dict[str, Any]:
         """The state of the running episodes: hidden states, the teacher mask, and the steps in a rolling storage."""
+        storage = cast(ActionLabelRollout, self.storage)
         return super().rollout_state() | {
             "teacher_memory": self.teacher_actor_critic.hidden_state_dict(),
             "use_teacher_act_mask": self.use_teacher_act_mask,
-            "storage": self.storage.state_dict() if self.storage.buffer_dilation_ratio > 1 else None,
+            "storage": storage.state_dict() if storage.buffer_dilation_ratio > 1 else None,
         }
 
     def load_rollout_state(self, state: Mapping[str, Any]) -> None:
@@ -335,17 +333,19 @@ class TPPO(PPO):
         self.teacher_actor_critic.load_hidden_state_dict(state.get("teacher_memory") or {})
         mask = state.get("use_teacher_act_mask")
         self.use_teacher_act_mask = None if mask is None else mask.to(self.device, copy=True)
-        if state.get("storage") is not None and self.storage.buffer_dilation_ratio > 1:
-            self.storage.load_state_dict(state["storage"], self.actor_critic.get_hidden_states())
+        storage = cast(ActionLabelRollout, self.storage)
+        if state.get("storage") is not None and storage.buffer_dilation_ratio > 1:
+            storage.load_state_dict(state["storage"], self.actor_critic.get_hidden_states())
 
     # ---- update --------------------------------------------------------------------------------------------------
 
     def update(self, current_learning_iteration: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Learn from the stored rollout, then step the learning-rate scheduler."""
         outcome = super().update(current_learning_iteration)
-        if self.storage.buffer_full:
+        storage = cast(ActionLabelRollout, self.storage)
+        if storage.buffer_full:
             # Then every rollout starts at row 0, as the captured one did.
-            self.storage.untie_buffer_loop()
+            storage.untie_buffer_loop()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
             self.learning_rate = self.optimizer.param_groups[0]["lr"]

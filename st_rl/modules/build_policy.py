@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
@@ -21,6 +21,13 @@ MIXIN_ORDER = (
 )
 
 
+class SizedEnv(Protocol):
+    """An environment with the sizes that a policy needs; the other attributes of `EnvSpec` are optional."""
+
+    num_obs: int
+    num_actions: int
+
+
 class EnvSpec(NamedTuple):
     """The attributes of an environment that a policy is built from."""
 
@@ -31,7 +38,7 @@ class EnvSpec(NamedTuple):
     critic_obs_segments: Mapping[str, Any] | None = None
 
 
-def read_env_spec(env: Any) -> EnvSpec:
+def read_env_spec(env: SizedEnv | EnvSpec) -> EnvSpec:
     """Return the sizes and segments of an environment; segments and privileged observations may be missing."""
     critic_segments = getattr(env, "critic_obs_segments", None)
     if critic_segments is None:
@@ -91,14 +98,16 @@ def _compose(bases: tuple[type, ...]) -> Any:
     return type("And".join(names), bases, {"__doc__": f"A policy made of {', '.join(names)}."})
 
 
-def build_actor_critic(env: Any, policy_class_name: str, policy_cfg: Mapping[str, Any]) -> ActorCritic:
+def build_actor_critic(
+    env: SizedEnv | EnvSpec, policy_class_name: str, policy_cfg: Mapping[str, Any], kind: str = "policy class"
+) -> ActorCritic:
     """Build a policy; sizes and segments that the configuration lacks are those of the environment.
 
     `mixins`, a list of names, puts them in front of the class: `{"class_name": "ActorCriticRecurrent", "mixins":
-    ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`.
+    ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`. Error messages name the `kind`.
     """
     cfg, spec = drop_none(policy_cfg), read_env_spec(env)
-    make = policy_class(policy_class_name, cfg.pop("mixins", ()))
+    make = policy_class(policy_class_name, cfg.pop("mixins", ()), kind)
     for key in ("class_name", "teacher_ac_path"):
         cfg.pop(key, None)
     if spec.obs_segments is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.build_policy import EnvSpec, build_actor_critic, read_env_spec
+from st_rl.modules.build_policy import EnvSpec, SizedEnv, build_actor_critic, read_env_spec
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.utils.config import drop_none
@@ -68,7 +68,7 @@ def load_policy(
     checkpoint: str | Path | int | None = None,
     device: torch.device | str = "cpu",
     *,
-    env: Any = None,
+    env: SizedEnv | EnvSpec | None = None,
     policy_class_name: str | None = None,
 ) -> LoadedPolicy:
     """Load policy and observation normalizer of a run, in evaluation mode and without gradients.
@@ -104,13 +104,8 @@ def load_policy(
             f"critic and {policy.num_actions} actions: load it with the policy class and the environment of its run. "
             f"{error}"
         ) from error
-    statistics = loaded.get("obs_norm_state_dict")
-    normalizer: nn.Module = nn.Identity()
-    if statistics:
-        normalizer = EmpiricalNormalization(policy.num_actor_obs)
-        normalizer.load_state_dict(statistics)
-    for module in (policy, normalizer):
-        module.to(device).eval().requires_grad_(False)
+    normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
+    policy.to(device).eval().requires_grad_(False)
     return LoadedPolicy(policy, normalizer, config, file, int(loaded.get("iter", 0)))
 
 
@@ -123,6 +118,14 @@ def _build_policy(spec: EnvSpec, name: str, policy_cfg: Mapping[str, Any], folde
             raise
         hint = "if the policy needs the segments of its environment, call load_policy(run, env=...)"
         raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
+
+
+def load_normalizer(width: int, statistics: Mapping[str, Any] | None) -> nn.Module:
+    """The frozen observation normalizer of a checkpoint; the identity if it has no statistics."""
+    normalizer = EmpiricalNormalization(width, until=1.0e8) if statistics else nn.Identity()
+    if statistics:
+        normalizer.load_state_dict(statistics)
+    return normalizer.eval()
 
 
 def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from st_rl.storage.action_label_rollout import ActionLabelRollout
 from st_rl.storage.fields import BufferField, Shape
 
@@ -14,6 +16,9 @@ class AmpRolloutStorage(ActionLabelRollout):
         BufferField("ref_obs", "amp_obs", source="ref_obs", batch="ref_obs"),
         BufferField("ref_motion", "amp_obs", source="ref_motion", batch="ref_motion"),
     )
+
+    ref_obs: Tensor
+    ref_motion: Tensor
 
     def __init__(self, *args: Any, amp_obs_shape: Shape, **kwargs: Any) -> None:
         super().__init__(*args, amp_obs_shape=amp_obs_shape, **kwargs)
@@ -31,3 +36,6 @@ class AmpHistoryStorage(AmpRolloutStorage):
         BufferField("past_ref_obs", "past_ref_obs", batch="past_ref_obs", optional=True),
         BufferField("ref_mask", "ref_mask", source="ref_mask", batch="ref_mask", flag=True, optional=True),
     )
+
+    past_ref_obs: Tensor
+    ref_mask: Tensor

@@ -4,7 +4,7 @@ import operator
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -50,6 +50,11 @@ class StepTransition:
     action_sigma: torch.Tensor | None = None
     hidden_states: Any = None
     rnd_state: torch.Tensor | None = None
+
+    if TYPE_CHECKING:
+        # Fields that a storage adds, such as `action_labels`.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def clear(self) -> None:
         """Reset every field to None."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.commands.collect import collect
@@ -123,13 +122,15 @@ def load_teacher_for(
     """Return the teacher's policy, its observation normalizer, and whether it acts on the critic observation."""
     from st_rl.algorithms.teacher import load_teacher
     from st_rl.modules import EmpiricalNormalization
+    from st_rl.modules.build_policy import EnvSpec
 
     teacher_layout = ObservationLayout.of(teacher.source, teacher.env_config)
     student_layout = ObservationLayout.of(student.source, student.env_config)
     uses_critic_obs = teacher_uses_critic_obs(teacher_layout, student_layout)
-    sizes = SimpleNamespace(num_actions=env.num_actions, **student_layout.policy_arguments())
+    sizes = student_layout.num_obs, student_layout.num_critic_obs, env.num_actions
+    spec = EnvSpec(*sizes, student_layout.actor, student_layout.critic)
     settings = {**teacher.training.to_dict()["policy"], **teacher_layout.policy_arguments()}
-    loaded = load_teacher(sizes, settings, "ActorCritic", str(checkpoint), uses_critic_obs, device)
+    loaded = load_teacher(spec, settings, "ActorCritic", str(checkpoint), uses_critic_obs, device)
     if loaded.obs_statistics is None:
         return loaded.policy, None, uses_critic_obs
     normalizer = EmpiricalNormalization(teacher_layout.num_obs).to(device).eval()
