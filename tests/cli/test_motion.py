@@ -1,6 +1,8 @@
 """`st-rl motion`: inspect, convert, view and make."""
 
 import importlib.util
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -126,3 +128,7 @@ def test_view_draws_a_clip(capsys, tmp_path):
     command = ["motion", "view", "trot_0.9", "--no-plot", "--repeats", "1", "--width", "160", "--height", "96"]
     assert main([*command, "--output", str(tmp_path)]) == 0
     assert (tmp_path / "trot_0.9.mp4").stat().st_size > 1_000
+
+
+def test_motions_can_be_imported_before_the_environments():
+    subprocess.run([sys.executable, "-c", "import st_rl.sim.motions.clips"], check=True)

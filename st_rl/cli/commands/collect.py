@@ -80,11 +80,11 @@ def main(arguments: Sequence[str]) -> int:
 def collect(saver: DemonstrationSaver, config: Mapping[str, Any]) -> int:
     """Run a saver with a progress bar until done or interrupted; returns the exit code."""
     from st_rl.cli.support.graceful_shutdown import GracefulShutdown
-    from st_rl.cli.support.progress import ProgressBar
+    from st_rl.cli.support.progress import progress_bar
 
     start = time.perf_counter()
-    with ProgressBar("collecting", show_remaining=False) as bar, GracefulShutdown(saver.request_stop) as shutdown:
-        saver.on_progress = bar.update
+    with progress_bar("collecting", show_remaining=False) as update, GracefulShutdown(saver.request_stop) as shutdown:
+        saver.on_progress = update
         saver.collect_and_save(config)
     contents = f"{saver.total_timesteps:,} steps and {saver.total_traj_completed:,} finished trajectories"
     new_steps = saver.total_timesteps - saver.timesteps_before

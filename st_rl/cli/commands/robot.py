@@ -77,18 +77,7 @@ def _joint_table(robot: Robot) -> Table:
     mirror = _mirror(robot)
     table = Table(box=None, padding=(0, 2, 0, 0))
     scaled = ["action"] if robot.action_scale is not None else []
-    for column in (
-        "",
-        "joint",
-        "default",
-        "from",
-        "to",
-        "stiffness",
-        "damping",
-        "effort",
-        *scaled,
-        "mirror",
-    ):
+    for column in ("", "joint", "default", "from", "to", "stiffness", "damping", "effort", *scaled, "mirror"):
         table.add_column(column, justify="left" if column == "joint" else "right", no_wrap=True)
     for i, name in enumerate(robot.joint_names):
         numbers = [robot.default_joint_pos[i], *robot.joint_range[i]]

@@ -9,7 +9,7 @@ from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_table import MotionTable
 from st_rl.datasets.processing import reorder_joints, resample
-from st_rl.sim.motions.clips import clip_to_qpos_qvel
+from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.robots import Robot
 from st_rl.utils import rotations
 from st_rl.utils.config import unknown_name_message

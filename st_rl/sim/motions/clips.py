@@ -7,33 +7,17 @@ import numpy as np
 import torch
 
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
-from st_rl.datasets.processing import reorder_joints
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.rendering import FrameRenderer
 from st_rl.sim.evaluation.rollout import Policy, is_commanded
 from st_rl.sim.evaluation.video import open_video
+from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.robots import Robot
 from st_rl.utils import rotations
 
 _VIDEO_FPS = 25.0
-
-
-def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:
-    """Positions `(F, nq)` and velocities `(F, nv)` of the model in a clip; MotionError if it lacks a joint."""
-    base = robot.require_locomotion("a motion")
-    clip = reorder_joints(clip, robot.joint_names)
-    qpos = np.tile(robot.default_qpos, (clip.num_frames, 1))
-    qpos[:, base.qpos : base.qpos + 3] = clip.root_pos
-    qpos[:, base.qpos + 3 : base.qpos + 7] = clip.root_rot
-    qpos[:, list(robot.qpos_indices)] = clip.joint_pos
-    qvel = np.zeros((clip.num_frames, robot.model.nv))
-    qvel[:, base.qvel : base.qvel + 3] = clip.root_lin_vel
-    # The angular velocity of a free joint is in the body frame.
-    qvel[:, base.qvel + 3 : base.qvel + 6] = rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel)
-    qvel[:, list(robot.qvel_indices)] = clip.joint_vel
-    return qpos, qvel
 
 
 def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:

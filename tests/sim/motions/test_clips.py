@@ -13,7 +13,8 @@ from st_rl.datasets.gaits import QUADRUPED_GAITS, foot_phases, make_quadruped_ga
 from st_rl.datasets.gaits.quadruped import solve_leg_joints
 from st_rl.datasets.library import CLIPS, load_clips, motion_paths
 from st_rl.datasets.processing import reorder_joints
-from st_rl.sim.motions.clips import add_body_poses, clip_to_qpos_qvel, record_policy, render_clip
+from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
+from st_rl.sim.motions.clips import add_body_poses, record_policy, render_clip
 from st_rl.sim.motions.geometry import quadruped_geometry
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.tasks import make_task

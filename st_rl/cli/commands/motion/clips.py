@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
+    from st_rl.sim.robots import Robot
 
 
 @dataclass(kw_only=True)
@@ -30,13 +30,13 @@ def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionCli
     from st_rl.datasets.formats import read_motion
     from st_rl.datasets.library import motion_paths
 
-    paths: list[Path] = [path for name in motions for path in motion_paths(name)]
     clips = []
-    for path in paths:
+    for path in (path for name in motions for path in motion_paths(name)):
         robot_joints = None
         if options.joint_names is None:
             unnamed = read_motion(path, fps=options.fps)
-            robot_joints = _robot_joints(robot_of(options.robot, unnamed[0]), len(unnamed[0].joint_names))
+            names = load_robot(robot_of(options.robot, unnamed[0])).joint_names
+            robot_joints = names if len(names) == len(unnamed[0].joint_names) else None
         clips += read_motion(path, joint_names=options.joint_names, robot_joints=robot_joints, fps=options.fps)
     return clips
 
@@ -51,15 +51,11 @@ def robot_of(robot: str | None, clip: MotionClip) -> str:
 
 @functools.cache
 def _humanoid_joints() -> tuple[str, ...]:
-    """Return the joints of the built-in humanoid."""
+    return load_robot("humanoid").joint_names
+
+
+def load_robot(name: str) -> Robot:
+    """Load an MJCF file, a robot description, or a built-in robot."""
     from st_rl.sim.robots import Robot, robot_path
 
-    return Robot.from_file(robot_path("humanoid")).joint_names
-
-
-def _robot_joints(robot: str, count: int) -> tuple[str, ...] | None:
-    """Return the joints of a robot, or None if their number is not `count`."""
-    from st_rl.sim.robots import Robot, robot_path
-
-    names = Robot.from_file(robot_path(robot)).joint_names
-    return names if len(names) == count else None
+    return Robot.from_file(robot_path(name))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
 
 if TYPE_CHECKING:
@@ -75,9 +75,8 @@ def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
         clip = replace(clip, weight=options.weight)
     if options.reorder or options.bodies:
         from st_rl.sim.motions.clips import add_body_poses
-        from st_rl.sim.robots import Robot, robot_path
 
-        robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
+        robot = load_robot(robot_of(options.robot, clip))
         clip = processing.reorder_joints(clip, robot.joint_names)
         clip = add_body_poses(robot, clip) if options.bodies else clip
     return clip

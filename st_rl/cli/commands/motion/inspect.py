@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
 from st_rl.cli.support.command_line import parse_options
 
 if TYPE_CHECKING:
@@ -81,12 +81,11 @@ def find_problems(clip: MotionClip, robot_name: str) -> list[str]:
 
     from st_rl.datasets.clip import linear_velocity
     from st_rl.datasets.processing import reorder_joints
-    from st_rl.sim.robots import Robot, robot_path
 
     found = []
     if clip.estimated:
         found.append(f"estimated: {', '.join(clip.estimated)}")
-    robot = Robot.from_file(robot_path(robot_name))
+    robot = load_robot(robot_name)
     missing = [name for name in robot.joint_names if name not in clip.joint_names]
     if missing:
         return [*found, f"missing joints of the robot: {', '.join(missing)}"]

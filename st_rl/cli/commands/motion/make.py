@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from st_rl.cli.commands.motion.clips import load_robot
 from st_rl.cli.support.command_line import UsageError, parse_options
 
 if TYPE_CHECKING:
@@ -51,12 +53,8 @@ def make(arguments: Sequence[str]) -> int:
         raise UsageError(f"unknown format '{options.format}'; known: {', '.join(FORMATS)}")
     if not options.speeds:
         raise UsageError("--speeds is empty: give one or more speeds in m/s")
-    if options.gait_or_run in (*QUADRUPED_GAITS, ALL):
-        clips = _gaits(tuple(QUADRUPED_GAITS) if options.gait_or_run == ALL else (options.gait_or_run,), options)
-    elif options.gait_or_run in BIPED_GAITS:
-        clips = _biped_gaits(options)
-    else:
-        clips = _recordings(options)
+    is_gait = options.gait_or_run in (*QUADRUPED_GAITS, ALL, *BIPED_GAITS)
+    clips = _gaits(options) if is_gait else _recordings(options)
     options.output.mkdir(parents=True, exist_ok=True)
     suffix = FORMATS[options.format][1][0]
     for clip in clips:
@@ -66,30 +64,17 @@ def make(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _gaits(names: Sequence[str], options: MakeOptions) -> list[MotionClip]:
-    """Synthesize quadruped gaits at all speeds."""
-    from st_rl.datasets.gaits import make_quadruped_gait
-    from st_rl.sim.motions.geometry import quadruped_geometry
-    from st_rl.sim.robots import Robot, robot_path
+def _gaits(options: MakeOptions) -> list[MotionClip]:
+    """Synthesize a gait, or all quadruped gaits, at all speeds."""
+    from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS, make_biped_gait, make_quadruped_gait
+    from st_rl.sim.motions.geometry import biped_geometry, quadruped_geometry
 
-    geometry = quadruped_geometry(Robot.from_file(robot_path(options.robot or "quadruped")))
-    return [
-        make_quadruped_gait(geometry, name, speed, options.fps, options.strides)
-        for name in names
-        for speed in options.speeds
-    ]
-
-
-def _biped_gaits(options: MakeOptions) -> list[MotionClip]:
-    """Synthesize a biped gait at all speeds."""
-    from st_rl.datasets.gaits import make_biped_gait
-    from st_rl.sim.motions.geometry import biped_geometry
-    from st_rl.sim.robots import Robot, robot_path
-
-    geometry = biped_geometry(Robot.from_file(robot_path(options.robot or "humanoid")))
-    return [
-        make_biped_gait(geometry, options.gait_or_run, speed, options.fps, options.strides) for speed in options.speeds
-    ]
+    if options.gait_or_run in BIPED_GAITS:
+        make_gait = partial(make_biped_gait, biped_geometry(load_robot(options.robot or "humanoid")))
+    else:
+        make_gait = partial(make_quadruped_gait, quadruped_geometry(load_robot(options.robot or "quadruped")))
+    names = tuple(QUADRUPED_GAITS) if options.gait_or_run == ALL else (options.gait_or_run,)
+    return [make_gait(name, speed, options.fps, options.strides) for name in names for speed in options.speeds]
 
 
 def _recordings(options: MakeOptions) -> list[MotionClip]:

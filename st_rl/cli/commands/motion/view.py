@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from st_rl.cli.commands.motion.clips import ClipOptions, read_clips, robot_of
+from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
 from st_rl.cli.support.command_line import UsageError, parse_options
 
 if TYPE_CHECKING:
@@ -39,14 +39,13 @@ def view(arguments: Sequence[str]) -> int:
     """Render a motion as a video and a plot of joints and feet: st-rl motion view FILE."""
     options = parse_options(ViewOptions, arguments, "motion view", view.__doc__)
     from st_rl.sim.motions.clips import add_body_poses
-    from st_rl.sim.robots import Robot, robot_path
 
     if not options.plot and not options.video:
         raise UsageError("--no-plot and --no-video leave nothing to do: remove one of them")
     clips = read_clips((options.motion,), options)
     options.output.mkdir(parents=True, exist_ok=True)
     for clip in clips:
-        robot = Robot.from_file(robot_path(robot_of(options.robot, clip)))
+        robot = load_robot(robot_of(options.robot, clip))
         if options.plot:
             path = options.output / f"{clip.name}.png"
             plot(add_body_poses(robot, clip), robot, path)

@@ -247,17 +247,17 @@ def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str
     }
     blocks = []
     for name, values in parts.items():
-        rows = "".join(
-            f"<tr><td>{escape(key)}</td><td>{escape(_setting_text(value))}</td></tr>"
-            for key, value in flatten(values).items()
-        )
-        if rows:
-            blocks.append(f'<details><summary>{escape(name)}</summary><table class="config">{rows}</table></details>')
+        flat = flatten(values)
+        if flat:
+            blocks.append(f"<details><summary>{escape(name)}</summary>{_key_table(flat)}</details>")
     return _section("Configuration", "".join(blocks))
 
 
-def _setting_text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _key_table(values: Mapping[str, Any]) -> str:
+    """Return a table of keys and values."""
+    texts = {key: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for key, v in values.items()}
+    rows = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(text)}</td></tr>" for key, text in texts.items())
+    return f'<table class="config">{rows}</table>'
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -296,14 +296,6 @@ def reproduction(
     return _section("How to reproduce", copy + columns, words, name="reproduce")
 
 
-def _fact_text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 def _facts(title: str, facts: Mapping[str, Any]) -> str:
-    rows: Sequence[str] = [
-        f"<tr><td>{escape(str(key))}</td><td>{escape(_fact_text(value))}</td></tr>" for key, value in facts.items()
-    ]
-    return (
-        f'<div class="card"><h3>{escape(title)}</h3><table class="config">{"".join(rows)}</table></div>' if rows else ""
-    )
+    texts = {key: f"{value:.3g}" if isinstance(value, float) else value for key, value in facts.items()}
+    return f'<div class="card"><h3>{escape(title)}</h3>{_key_table(texts)}</div>' if facts else ""
