@@ -249,9 +249,9 @@ class OnPolicyRunner(Configurable):
 
     def _move_policy(self, device: torch.device | str) -> None:
         """Move policy and normalizer; captured graphs hold the old addresses and are discarded."""
-        for module in (self.alg.actor_critic, self.alg.obs_normalizer):
-            if move_to(module, device):
-                self.alg.engine.discard_graphs()
+        moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
+        if any(moved):
+            self.alg.engine.discard_graphs()
 
     # ---- rollout -------------------------------------------------------------------------------------------------
 

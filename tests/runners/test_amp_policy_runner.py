@@ -55,7 +55,7 @@ class TestClient:
         assert "bc_loss_coef" in warnings[0]
 
     @pytest.mark.parametrize("name", OPTIONS)
-    def test_six_iterations_are_three_a_new_process_and_three_more(self, trainings, name):
+    def test_resume_in_new_process_is_bit_exact(self, trainings, name):
         whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
         assert differences(whole, parts) == []
         keys = {key for key in whole if key.startswith(("ref_", "discriminator_"))}

@@ -7,7 +7,7 @@ import pytest
 from st_rl.runners.background import MAX_WAITING, BackgroundCalls
 
 
-def test_calls_are_made_in_order_beside_the_caller():
+def test_background_calls_run_in_order():
     seen, gate = [], threading.Event()
     calls = BackgroundCalls()
     calls.call(lambda: (gate.wait(10), seen.append(threading.current_thread().name)))
@@ -24,7 +24,7 @@ def test_calls_are_made_in_order_beside_the_caller():
     assert seen[-1] == "third"
 
 
-def test_an_error_comes_out_once_at_the_next_chance():
+def test_background_error_is_raised_once_by_the_next_call():
     calls = BackgroundCalls()
     calls.call(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

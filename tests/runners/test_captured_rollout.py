@@ -115,7 +115,7 @@ def make_captured(policy="ActorCritic"):
 
 
 @pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
-def test_a_training_that_goes_back_trains_with_the_optimiser_it_loaded(policy, tmp_path):
+def test_captured_steps_use_the_loaded_optimizer(policy, tmp_path):
     runner = make_captured(policy)
     runner.save(tmp_path / "model_5.pt")
     runner.learn(2)
@@ -126,7 +126,7 @@ def test_a_training_that_goes_back_trains_with_the_optimiser_it_loaded(policy, t
 
 
 @pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
-def test_weights_keep_their_place_from_one_call_of_learn_to_the_next(policy):
+def test_weights_keep_their_address_between_learn_calls(policy):
     runner = make_captured(policy)
     places = [parameter.data_ptr() for parameter in runner.alg.actor_critic.parameters()]
     runner.learn(2)
@@ -135,7 +135,7 @@ def test_weights_keep_their_place_from_one_call_of_learn_to_the_next(policy):
     assert [parameter.data_ptr() for parameter in runner.alg.actor_critic.parameters()] == places
 
 
-def test_a_policy_that_was_taken_to_another_device_and_back_goes_on_learning():
+def test_training_continues_after_policy_was_moved_to_another_device():
     runner = make_captured()
     runner.get_inference_policy("cpu")
     before = [parameter.detach().cpu().clone() for parameter in runner.alg.actor_critic.parameters()]

@@ -128,7 +128,7 @@ def test_the_names_that_the_client_imports():
     assert (segment.start, segment.stop) == (103, 194)
 
 
-def test_the_configuration_builds_trains_and_is_not_touched(tmp_path, config, caplog):
+def test_client_configuration_trains_and_is_not_modified(tmp_path, config, caplog):
     untouched = copy.deepcopy(config)
     dumps = yaml.safe_dump(_with_lists(config), sort_keys=False), pickle.dumps(config)
     runner = build_runner(config["runner_class_name"], ClientEnv(), config, log_dir=str(tmp_path), device="cpu")
@@ -242,7 +242,7 @@ def test_play_writes_nothing_and_needs_no_metrics(trained, tmp_path, config, mon
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def test_the_inference_policy_is_the_trained_one_and_forgets_finished_robots(trained, config):
+def test_inference_policy_is_the_trained_one_and_resets_finished_envs(trained, config):
     policy = trained.get_inference_policy(device="cpu")
     network, normalizer = trained.alg.actor_critic, trained.alg.obs_normalizer
     statistics = {name: value.clone() for name, value in normalizer.state_dict().items()}
@@ -291,7 +291,7 @@ def test_what_the_exporter_reads(trained, config):
     assert torch.equal(identity(torch.ones(2, 12)), torch.ones(2, 12))
 
 
-def test_the_persistent_extras_are_neither_kept_nor_thinned_out(config):
+def test_extras_that_the_env_reuses_are_copied_and_not_modified(config):
     env = ClientEnv()
     keys = {"log", "observations", "ref_motion", "time_outs"}
     log_keys = set(env.extras["log"])
@@ -309,7 +309,7 @@ def test_the_persistent_extras_are_neither_kept_nor_thinned_out(config):
     assert len({info["Metrics/velocity_error"] for info in ep_infos}) > 1
 
 
-def test_finished_robots_are_found_by_int64_dones(config):
+def test_int64_dones_reset_finished_envs(config):
     env = ClientEnv(episode_length=4, termination_prob=0.0)
     runner = build_runner("OnPolicyRunner", env, config, log_dir=None, device="cpu")
     runner.learn(1)

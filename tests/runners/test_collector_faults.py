@@ -73,7 +73,7 @@ def battlefield(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watcher
     return folder, watcher, status
 
 
-def test_nobody_crashed_and_nothing_half_was_read(battlefield):
+def test_no_collector_crashed_and_no_partial_file_was_read(battlefield):
     _, watcher, status = battlefield
     assert status == 0, "a collector ended by itself"
     assert watcher.num_checked > 1000
@@ -91,7 +91,7 @@ def test_no_two_collectors_shared_a_trajectory(battlefield):
     assert len(writers) > 10
 
 
-def test_afterwards_the_totals_are_those_of_the_disk(battlefield, capsys):
+def test_totals_equal_the_files_on_disk(battlefield, capsys):
     folder, _, _ = battlefield
     assert main(["dataset", "check", str(folder)]) in (0, 1)
     assert totals(folder) == on_disk(folder)
@@ -169,7 +169,7 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
     assert data.collectors.num_alive == 0
 
 
-def test_a_killed_trainer_is_noticed_and_goes_on_where_it_was(tmp_path, caplog, monkeypatch):
+def test_killed_trainer_is_detected_and_resumes(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.0)
     data, run = demonstrations(tmp_path / "data"), tmp_path / "run"
     pid = os.fork()

@@ -62,7 +62,7 @@ def test_a_student_with_a_memory_learns_what_only_its_teacher_sees(tmp_path, alg
     assert student_reward(runner) > 0.9
 
 
-def test_without_a_memory_it_cannot_be_learned(tmp_path):
+def test_feed_forward_student_cannot_learn_it(tmp_path):
     runner = make_student(tmp_path, {"class_name": "ActorCritic"}, using_ppo=False)
     runner.learn(10)
     assert student_reward(runner) < (19 * BLIND_REWARD + 1.0) / 20 + 0.03
@@ -95,7 +95,7 @@ def trainings(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
+def test_resume_in_new_process_is_bit_exact(trainings, name):
     whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
     assert differences(whole, parts) == []
     start = checkpoint(trainings / "parts" / name / "model_3.pt")
@@ -110,7 +110,7 @@ def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_a_training_that_goes_back_to_its_beginning_takes_the_same_course(tmp_path, name):
+def test_training_reloaded_from_its_start_repeats_exactly(tmp_path, name):
     save_perfect_teacher(tmp_path / "teacher.pt")
     runner = make_distillation(name, tmp_path / "parts" / name, seed=1)
     runner.learn(1)

@@ -26,13 +26,13 @@ class Lying(VecEnv):
         return self.env.step(actions)
 
 
-def test_the_critic_width_is_that_of_what_is_delivered():
+def test_critic_width_is_that_of_delivered_observations():
     runner = make_runner(Lying(num_privileged_obs=99))
     assert runner.num_critic_obs == 6
     runner.learn(1)
 
 
-def test_the_width_is_measured_where_the_environment_does_not_say_it():
+def test_width_is_measured_if_env_has_no_num_obs():
     assert make_runner(Lying(num_obs=None)).num_obs == 4
 
 
@@ -61,7 +61,7 @@ class Forgetful(EchoEnv):
 
 
 @pytest.mark.parametrize(("at_start", "in_steps"), [(False, False), (True, False), (False, True)])
-def test_critic_observations_that_do_not_come_can_be_played_but_not_learned_from(at_start, in_steps):
+def test_missing_critic_observations_allow_playing_but_not_training(at_start, in_steps):
     runner = make_runner(Forgetful(at_start, in_steps, num_privileged_obs=6))
     assert runner.num_critic_obs == 6
     assert runner.get_inference_policy()(torch.zeros(8, 4)).shape == (8, 2)
@@ -69,7 +69,7 @@ def test_critic_observations_that_do_not_come_can_be_played_but_not_learned_from
         runner.learn(1)
 
 
-def test_critic_observations_out_of_the_blue_are_refused():
+def test_rejects_critic_observations_that_only_step_delivers():
     class Surprising(Forgetful):
         @property
         def num_privileged_obs(self):
@@ -121,7 +121,7 @@ class InNumpy(EchoEnv):
 
 
 @pytest.mark.parametrize("part", ["observations", "later observations", "rewards", "dones", "time_outs"])
-def test_arrays_are_refused_with_a_word_on_what_to_do(part):
+def test_rejects_numpy_arrays_with_hint(part):
     message = rf"delivers {part.removeprefix('later ')} as numpy.ndarray, not as a torch.Tensor; .*check_env\(env\)"
     with pytest.raises(TypeError, match=message):
         make_runner(InNumpy(part)).learn(1)

@@ -47,7 +47,7 @@ def feed(statistics, all_rollouts, dtype=torch.bool):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("count", [1, 4, 80])
-def test_buffers_hold_what_a_loop_over_robots_finds(count, dtype):
+def test_buffers_equal_a_loop_over_envs(count, dtype):
     statistics = EpisodeStatistics(T, N, "cpu")
     feed(statistics, rollouts(count), dtype)
     frames, returns, lengths = by_hand(rollouts(count))
@@ -61,7 +61,7 @@ def test_buffers_hold_what_a_loop_over_robots_finds(count, dtype):
     )
 
 
-def test_a_saved_state_goes_on_as_if_nothing_had_happened():
+def test_loaded_state_continues_exactly():
     whole = EpisodeStatistics(T, N, "cpu")
     feed(whole, rollouts(6))
     first, second = EpisodeStatistics(T, N, "cpu"), EpisodeStatistics(T, N, "cpu")
@@ -74,7 +74,7 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened():
         assert list(getattr(whole, name)) == list(getattr(second, name))
 
 
-def test_other_episodes_inherit_the_curves_but_not_the_running_sums():
+def test_new_episodes_keep_buffers_and_reset_running_sums():
     first, second = EpisodeStatistics(T, N, "cpu"), EpisodeStatistics(T, N + 2, "cpu")
     feed(first, rollouts(2))
     second.load_state_dict(first.state_dict(), same_episodes=False)

@@ -42,7 +42,7 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_changes_nothing(saved, t
     assert runner.current_learning_iteration == 0
 
 
-def test_what_was_captured_before_is_forgotten_when_tensors_are_replaced(saved, monkeypatch):
+def test_load_discards_captured_graphs(saved, monkeypatch):
     runner = make_runner(config=small_config(empirical_normalization=True))
     forgotten = []
     monkeypatch.setattr(runner.alg.engine, "discard_graphs", lambda: forgotten.append(1))
@@ -77,7 +77,7 @@ def test_a_malicious_checkpoint_is_refused_and_does_not_run(tmp_path, writer):
     assert not (tmp_path / "trace").exists()
 
 
-def test_only_the_callers_word_opens_a_pickle(saved, tmp_path, caplog):
+def test_pickle_loads_only_with_trust_pickle(saved, tmp_path, caplog):
     path = tmp_path / "model_2.pt"
     torch.save({**torch.load(saved), "infos": Malicious(tmp_path / "trace")}, path)
     runner = make_runner(config=small_config(empirical_normalization=True))

@@ -15,7 +15,7 @@ from tests.fakes import ClientEnv, EchoEnv
 from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
 
 
-def test_what_a_runner_offers_before_it_learns(tmp_path):
+def test_attributes_before_learning(tmp_path):
     runner = make_runner(log_dir=tmp_path / "run")
     assert (runner.tot_timesteps, runner.tot_time, runner.current_learning_iteration) == (0, 0, 0)
     assert runner.writer is None

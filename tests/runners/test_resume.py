@@ -48,7 +48,7 @@ def checkpoint(path):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_six_iterations_are_three_a_new_process_and_three_more(trainings, name):
+def test_resume_in_new_process_is_bit_exact(trainings, name):
     whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
     assert differences(whole, parts) == []
     # The comparison must be about something: nothing of this may be missing, and the training must have moved.
