@@ -8,7 +8,7 @@ import torch
 
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg, straight_ahead
 from st_rl.sim.envs.motion_reference import STYLE_FIELDS, MotionReference
 from st_rl.utils.config import unknown_name_message
 
@@ -36,11 +36,7 @@ class LeggedAmpCfg(LeggedWalkCfg):
     """Reference clips: files, folders, or built-in names (trot, pace, bound, trot_0.5, ...)."""
     style: StyleCfg = field(default_factory=StyleCfg)
     """The compared quantities."""
-    commands: CommandsCfg = field(
-        default_factory=lambda: CommandsCfg(
-            lin_vel_x=(0.3, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
-        )
-    )
+    commands: CommandsCfg = field(default_factory=lambda: straight_ahead((0.3, 0.9)))
     """Commands; the built-in clips walk straight ahead."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.32))
     """The observed gait clock, with the stride period of the built-in clips."""

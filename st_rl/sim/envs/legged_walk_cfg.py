@@ -24,6 +24,11 @@ class CommandsCfg:
     """Commands of a smaller norm become zero: stand on all feet."""
 
 
+def straight_ahead(lin_vel_x: Range, standing_fraction: float = 0.0) -> CommandsCfg:
+    """Commands without lateral velocity and yaw rate."""
+    return CommandsCfg(lin_vel_x, (0.0, 0.0), (0.0, 0.0), standing_fraction)
+
+
 @dataclass
 class GaitCfg:
     """The gait clock."""

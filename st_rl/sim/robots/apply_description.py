@@ -96,9 +96,8 @@ def _set_actuators(spec: MjSpec, model: MjModel, description: RobotDescription) 
     names = [model.joint(j).name for j in scalar_joints(model)]
     where = f"{description.path}: actuators"
     gains = resolve_patterns(description.actuators, names, "joint", where)
-    passive = {
-        names[i] for p in description.passive for i in match_names(p, names, "joint", f"{description.path}: passive")
-    }
+    where_passive = f"{description.path}: passive"
+    passive = {names[i] for p in description.passive for i in match_names(p, names, "joint", where_passive)}
     actuated = [name for name in names if name not in passive]
     _require_all(
         actuated, gains, f"{where} says nothing of", "give each a stiffness and a damping, or list it in passive"

@@ -46,14 +46,11 @@ def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet
     alignment = mirrored_axes @ axes.T
     distance = _distances(anchors) + np.where(np.abs(alignment) > 1 - _AXIS_TOLERANCE, 0.0, np.inf)
     distance[turns[:, None] != turns[None]] = np.inf
-    joint_names, foot_names = (
-        [element(i).name for i in ids] for element, ids in ((model.joint, joints), (model.geom, feet))
-    )
-    partners = _pair(distance, _PLACE_TOLERANCE * size, joint_names, "joint")
+    tolerance = _PLACE_TOLERANCE * size
+    partners = _pair(distance, tolerance, [model.joint(j).name for j in joints], "joint")
     signs = [int(np.sign(alignment[i, partner])) for i, partner in enumerate(partners)]
-    return Mirror(
-        tuple(partners), tuple(signs), tuple(_pair(_distances(soles), _PLACE_TOLERANCE * size, foot_names, "foot"))
-    )
+    foot_partners = _pair(_distances(soles), tolerance, [model.geom(g).name for g in feet], "foot")
+    return Mirror(tuple(partners), tuple(signs), tuple(foot_partners))
 
 
 def _distances(places: np.ndarray) -> np.ndarray:

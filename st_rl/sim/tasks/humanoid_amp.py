@@ -6,7 +6,14 @@ from typing import ClassVar
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import ControlCfg
 from st_rl.sim.envs.legged_amp import LeggedAmp, LeggedAmpCfg
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, RandomizationCfg, ResetCfg, WalkNoiseCfg
+from st_rl.sim.envs.legged_walk_cfg import (
+    CommandsCfg,
+    GaitCfg,
+    RandomizationCfg,
+    ResetCfg,
+    WalkNoiseCfg,
+    straight_ahead,
+)
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
@@ -23,11 +30,7 @@ class HumanoidAmpCfg(LeggedAmpCfg):
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidAmp.REWARDS))
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
     control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
-    commands: CommandsCfg = field(
-        default_factory=lambda: CommandsCfg(
-            lin_vel_x=(0.2, 0.8), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
-        )
-    )
+    commands: CommandsCfg = field(default_factory=lambda: straight_ahead((0.2, 0.8)))
     """Commands; the built-in clips walk straight ahead."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(period_s=0.8, offsets=(0.5, 0.0), stance_fraction=0.6))
     """The observed gait clock, that of the built-in clips: the right foot follows the left one."""

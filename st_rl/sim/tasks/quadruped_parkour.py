@@ -9,7 +9,7 @@ import torch
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import NormalizationCfg, Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, straight_ahead
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, Course, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.require import MjSpec
@@ -78,11 +78,7 @@ class QuadrupedParkourCfg(TerrainWalkCfg):
         )
     )
     """Scales of observations; commands and velocities share one, by which skill switching writes commands."""
-    commands: CommandsCfg = field(
-        default_factory=lambda: CommandsCfg(
-            lin_vel_x=(0.5, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.0
-        )
-    )
+    commands: CommandsCfg = field(default_factory=lambda: straight_ahead((0.5, 1.0)))
     """Speeds to run the track with; the yaw rate follows from the steering."""
     tracks: TracksCfg = field(default_factory=default_tracks)
     """The tracks."""
@@ -234,11 +230,6 @@ class QuadrupedParkour(TerrainWalk):
         outcome = super().step(actions)
         self.extras["success"] = self._has_cleared.clone()
         return outcome
-
-    @property
-    def track_names(self) -> tuple[str, ...]:
-        """Names of the tracks; robot `i` runs on track `i` modulo their number."""
-        return self.cfg.terrain_kinds
 
     def course(self) -> Course:
         """Which robots have cleared all blocks, and which are about to leave their track at its end."""

@@ -9,7 +9,7 @@ import torch
 
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import Range
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, ResetCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, ResetCfg, straight_ahead
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, CurriculumCfg, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.require import MjSpec
@@ -55,11 +55,7 @@ class QuadrupedRoughCfg(TerrainWalkCfg):
     On a GPU a foot can touch up to four triangles at once.
     """
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(QuadrupedRough.REWARDS))
-    commands: CommandsCfg = field(
-        default_factory=lambda: CommandsCfg(
-            lin_vel_x=(0.2, 0.9), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(0.0, 0.0), standing_fraction=0.05
-        )
-    )
+    commands: CommandsCfg = field(default_factory=lambda: straight_ahead((0.2, 0.9), standing_fraction=0.05))
     """Speeds to cross the ground with; the yaw rate follows from the heading."""
     gait: GaitCfg = field(default_factory=lambda: GaitCfg(swing_height=0.08))
     reset: ResetCfg = field(default_factory=lambda: ResetCfg(yaw=math.pi))

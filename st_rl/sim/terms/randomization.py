@@ -36,17 +36,15 @@ def randomize(
     values[:, 2] = _sample(strength, random[:, 2], 1.0)
     if friction is not None:
         # MuJoCo uses the larger friction of two surfaces in contact, so all surfaces of a world get the same.
-        field = backend.expand("geom_friction")
-        field[:, :, 0] = values[:, 0, None].to(field.dtype)
+        backend.expand("geom_friction")[:, :, 0] = values[:, 0, None]
     if mass is not None:
         for body in trunk_bodies(robot):
-            backend.expand("body_mass")[:, body] *= values[:, 1].to(_dtype(backend, "body_mass"))
-            backend.expand("body_inertia")[:, body] *= values[:, 1, None].to(_dtype(backend, "body_inertia"))
+            backend.expand("body_mass")[:, body] *= values[:, 1]
+            backend.expand("body_inertia")[:, body] *= values[:, 1, None]
         backend.refresh_constants()
     if strength is not None:
-        factor = values[:, 2, None].to(_dtype(backend, "actuator_gainprm"))
-        backend.expand("actuator_gainprm")[:, :, 0] *= factor
-        backend.expand("actuator_biasprm")[:, :, 1:3] *= factor[:, :, None]
+        backend.expand("actuator_gainprm")[:, :, 0] *= values[:, 2, None]
+        backend.expand("actuator_biasprm")[:, :, 1:3] *= values[:, 2, None, None]
     return values
 
 
@@ -55,11 +53,6 @@ def trunk_bodies(robot: Robot) -> list[int]:
     model, base = robot.model, robot.free_joint.body if robot.free_joint is not None else 1
     named = [body for body in range(1, model.nbody) if _TRUNK_NAME.search(model.body(body).name)]
     return sorted({base, *named})
-
-
-def _dtype(backend: Backend, field: str) -> torch.dtype:
-    """Data type of a model field of a backend."""
-    return backend.expand(field).dtype
 
 
 def _sample(limits: Range | None, random: torch.Tensor, default: float) -> torch.Tensor | float:

@@ -37,7 +37,7 @@ def place(task, x, y=None, z=None, yaw=0.0):
 
 def track_row(task, robot):
     """The row of the tables that a robot runs on, by hand."""
-    return robot % len(task.track_names) * task.cfg.tracks.num_levels + int(task.level[robot])
+    return robot % len(task.cfg.terrain_kinds) * task.cfg.tracks.num_levels + int(task.level[robot])
 
 
 def segment(task, name, obs=None):
