@@ -58,7 +58,7 @@ def test_signs_of_quaternions_do_not_jump_and_the_input_stays():
         ({"root_pos": [[1, 2], [1]]}, "root_pos is not an array of numbers"),
     ],
 )
-def test_a_clip_that_cannot_be_used_is_refused(change, message):
+def test_rejects_invalid_clip(change, message):
     with pytest.raises(MotionError, match=message):
         clip_without_velocities(**change)
 

@@ -46,7 +46,7 @@ def assert_same_rotations(a, b, atol):
         ("clip.csv", "csv", set()),
     ],
 )
-def test_a_format_gives_back_what_it_holds(tmp_path, file, format, kept):
+def test_write_then_read_returns_same_clip(tmp_path, file, format, kept):
     clip = with_some_bodies(some_clip(fps=30.0))
     write_motion(tmp_path / file, clip, format)
     names = {} if "names" in kept else {"joint_names": JOINTS}
@@ -152,7 +152,7 @@ def test_amp_without_names_is_the_layout_of_a_quadruped(tmp_path):
     assert named.joint_names[3] == "j3"
 
 
-def test_the_order_of_a_robot_counts_only_where_a_file_follows_it(tmp_path):
+def test_robot_joint_order_applies_only_to_unnamed_formats(tmp_path):
     # A robot whose left legs come first, as most do: the legs of AMP files stay where that layout has them.
     robot = tuple(f"{leg}_{joint}_joint" for leg in ("FL", "FR", "RL", "RR") for joint in ("hip", "thigh", "calf"))
     frames = np.tile(np.arange(61.0), (3, 1))
@@ -169,7 +169,7 @@ def test_the_order_of_a_robot_counts_only_where_a_file_follows_it(tmp_path):
     assert clip.joint_names == QUADRUPED_JOINTS
 
 
-def test_a_table_of_a_spreadsheet_loses_no_frame(tmp_path):
+def test_csv_with_byte_order_mark_keeps_all_frames(tmp_path):
     row = "0,0,0.3,0,0,0,1,0.1,0.2\r\n"
     (tmp_path / "sheet.csv").write_bytes(b"\xef\xbb\xbf" + 4 * row.encode())
     (clip,) = read_motion(tmp_path / "sheet.csv")
@@ -182,7 +182,7 @@ def test_warns_that_a_table_does_not_store_its_frame_rate(tmp_path, caplog):
     assert "does not store its frame rate of 50 frames per second: read it with fps=50" in caplog.text
 
 
-def test_a_table_may_name_its_columns_and_its_time(tmp_path):
+def test_csv_header_names_columns_and_time(tmp_path):
     clip = some_clip(num_frames=4)
     write_motion(tmp_path / "plain.csv", clip)
     lines = (tmp_path / "plain.csv").read_text().splitlines()
@@ -227,7 +227,7 @@ def npz(tmp_path, **changes):
         ({"dof_names": np.array(["a", {"b": 1}], dtype=object)}, r"the file cannot be read .*store plain arrays"),
     ],
 )
-def test_a_numpy_file_that_cannot_be_used_is_refused(tmp_path, changes, message):
+def test_rejects_invalid_npz(tmp_path, changes, message):
     with pytest.raises(MotionError, match=r"bad\.npz: " + message):
         read_motion(npz(tmp_path, **changes))
 
@@ -257,7 +257,7 @@ ROOTED = [[0.0] * 6 + [1.0, 0.1, 0.2]] * 3
         ),
     ],
 )
-def test_an_amp_file_that_cannot_be_used_is_refused(tmp_path, changes, message):
+def test_rejects_invalid_amp_file(tmp_path, changes, message):
     content = {"FrameDuration": 0.02, "Frames": [[0.0] * 6 + [1.0] + [0.0] * 54] * 3} | changes
     (tmp_path / "bad.json").write_text(json.dumps(content))
     with pytest.raises(MotionError, match=r"bad\.json: " + message):
@@ -297,7 +297,7 @@ class Malicious:
         ({"walk": {"Frames": [[0.0]]}}, "FrameDuration is missing"),
     ],
 )
-def test_a_pickle_that_cannot_be_used_is_refused_and_nothing_in_it_runs(tmp_path, content, message):
+def test_rejects_unsafe_pickle_without_executing_it(tmp_path, content, message):
     (tmp_path / "bad.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(MotionError, match=r"bad\.pkl: " + message):
         read_motion(tmp_path / "bad.pkl")
@@ -314,19 +314,19 @@ def test_a_pickle_that_cannot_be_used_is_refused_and_nothing_in_it_runs(tmp_path
         ("0,1,\xe9", "the text is not UTF-8"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, message):
+def test_rejects_invalid_csv(tmp_path, text, message):
     (tmp_path / "bad.csv").write_bytes(text.encode("latin1"))
     with pytest.raises(MotionError, match=r"bad\.csv: " + message):
         read_motion(tmp_path / "bad.csv")
 
 
-def test_a_frame_rate_of_zero_is_not_taken_for_none(tmp_path):
+def test_rejects_zero_frame_rate(tmp_path):
     (tmp_path / "bad.csv").write_text(3 * "0,0,0.3,0,0,0,1,0.1\n")
     with pytest.raises(MotionError, match=r"bad\.csv: fps is 0"):
         read_motion(tmp_path / "bad.csv", fps=0.0)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_rejects_unreadable_files(tmp_path):
     with pytest.raises(MotionError, match=r"walk\.bvh: the suffix is '\.bvh'; use one of \.json"):
         read_motion(tmp_path / "walk.bvh")
     with pytest.raises(MotionError, match=r"walk\.npz: the file is not there"):
@@ -348,7 +348,7 @@ def test_names_of_columns_are_those_of_the_blocks():
     assert names[60] == "foot_vel_RL_foot_z"
 
 
-def test_a_rotation_about_any_axis_survives_the_orders_of_quaternions(tmp_path):
+def test_quaternion_order_round_trip(tmp_path):
     rot = smooth_rotations(np.arange(6) * 0.3, axis=(1.0, -2.0, 0.5))
     clip = replace(some_clip(num_frames=6), root_rot=rot)
     for file, format in (("a.json", "amp"), ("a.csv", "csv"), ("a.pkl", "gmr"), ("a.npz", "mjlab")):

@@ -94,7 +94,7 @@ def test_states_between_frames_are_blended_linearly(loader):
     np.testing.assert_allclose(loader.get_frame_at_time(1, 0.1), blended(FRAMES[1][:, 7:49], 0.035, 0.1), atol=2e-5)
 
 
-def test_the_last_moment_is_the_last_frame_and_never_beyond(loader):
+def test_times_are_clamped_to_last_frame(loader):
     for index, frames in enumerate(FRAMES):
         for time in (loader.trajectory_lens[index], loader.trajectory_lens[index] + 5.0):
             np.testing.assert_allclose(loader.get_frame_at_time(index, time), frames[-1, 7:49], rtol=1e-5)
@@ -122,7 +122,7 @@ def test_slerp_is_a_linear_blend_despite_its_name(loader):
     assert loader.slerp(2.0, 4.0, 0.25) == 2.5
 
 
-def test_clips_are_drawn_by_weight(loader):
+def test_samples_clips_by_weight(loader):
     np.random.seed(0)
     share = np.mean(loader.weighted_traj_idx_sample_batch(20000) == 1)
     assert share == pytest.approx(0.75, abs=0.015)
@@ -171,7 +171,7 @@ def test_single_frames_at_random(loader):
     assert loader.get_full_frame_batch(7).shape == (7, 49)
 
 
-def test_legs_are_reordered_on_request_only(folder):
+def test_reorders_legs_only_on_request(folder):
     plain = AMPLoader("cpu", 0.02, data_dir=folder).get_trajectory(0).numpy()
     turned = AMPLoader("cpu", 0.02, data_dir=folder, reorder_joints=True).get_trajectory(0).numpy()
     for start in (7, 19, 37):
@@ -234,7 +234,7 @@ def test_files_of_other_formats_are_loaded_too(tmp_path):
         AMPLoader("cpu", 0.02, data_dir=tmp_path)
 
 
-def test_nothing_to_load_is_said(tmp_path):
+def test_rejects_folder_without_usable_motions(tmp_path):
     with pytest.raises(ValueError, match="no motion files in"):
         AMPLoader("cpu", 0.02, data_dir=tmp_path)
     (tmp_path / "notes.md").write_text("walks")

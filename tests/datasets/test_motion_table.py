@@ -27,14 +27,14 @@ def test_any_time_of_any_clip():
     np.testing.assert_allclose(table.lengths, [0.4, 0.2, 0.4])
 
 
-def test_clips_are_drawn_by_weight():
+def test_samples_clips_by_weight():
     table, _ = table_and_clips()
     uniform = (torch.arange(1000) + 0.5) / 1000
     counts = torch.bincount(table.sample_clips(uniform), minlength=3)
     assert counts.tolist() == [200, 0, 800]
 
 
-def test_a_single_clip_is_always_drawn_and_weights_of_zero_are_refused():
+def test_samples_only_clip_and_rejects_zero_weights():
     clip = torch.rand(4, 2)
     table = MotionTable([clip], [0.1], [0.3], "cpu")
     assert table.sample_clips(torch.rand(5)).tolist() == [0] * 5
@@ -42,7 +42,7 @@ def test_a_single_clip_is_always_drawn_and_weights_of_zero_are_refused():
         MotionTable([clip, clip], [0.1, 0.1], [0.0, 0.0], "cpu")
 
 
-def test_reading_waits_for_nothing():
+def test_reading_has_no_host_sync():
     table, _ = table_and_clips()
     with NoHostSync():
         table.at(table.sample_clips(torch.rand(8)), torch.rand(8))

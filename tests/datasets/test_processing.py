@@ -88,7 +88,7 @@ def test_mirroring_twice_gives_the_clip_back():
         np.testing.assert_array_equal(getattr(twice.bodies, name), getattr(clip.bodies, name))
 
 
-def test_a_mirror_exchanges_left_and_right():
+def test_mirror_swaps_left_and_right():
     clip = full_clip()
     got = mirror(clip)
     left, right = JOINTS.index("FL_hip_joint"), JOINTS.index("FR_hip_joint")
@@ -116,7 +116,7 @@ def matrix(q):
     )
 
 
-def test_a_joint_without_a_rule_is_refused_unless_its_sign_is_given():
+def test_rejects_joint_without_mirror_sign():
     clip = some_clip(joints=("left_tail", "right_tail", "a_knee", "b_knee", "c_knee"))
     with pytest.raises(MotionError, match="names have no mirror image"):
         mirror(clip)

@@ -73,7 +73,7 @@ def test_overrides_reach_every_level_and_leave_the_original_alone():
         ("quadruped-parkour", "curriculum.start_levels", 2, r"takes 2 values \(a whole number, a whole number\)"),
     ],
 )
-def test_a_value_of_another_type_is_told_what_its_option_takes(task, option, value, message):
+def test_wrong_type_error_names_expected_type(task, option, value, message):
     with pytest.raises(ValueError, match=message):
         with_overrides(find_task(task).cfg(), {option: value})
 
@@ -110,12 +110,12 @@ def test_number_of_robots_comes_from_the_configuration_unless_given():
         make_task("balance", 0)
 
 
-def test_configuration_of_another_task_is_refused():
+def test_rejects_configuration_of_other_task():
     with pytest.raises(ValueError, match="takes a BalanceCfg, got a QuadrupedWalkCfg"):
         make_task("balance", 2, cfg=QuadrupedWalkCfg())
 
 
-def test_unknown_reward_term_in_a_configuration_is_refused():
+def test_rejects_unknown_reward_term():
     cfg = QuadrupedWalkCfg(rewards={"track_linear_velocty": 1.0})
     with pytest.raises(ValueError, match="did you mean 'track_lin_vel_xy'"):
         make_task("quadruped-walk", 2, cfg=cfg)
@@ -147,7 +147,7 @@ def test_scales_that_controllers_need_are_exposed():
     assert cfg.normalization.obs_scales["lin_vel"] == 1.0
 
 
-def test_evaluation_disturbs_nothing_and_computes_finely():
+def test_evaluation_has_no_disturbances_and_fine_physics():
     cfg = QuadrupedWalkCfg(episode_length_s=20.0)
     fine, coarse = cfg.for_evaluation(), cfg.for_evaluation(fine=False)
     assert (fine.physics.timestep, fine.physics.substeps, fine.physics.iterations) == (0.005, 4, 50)
@@ -162,6 +162,6 @@ def test_evaluation_disturbs_nothing_and_computes_finely():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_says_what_it_is(name):
+def test_every_task_has_summary(name):
     assert TASKS[name].summary[0].islower()
     assert len(TASKS[name].summary.split()) > 4

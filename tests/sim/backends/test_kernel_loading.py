@@ -43,7 +43,7 @@ def test_kernels_are_loaded_once_for_each_size_of_block_and_none_is_launched():
     assert len(warp.launched) == 4
 
 
-def test_launches_are_launches_again_after_a_failure():
+def test_restores_launch_after_failure():
     warp = FakeWarp()
     launch = warp.launch
 
@@ -57,7 +57,7 @@ def test_launches_are_launches_again_after_a_failure():
 
 
 @pytest.mark.gpu
-def test_a_step_on_a_gpu_finds_all_its_kernels():
+def test_gpu_step_loads_no_further_kernels():
     backend = make_task("quadruped-walk", 2, "cuda").backend
     with _record_launches(backend._warp) as launches:  # pyright: ignore[reportAttributeAccessIssue]
         backend._mjwarp.step(backend._model, backend._data)  # pyright: ignore[reportAttributeAccessIssue]

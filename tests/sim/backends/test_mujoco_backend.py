@@ -75,7 +75,7 @@ def test_physics_options_reach_the_model_and_not_the_robot(robot):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_stepping_together_is_bitwise_stepping_alone(robot, num_threads):
+def test_batched_step_equals_mj_step_bitwise(robot, num_threads):
     backend = MujocoBackend(robot.model, NUM_ENVS, PhysicsCfg(num_threads=num_threads))
     reset(backend, robot, torch.ones(NUM_ENVS, dtype=torch.bool))
     control = controls(robot, 15)
@@ -90,7 +90,7 @@ def test_stepping_together_is_bitwise_stepping_alone(robot, num_threads):
         np.testing.assert_array_equal(backend.joint_force[i].numpy(), data.qfrc_actuator.astype(np.float32))
 
 
-def test_reset_of_one_leaves_the_others_bitwise_untouched_and_starts_that_one_afresh(robot, backend):
+def test_reset_keeps_other_robots_bitwise(robot, backend):
     control = controls(robot, 10)
     run(backend, control)
     before, readings = backend.batch.state.copy(), backend.sensordata.clone()
@@ -106,7 +106,7 @@ def test_reset_of_one_leaves_the_others_bitwise_untouched_and_starts_that_one_af
     assert np.array_equal(backend.batch.bind("qpos")[2], data.qpos)
 
 
-def test_a_reset_reaches_mujoco_with_controls_pushes_and_saved_states_that_follow_it(robot, backend):
+def test_pending_reset_is_written_before_control_push_and_state_dict(robot, backend):
     run(backend, controls(robot, 5))
     reset(backend, robot, one_mask(0, 4))
     push = torch.zeros(NUM_ENVS, 6)
@@ -148,7 +148,7 @@ def test_push_changes_the_velocity_of_the_masked_only(robot, backend):
 
 
 @pytest.mark.parametrize("cause", ["position", "control"])
-def test_divergence_is_noticed_although_the_engine_recovers_by_itself(robot, backend, cause, tmp_path, monkeypatch):
+def test_detects_divergence_despite_engine_reset(robot, backend, cause, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     control = controls(robot, 1)[0]
     if cause == "position":
@@ -164,14 +164,14 @@ def test_divergence_is_noticed_although_the_engine_recovers_by_itself(robot, bac
     assert not backend.check_diverged().any()
 
 
-def test_divergence_in_an_early_substep_is_still_known_later(robot, backend):
+def test_detects_divergence_of_earlier_substep(robot, backend):
     backend.batch.bind("qvel")[1, 0] = np.inf
     backend.step(1)
     backend.step(1)
     assert backend.check_diverged().tolist() == one_mask(1).tolist()
 
 
-def test_numbers_are_checked_where_the_engine_does_not_recover(robot):
+def test_detects_non_finite_state(robot):
     model = robot.model.__copy__()
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     backend = MujocoBackend(model, NUM_ENVS, PHYSICS)
@@ -181,7 +181,7 @@ def test_numbers_are_checked_where_the_engine_does_not_recover(robot):
     assert backend.check_diverged().tolist() == one_mask(4).tolist()
 
 
-def test_an_engine_warning_without_divergence_is_said_once(backend, caplog, monkeypatch):
+def test_logs_other_engine_warnings_once(backend, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("st_rl"), "propagate", True)
     full = int(mujoco.mjtWarning.mjWARN_CONTACTFULL)
     for _ in range(2):
@@ -226,12 +226,12 @@ def test_state_dict_continues_bit_by_bit(robot, backend, tmp_path):
     assert torch.equal(resumed.sensordata, backend.sensordata)
 
 
-def test_state_of_another_number_of_robots_is_refused(robot, backend):
+def test_rejects_state_of_other_num_envs(robot, backend):
     with pytest.raises(ValueError, match="same robot and num_envs"):
         MujocoBackend(robot.model, 2, PHYSICS).load_state_dict(backend.state_dict())
 
 
-def test_devices_without_a_backend_are_named(robot):
+def test_rejects_device_without_backend(robot):
     with pytest.raises(ValueError, match=r"device 'meta'.*cpu"):
         make_backend(robot.model, 2, PHYSICS, "meta")
     with pytest.raises(ValueError, match="num_envs"):
@@ -246,6 +246,6 @@ def test_snapshot_shows_one_robot(robot, backend):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_gpu_that_is_not_there_is_named(robot):
+def test_rejects_missing_gpu(robot):
     with pytest.raises(ValueError, match="torch sees no GPU here; use 'cpu'"):
         make_backend(robot.model, 2, PHYSICS, "cuda")

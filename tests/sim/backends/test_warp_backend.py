@@ -53,7 +53,7 @@ def test_one_step_agrees_with_the_cpu(pair):
         torch.testing.assert_close(gpu_final, final, rtol=1e-4, atol=1e-4)
 
 
-def test_a_reset_leaves_other_robots_alone(pair):
+def test_reset_keeps_other_robots(pair):
     _, task, _ = pair
     task.step(torch.zeros(NUM_ENVS, 12, device="cuda"))
     before = {name: value.clone() for name, value in task.backend.state_dict()["arrays"].items()}
@@ -107,7 +107,7 @@ def test_a_captured_rollout_trains(tmp_path):
     assert sum(lengths) / len(lengths) > 30
 
 
-def test_a_diverging_simulation_is_noticed(pair):
+def test_detects_divergence(pair):
     _, task, _ = pair
     task.backend.qvel[5, 3] = float("nan")
     task.step(torch.zeros(NUM_ENVS, 12, device="cuda"))
@@ -115,7 +115,7 @@ def test_a_diverging_simulation_is_noticed(pair):
     assert torch.isfinite(task.obs_buf).all()
 
 
-def test_a_compiled_step_gives_the_numbers_of_the_plain_one():
+def test_compiled_step_equals_eager_step():
     """The real compiler on the real backend, with noise, pushes and resets: every buffer of the task agrees."""
     plain, compiled = (make_task("quadruped-walk", NUM_ENVS, "cuda", episode_length_s=0.2) for _ in range(2))
     compiled.compile_with(lambda function: torch.compile(function, dynamic=False, fullgraph=True))

@@ -16,7 +16,7 @@ SCENE = f"""<mujoco><worldbody><geom type="plane" size="5 5 1"/>
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("max_contacts", "needed"), [(1, 3), (2, 3), (3, None)])
-def test_dropped_contacts_are_said_once_with_the_setting_and_the_number(max_contacts, needed, caplog):
+def test_warns_once_of_dropped_contacts_with_remedy(max_contacts, needed, caplog):
     physics = PhysicsCfg(max_contacts=max_contacts)
     backend = WarpBackend(mujoco.MjModel.from_xml_string(SCENE), NUM_ENVS, physics, "cpu")
     backend.step(1)

@@ -100,7 +100,7 @@ def flat(outcome):
     )
 
 
-def test_a_traced_step_gives_the_same_numbers(tasks):
+def test_traced_step_equals_eager_step(tasks):
     eager, traced = tasks
     calls = []
 

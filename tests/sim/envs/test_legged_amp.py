@@ -41,7 +41,7 @@ def test_robots_start_from_states_of_the_reference():
     torch.testing.assert_close(amp.phase, (amp.clip_time / 0.32).frac())
 
 
-def test_share_of_starts_from_the_reference():
+def test_start_fraction_of_reference_states():
     amp = build(400, **{"style.start_fraction": 0.25})
     reference = amp.reference_transition.view(400, 2, -1)[:, 0, :12]
     same = ((amp.joint_pos - reference).abs() < 1e-4).all(dim=1)
@@ -50,7 +50,7 @@ def test_share_of_starts_from_the_reference():
     assert (none.joint_offset.abs() <= 0.15 + 1e-6).all()
 
 
-def test_references_are_clips_and_go_on_with_the_robots():
+def test_references_advance_with_robots():
     amp = build(16)
     clips = load_clips(["trot"])
     seen = []
@@ -133,7 +133,7 @@ def test_an_evaluation_starts_from_the_default_pose_without_noise():
     assert cfg.noise.level == 0.0
 
 
-def test_a_short_clip_and_foreign_joints_are_refused(tmp_path):
+def test_rejects_short_clip_and_unknown_joints(tmp_path):
     from dataclasses import replace
 
     from st_rl.datasets.formats import write_motion
@@ -148,13 +148,13 @@ def test_a_short_clip_and_foreign_joints_are_refused(tmp_path):
         build(motions=(str(tmp_path / "other.npz"),))
 
 
-def test_a_step_with_references_waits_for_nothing():
+def test_amp_step_has_no_host_sync():
     amp = build(**{"style.noise": {"joint_vel": 1.0}})
     with NoHostSync():
         amp.step(torch.zeros(8, 12))
 
 
-def test_a_traced_step_gives_the_same_styles(monkeypatch):
+def test_traced_step_returns_same_styles(monkeypatch):
     monkeypatch.setattr(task, "make_backend", DriftingBackend)
     entry = find_task("quadruped-amp")
     cfg = entry.cfg(episode_length_s=0.2)
@@ -192,7 +192,7 @@ def test_on_a_gpu_a_whole_rollout_is_captured_and_trains(tmp_path):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_compiled_step_gives_the_numbers_of_the_plain_one():
+def test_compiled_gpu_step_equals_eager_step():
     plain, compiled = (make_task("quadruped-amp", 64, "cuda", episode_length_s=0.2) for _ in range(2))
     compiled.compile_with(lambda function: torch.compile(function, dynamic=False, fullgraph=True))
     with torch.inference_mode():

@@ -7,7 +7,7 @@ from st_rl.sim.tasks import TASKS, make_task
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_privileged_actor_sees_what_the_critic_of_the_student_sees(name):
+def test_privileged_actor_obs_equals_critic_obs_of_student(name):
     student, teacher = (
         make_task(name, 4, seed=1, **{"physics.num_threads": 1, "privileged_actor": value}) for value in (False, True)
     )

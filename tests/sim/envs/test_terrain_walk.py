@@ -8,7 +8,7 @@ from st_rl.sim.robots import Robot, robot_path
 from tests.sim.robots.foreign_robots import torque_quadruped
 
 
-def test_the_base_stands_between_its_hips(tmp_path):
+def test_hip_offsets_of_built_in_and_other_robot(tmp_path):
     # Learned policies depend on these numbers of the built-in robot.
     assert hip_offsets(Robot.from_file(robot_path("quadruped"))) == (-0.19, 0.19)
     path = tmp_path / "robot.xml"
@@ -18,7 +18,7 @@ def test_the_base_stands_between_its_hips(tmp_path):
     assert sorted(robot.hip_positions[:, 1].tolist()) == pytest.approx([-0.12, -0.12, 0.12, 0.12])
 
 
-def test_levels_go_up_down_or_on_anywhere_after_the_last():
+def test_next_levels_move_up_down_or_random_after_last():
     level = torch.tensor([0, 0, 1, 2, 2, 2, 2])
     up = torch.tensor([False, True, False, True, True, True, False])
     down = torch.tensor([True, False, True, False, False, False, False])

@@ -97,24 +97,24 @@ def test_grid_of_one_axis_gives_every_robot_its_own_speed():
     assert (grid[:, 1:] == 0).all()
 
 
-def test_grid_starts_over_where_the_number_is_no_power():
+def test_grid_repeats_for_other_counts():
     grid = command_grid([(0.0, 1.0), (0.0, 1.0), (0.0, 0.0)], 6)
     assert grid[:4].tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
     assert grid[4:].tolist() == grid[:2].tolist()
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_robots_too_few_for_a_grid_walk_in_the_middle_of_the_ranges(count):
+def test_small_grid_uses_center_of_ranges(count):
     grid = command_grid([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)], count)
     torch.testing.assert_close(grid, torch.tensor([0.25, 0.0, 0.0]).repeat(count, 1))
 
 
-def test_a_range_may_be_given_from_high_to_low():
+def test_accepts_reversed_command_range():
     commands = SimpleNamespace(lin_vel_x=(1.0, -0.5), lin_vel_y=(-0.4, 0.4), ang_vel_yaw=(0.0, 0.0))
     assert command_ranges(EvaluationCfg(ang_vel_yaw=(0.8, -0.8)), commands) == [(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]
 
 
-def test_every_level_of_the_ground_is_walked_slowly_and_fast():
+def test_commands_are_shuffled_over_levels():
     flat, rough = KnownWalk(num_envs=64), KnownWalk(num_envs=64)
     rough.level = torch.arange(64).div(16, rounding_mode="floor")
     in_order, shuffled = (evaluation_commands(EvaluationCfg(), task)[:, 0] for task in (flat, rough))
@@ -147,7 +147,7 @@ def test_error_of_the_mean_ignores_an_oscillation_that_the_mae_includes():
         assert figures[f"{axis}_mae"] == pytest.approx(sum(instant) / len(instant), abs=1e-3)
 
 
-def test_a_fallen_robot_counts_as_fallen_and_no_longer_in_the_errors():
+def test_errors_exclude_steps_after_fall():
     task = KnownWalk(bias=0.1, falls={1: 100, 3: 20}, fall_speed=50.0)
     result = EvaluationRollout(task, still, 4.0).run(command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4))
     figures = walk_metrics(result, task)
@@ -203,7 +203,7 @@ class CourseWalk(KnownWalk):
 NEVER = 100.0
 
 
-def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_ground_is_no_fall():
+def test_success_before_fall_and_end_of_course_is_no_fall():
     # Robot 0 has a free way; 1 falls after it got past everything, 2 before; 3 needs its second life; 4 never does.
     task = CourseWalk([math.nan, 1.0, 1.0, 3.0, NEVER, 3.0], falls={1: 100, 2: 25, 3: 120})
     plan = EvaluationCfg(num_envs=6, seconds=10.0, push_speed=0.0)
@@ -219,7 +219,7 @@ def test_success_is_to_get_past_everything_while_standing_and_the_end_of_the_gro
     assert (again["falls"], again["success"]) == (3, figures["success"]), "a second walk starts afresh"
 
 
-def test_nothing_counts_from_the_end_of_the_ground_on():
+def test_steps_after_end_of_course_are_invalid():
     task = CourseWalk([math.nan] * 6, falls=dict.fromkeys(range(6), 201), fall_speed=50.0)
     result = EvaluationRollout(task, still, 8.0).run(torch.full((6, 3), 0.5))
     assert result.is_valid[:200].all()
@@ -275,7 +275,7 @@ def test_standing_robots_have_no_gait_metrics():
     assert figures["lin_vel_x_error"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_pushes_have_the_asked_size_and_rhythm_and_reach_everyone():
+def test_pushes_have_configured_speed_and_interval():
     task = KnownWalk(num_envs=8)
     EvaluationRollout(task, still, 10.0).run(torch.zeros(8, 3), pushes=(0.5, 3.0))
     assert [step for step, _, _ in task.pushes] == [150, 300, 450]
@@ -385,7 +385,7 @@ class TestBuiltInTask:
         }
         assert pairs == {frozenset(("FR_foot", "RL_foot")), frozenset(("FL_foot", "RR_foot"))}
 
-    def test_robots_told_to_go_that_stand_still_err_by_their_command(self, task):
+    def test_error_of_standing_robot_equals_command(self, task):
         commands = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.6], [0.0, 0.0, 0.0]])
         first = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 1.6).run(commands)
         figures = walk_metrics(first, task)
@@ -400,6 +400,6 @@ class TestBuiltInTask:
         assert (result.commands > 0).all()
         assert (result.effective_commands == 0).all()
 
-    def test_a_hard_push_throws_a_standing_robot(self, task):
+    def test_hard_push_makes_robot_fall(self, task):
         thrown = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 1.6).run(torch.zeros(4, 3), pushes=(6.0, 0.4))
         assert thrown.fell.any()

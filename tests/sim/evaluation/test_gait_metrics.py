@@ -62,7 +62,7 @@ def test_swings_equal_a_walk_through_every_foot():
         assert float(swings.rate[robot]) == pytest.approx(expected_rate, rel=1e-5)
 
 
-def test_a_robot_that_drags_its_feet_has_no_clearance():
+def test_clearance_is_nan_without_swings():
     contact = torch.ones(50, 1, 4, dtype=torch.bool)
     swings = find_swings(torch.zeros(50, 1, 4), contact, torch.ones(50, 1, dtype=torch.bool), PERIOD)
     assert math.isnan(float(swings.clearance[0]))

@@ -19,7 +19,7 @@ def commands(lin_vel_x=(-0.5, 1.0), lin_vel_y=(-0.4, 0.4), ang_vel_yaw=(-0.8, 0.
     [commands(), commands((0.3, 1.0), (0.0, 0.0), (0.0, 0.0)), commands((-1.0, -0.2), (0.1, 0.2), (0.0, 0.0))],
     ids=["all directions", "forward only", "backward only"],
 )
-def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
+def test_command_schedule_stays_in_ranges_and_duration(given):
     schedule = make_command_schedule(given, 12.0)
     assert sum(segment.seconds for segment in schedule) == pytest.approx(12.0)
     for segment in schedule:
@@ -28,7 +28,7 @@ def test_the_tour_stays_within_the_ranges_and_lasts_as_long_as_asked(given):
     assert max(segment.command[0] for segment in schedule) == given.lin_vel_x[1]
 
 
-def test_the_tour_shows_every_direction():
+def test_command_schedule_covers_every_axis():
     seen = [segment.command for segment in make_command_schedule(commands(), 12.0)]
     for axis, extremes in enumerate([(-0.5, 1.0), (-0.4, 0.4), (-0.8, 0.8)]):
         assert set(extremes) <= {command[axis] for command in seen}

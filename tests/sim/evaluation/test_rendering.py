@@ -25,18 +25,18 @@ def headless_linux(monkeypatch):
     return monkeypatch
 
 
-def test_the_users_choice_wins(headless_linux):
+def test_environment_variable_takes_precedence(headless_linux):
     headless_linux.setenv("MUJOCO_GL", "OSMesa ")
     assert choose_gl() == "osmesa"
 
 
 @pytest.mark.parametrize(("installed", "chosen"), [({"EGL", "OSMesa"}, "egl"), ({"OSMesa"}, "osmesa")])
-def test_the_first_library_that_is_here_is_chosen(headless_linux, installed, chosen):
+def test_chooses_first_installed_library(headless_linux, installed, chosen):
     headless_linux.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so" if name in installed else None)
     assert choose_gl() == chosen
 
 
-def test_a_screen_needs_no_off_screen_library(headless_linux):
+def test_display_needs_no_offscreen_library(headless_linux):
     headless_linux.setenv("DISPLAY", ":0")
     headless_linux.setattr(ctypes.util, "find_library", lambda name: None)
     assert choose_gl() == ""
@@ -55,7 +55,7 @@ def needs_library():
         pytest.skip(str(error))
 
 
-def test_a_frame_shows_the_model_and_arrows_of_their_length():
+def test_frame_renders_model_and_scaled_arrows():
     needs_library()
     # Seen from the side: a red bar one metre high, and beside it an arrow one metre high.
     model = mujoco.MjModel.from_xml_string(
@@ -103,7 +103,7 @@ def test_video_holds_every_frame_and_appears_only_when_complete(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["walk.gif", "walk.mp4"]
 
 
-def test_a_video_that_fails_leaves_nothing(tmp_path):
+def test_failed_video_leaves_no_file(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     from st_rl.sim.evaluation.video import open_video
 

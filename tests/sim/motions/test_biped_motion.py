@@ -37,7 +37,7 @@ def feet_in_base(robot, joints):
     return np.stack([body.xpos for body in bodies]), np.stack([body.xmat.reshape(3, 3) for body in bodies])
 
 
-def test_inverse_kinematics_gives_back_the_joints_that_mujoco_was_given(robot, geometry):
+def test_inverse_kinematics_recovers_joints_of_mujoco(robot, geometry):
     rng = np.random.default_rng(0)
     low, high = np.array([-1.2, -0.3, -0.8, 0.1, -0.7, -0.3]), np.array([0.6, 0.3, 0.8, 1.8, 0.4, 0.3])
     for legs in rng.uniform(low, high, size=(30, 2, 6)):
@@ -56,7 +56,7 @@ def test_geometry_is_that_of_the_file(robot, geometry):
     assert (geometry.thigh, geometry.shin) == (0.3, 0.3)
 
 
-def test_another_robot_is_refused(tmp_path):
+def test_rejects_robot_of_other_geometry(tmp_path):
     with pytest.raises(ValueError, match=r"quadruped.xml is no biped whose walk can be made.*record a policy"):
         biped_geometry(Robot.from_mjcf(robot_path("quadruped")))
     crooked = (
@@ -83,7 +83,7 @@ def test_standing_feet_are_flat_and_still_and_swinging_feet_clear_the_ground(rob
     assert ((clip.joint_pos > low) & (clip.joint_pos < high)).all()
 
 
-def test_the_body_is_a_pendulum_over_where_the_feet_carry_it(geometry):
+def test_center_of_mass_is_inverted_pendulum(geometry):
     clip = make_biped_gait(geometry, "walk", 0.6, fps=1000.0, strides=1)
     phase = foot_phases(GAIT, np.arange(clip.num_frames) / clip.fps)
     acceleration = np.gradient(np.gradient(clip.root_pos[:, :2], axis=0), axis=0) * 1e6
@@ -124,14 +124,14 @@ def test_velocities_are_those_of_the_positions(robot, geometry):
     np.testing.assert_allclose(add_body_poses(robot, clip).feet.vel, clip.feet.vel, atol=1e-4)
 
 
-def test_too_fast_a_walk_is_out_of_reach(geometry):
+def test_rejects_walk_that_is_too_fast(geometry):
     with pytest.raises(ValueError, match=r"out of reach.*walk slower"):
         make_biped_gait(geometry, "walk", 2.0)
     with pytest.raises(ValueError, match="fps is 0"):
         make_biped_gait(geometry, "walk", 0.5, fps=0)
 
 
-def test_clips_of_the_library_are_what_the_command_makes(geometry):
+def test_built_in_clips_equal_output_of_motion_make(geometry):
     assert [path.stem for path in motion_paths("walk")] == ["walk_0.2", "walk_0.4", "walk_0.6", "walk_0.8"]
     for clip, speed in zip(load_clips("walk"), (0.2, 0.4, 0.6, 0.8)):
         made = make_biped_gait(geometry, "walk", speed)

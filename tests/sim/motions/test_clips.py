@@ -53,7 +53,7 @@ def random_joints(rng, count):
     )
 
 
-def test_inverse_kinematics_puts_feet_where_mujoco_finds_them(robot, geometry):
+def test_inverse_kinematics_matches_mujoco_feet(robot, geometry):
     rng = np.random.default_rng(0)
     for joints in random_joints(rng, 20).reshape(20, 12):
         feet = feet_in_base(robot, joints)
@@ -75,14 +75,14 @@ def rearranged(path, order, change=lambda legs: None):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_gait_is_the_same_whatever_the_order_of_the_legs(geometry, tmp_path, name):
+def test_gait_is_independent_of_leg_order(geometry, tmp_path, name):
     other = quadruped_geometry(rearranged(tmp_path / "robot.xml", ("RL", "FR", "FL", "RR")))
     assert other.foot_names == geometry.foot_names
     made, expected = (make_quadruped_gait(g, name, 0.5) for g in (other, geometry))
     np.testing.assert_allclose(reorder_joints(made, expected.joint_names).joint_pos, expected.joint_pos, atol=1e-9)
 
 
-def test_legs_of_different_lengths_are_refused(tmp_path):
+def test_rejects_legs_of_different_lengths(tmp_path):
     def shorten(legs):
         (foot,) = (geom for geom in legs["RL"].iter("geom") if geom.get("name") == "RL_foot")
         foot.set("pos", "0 0 -0.15")
@@ -91,7 +91,7 @@ def test_legs_of_different_lengths_are_refused(tmp_path):
         quadruped_geometry(rearranged(tmp_path / "robot.xml", LEGS, shorten))
 
 
-def test_a_foot_out_of_reach_is_an_error(geometry):
+def test_rejects_foot_out_of_reach(geometry):
     with pytest.raises(ValueError, match=r"out of reach.*walk slower"):
         solve_leg_joints(geometry, geometry.hips + np.array([0.0, 0.0, -0.6]))
     with pytest.raises(ValueError, match="out of reach"):
@@ -136,7 +136,7 @@ def test_pairs_of_feet_move_together_and_against_the_others(robot, geometry, nam
     np.testing.assert_array_equal(down[first][:-half], down[second][half:])
 
 
-def test_the_base_moves_as_the_loads_of_the_feet_make_it(geometry):
+def test_base_follows_rigid_body_dynamics(geometry):
     trot, pace, bound = (make_quadruped_gait(geometry, name, 0.5) for name in ("trot", "pace", "bound"))
     roll, pitch = (
         (lambda clip: 2 * np.abs(clip.root_rot[:, 1]).max()),
@@ -156,20 +156,20 @@ def test_the_base_moves_as_the_loads_of_the_feet_make_it(geometry):
     assert rolling[max(1, middle)] < 0
 
 
-def test_a_clip_ends_as_it_begins(geometry):
+def test_last_frame_repeats_first(geometry):
     clip = make_quadruped_gait(geometry, "bound", 0.7, strides=3)
     assert clip.num_frames == round(3 * 0.32 * 50) + 1
     np.testing.assert_allclose(clip.joint_pos[-1], clip.joint_pos[0], atol=1e-9)
     np.testing.assert_allclose(clip.root_pos[-1] - clip.root_pos[0], [0.7 * 0.96, 0, 0], atol=1e-9)
 
 
-def test_a_video_shows_the_clip_at_least_once(robot, geometry, tmp_path):
+def test_rejects_zero_repeats(robot, geometry, tmp_path):
     with pytest.raises(ValueError, match="repeats is 0; a video shows the clip at least once"):
         render_clip(robot, make_quadruped_gait(geometry, "trot", 0.5), tmp_path / "clip.mp4", repeats=0)
     assert not list(tmp_path.iterdir())
 
 
-def test_another_robot_is_refused():
+def test_rejects_robot_of_other_geometry():
     with pytest.raises(ValueError, match=r"cartpole.xml has no free joint"):
         quadruped_geometry(Robot.from_mjcf(robot_path("cartpole")))
 
@@ -195,7 +195,7 @@ def test_rows_of_the_model(robot, geometry):
         clip_to_qpos_qvel(robot, replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
 
 
-def test_clips_of_the_library_are_what_the_command_makes(geometry):
+def test_built_in_clips_equal_output_of_motion_make(geometry):
     files = sorted(CLIPS.glob("*.npz"))
     assert [f.stem for f in files] == sorted(
         f"{name}_{speed}" for name in QUADRUPED_GAITS for speed in (0.3, 0.5, 0.7, 0.9)
@@ -222,7 +222,7 @@ def test_clips_by_name(tmp_path):
         motion_paths(tmp_path)
 
 
-def test_a_policy_becomes_a_clip():
+def test_record_policy_returns_clip():
     task = make_task("quadruped-walk", 2, seed=1, cfg=None, **{"physics.num_threads": 1, "noise.level": 0.0})
 
     def policy(obs):

@@ -146,7 +146,7 @@ def test_foot_of_several_shapes_touches_with_each_of_them(describe):
         assert data.sensordata[foot.contact] == 1
 
 
-def test_parts_of_the_robot_that_touch_each_other_are_no_fall(describe):
+def test_self_contact_is_no_fall(describe):
     robot = Robot.from_file(describe("base_height: 2", without=["base_height"]))
     data = mujoco.MjData(robot.model)
     data.qpos[:] = robot.default_qpos
@@ -214,7 +214,7 @@ def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(describe):
         torch.testing.assert_close(rewards[1::2], rewards[::2], atol=1e-3, rtol=1e-3)
 
 
-def test_walking_task_trots_with_it(describe):
+def test_described_robot_trots_in_walking_task(describe):
     env = make_task("quadruped-walk", 2, robot=str(describe("action_scale: {'.*': 0.2, '.*_knee': 0.4}")))
     assert env.cfg.control.action_scale == pytest.approx((0.2, 0.2, 0.4) * 4)
     np.testing.assert_allclose(env._targets(torch.ones(2, 12)), [[0.2, 1.0, -1.2] * 4] * 2, rtol=1e-6)
@@ -257,7 +257,7 @@ def test_walking_task_trots_with_it(describe):
         ("action_scale: {FR_knee: -0.1}", (), r"action_scale: FR_knee is -0\.1: give a positive number"),
     ],
 )
-def test_what_is_wrong_with_a_description_is_said(describe, more, without, message):
+def test_rejects_invalid_description_with_remedy(describe, more, without, message):
     with pytest.raises(ValueError, match=message):
         Robot.from_file(describe(more, without))
 
@@ -310,7 +310,7 @@ def test_servos_are_as_described_whatever_the_file_says_of_its_own_actuators(des
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"feet: [a"])
-def test_a_description_that_cannot_be_read_is_named(tmp_path, content):
+def test_rejects_unreadable_description(tmp_path, content):
     path = tmp_path / "robot.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -318,7 +318,7 @@ def test_a_description_that_cannot_be_read_is_named(tmp_path, content):
         Robot.from_file(path)
 
 
-def test_command_shows_what_was_found(describe, capsys, tmp_path):
+def test_robot_command_reports_model(describe, capsys, tmp_path):
     assert main(["robot", str(describe("self_collisions: false")), "--seconds", "1"]) == 0
     shown = capsys.readouterr().out
     assert "12 joints with position servos" in shown
@@ -342,7 +342,7 @@ pytest_mjlab = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("name", "task", "joints", "feet"), [("go1", "quadruped-walk", 12, 4), ("g1", "humanoid-walk", 29, 2)]
 )
-def test_robots_of_mjlab_walk_into_our_tasks(monkeypatch, name, task, joints, feet):
+def test_mjlab_robots_run_in_built_in_tasks(monkeypatch, name, task, joints, feet):
     if "ST_RL_MJLAB" in os.environ:
         monkeypatch.syspath_prepend(os.environ["ST_RL_MJLAB"])
     robot = Robot.from_file(EXAMPLES / f"{name}.yaml")

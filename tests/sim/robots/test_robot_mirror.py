@@ -9,7 +9,7 @@ from tests.sim.robots.foreign_robots import torque_quadruped
 
 
 @pytest.mark.parametrize("name", ["quadruped", "humanoid"])
-def test_built_in_robots_are_mirrored_as_their_names_say(name):
+def test_mirror_of_built_in_robots_matches_names(name):
     robot = Robot.from_mjcf(robot_path(name))
     by_name = joint_mirror(robot.joint_names)
     mirror = robot.mirror()
@@ -33,7 +33,7 @@ def test_signs_follow_the_axes_of_the_file_and_not_the_names(tmp_path):
     assert dict(zip(names, mirror.signs)) == {name: -1 if name in ("fr_hip", "fl_hip") else 1 for name in names}
 
 
-def test_a_robot_that_is_not_symmetric_is_told_where(tmp_path):
+def test_asymmetric_robot_error_names_joint(tmp_path):
     path = tmp_path / "robot.xml"
     path.write_text(torque_quadruped().replace('name="fl_upper" pos="0.2 0.12 0"', 'name="fl_upper" pos="0.1 0.12 0"'))
     with pytest.raises(ValueError, match=r"'f[lr]_hip' has no mirror image"):

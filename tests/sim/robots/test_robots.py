@@ -34,7 +34,7 @@ def test_quadruped_is_of_the_size_of_a_small_robot_dog():
     assert len(robot.fall_sensors) == 5
 
 
-def test_quadruped_stands_and_its_sensors_tell_the_feet_from_the_trunk():
+def test_quadruped_stands_and_sensors_distinguish_feet_and_trunk():
     robot = Robot.from_mjcf(robot_path("quadruped"))
     model = robot.model
     data = mujoco.MjData(model)
@@ -92,7 +92,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("task", ["quadruped-walk", "quadruped-rough", "quadruped-parkour"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_ground_that_is_added_carries_every_robot(write_mjcf, world, task):
+def test_added_ground_collides_with_every_robot(write_mjcf, world, task):
     path = write_mjcf(WORLDS[world](torque_quadruped()))
     env = make_task(task, 1, robot=str(path), **TORQUE_CONTROL, **{"push.max_speed": 0.0})
     for _ in range(25):
@@ -165,7 +165,7 @@ _SERVO = '<position name="shoulder" joint="shoulder" kp="10"/>'
         ('<adhesion name="a" body="link" ctrlrange="0 1" gain="1"/>', "'a' does not drive a hinge or slide joint"),
     ],
 )
-def test_a_file_that_cannot_be_driven_is_named_with_the_reason(write_mjcf, actuators, message):
+def test_rejects_unsupported_actuators_with_file_name(write_mjcf, actuators, message):
     with pytest.raises(ValueError, match=message) as error:
         Robot.from_mjcf(write_mjcf(FIXED_ARM.replace(_SERVO, actuators)))
     assert "robot.xml" in str(error.value)
@@ -177,7 +177,7 @@ def test_unknown_robot_lists_the_built_in_ones():
 
 
 @pytest.mark.parametrize("order", [("fl", "fr", "rl", "rr"), ("rr", "fl", "fr", "rl"), ("fl", "rl", "fr", "rr")])
-def test_feet_are_found_by_place_whatever_the_order_of_the_legs(write_mjcf, order):
+def test_feet_by_place_is_independent_of_leg_order(write_mjcf, order):
     robot = Robot.from_mjcf(write_mjcf(torque_quadruped(order)))
     names = [robot.model.body(robot.model.geom(foot.name).bodyid[0]).name for foot in robot.feet]
     assert names == [f"{leg}_lower" for leg in order]
@@ -186,7 +186,7 @@ def test_feet_are_found_by_place_whatever_the_order_of_the_legs(write_mjcf, orde
     np.testing.assert_allclose(robot.foot_positions[:, :2], [places[leg] for leg in order], atol=1e-9)
 
 
-def test_a_trot_is_one_for_every_order_of_the_legs(write_mjcf):
+def test_trot_is_independent_of_leg_order(write_mjcf):
     path = write_mjcf(torque_quadruped(("fl", "rl", "fr", "rr")))
     env = make_task(
         "quadruped-walk", num_envs=2, robot=str(path), **{"control.stiffness": 20.0, "control.damping": 1.0}

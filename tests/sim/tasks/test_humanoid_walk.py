@@ -71,7 +71,7 @@ def test_it_stands_at_home_on_two_flat_feet_with_bent_knees(robot, home):
     assert all(home.sensordata[sensor] == 0 for sensor in robot.fall_sensors)
 
 
-def test_knees_and_pelvis_tell_a_fall(robot, home):
+def test_contact_of_knee_or_pelvis_is_fall(robot, home):
     for height, turn in ((0.05, [1, 0, 0, 0]), (0.07, [0.7071, 0, 0.7071, 0])):
         home.qpos[:] = robot.default_qpos
         home.qpos[2], home.qpos[3:7] = height, turn
@@ -84,7 +84,7 @@ def test_a_gpu_has_room_for_all_contacts_of_feet_knees_and_pelvis(robot):
     assert max_ground_contacts(robot.model) - 4 <= find_task("humanoid-walk").cfg().physics.max_contacts
 
 
-def test_a_heavier_trunk_is_pelvis_and_torso(robot):
+def test_base_mass_scales_pelvis_and_torso(robot):
     model = robot.model
     assert [model.body(body).name for body in trunk_bodies(robot)] == ["pelvis", "torso"]
     task = build(**{"randomization.base_mass": (1.3, 1.3)})
@@ -92,7 +92,7 @@ def test_a_heavier_trunk_is_pelvis_and_torso(robot):
     np.testing.assert_allclose(mass.sum(), robot.mass + 0.3 * (5 + 14.5), rtol=1e-6)
 
 
-def test_standing_is_rewarded_and_ends_when_it_falls():
+def test_standing_humanoid_is_rewarded_until_fall():
     task = build(num_envs=16, **STILL, **{"commands.lin_vel_x": (0.0, 0.0), "commands.ang_vel_yaw": (0.0, 0.0)})
     rewards, dones = [], []
     for _ in range(100):
@@ -122,7 +122,7 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
     torch.testing.assert_close(penalty, (NARROWEST_STEP - task.step_width) ** 2)
 
 
-def test_a_pelvis_that_swings_with_its_steps_still_earns_by_turning():
+def test_yaw_rate_reward_tolerates_pelvis_swing():
     task = build()
     task.velocity_error = torch.tensor([[0.0, 0.0, error] for error in (0.0, 0.5, -0.5, 2.0)])
     reward = task.REWARDS["track_ang_vel_z"].function(task)
@@ -146,12 +146,12 @@ def test_posture_leaves_the_joints_that_step_alone():
     build(posture_joints="tail", **{"rewards.posture": 0.0}).step(torch.zeros(4, 21))
 
 
-def test_a_robot_with_four_feet_is_refused():
+def test_rejects_robot_with_four_feet():
     with pytest.raises(ValueError, match=r"quadruped.xml has 4 feet; humanoid-walk needs two"):
         build(robot="quadruped")
 
 
-def test_episodes_start_from_the_walk_that_is_shown():
+def test_episodes_start_from_reference_walk():
     amp = make_task("humanoid-amp", 32, **{**QUIET, "style.noise": {}, "style.start_fraction": 1.0})
     width = 21 + 21 + 1
     assert amp.style_transition.shape == (32, 2, width)

@@ -59,14 +59,14 @@ class TestObservation:
         torch.testing.assert_close(seen[:, 8], task.heading)
         assert "base_lin_vel" not in task.obs_segments
 
-    def test_the_actor_sees_the_segments_that_it_is_given_in_their_order(self):
+    def test_actor_observes_configured_segments_in_order(self):
         task = build(observe=("forward_depth", "proprioception"))
         assert list(task.obs_segments) == ["forward_depth", "proprioception"]
         assert "engaging_block" in task.critic_obs_segments
         assert build(observe=("proprioception",)).num_obs == 48
         torch.testing.assert_close(segment(task, "proprioception")[:, 9], task.commands[:, 0] * 2.0)
 
-    def test_block_is_told_as_engaged_from_near_until_it_lies_behind(self):
+    def test_block_is_engaged_until_cleared(self):
         task = build(num_envs=1, **{"tracks.sequences": MIXED, "curriculum.start_levels": (2, 2)})
         ids = {"step_up": 3, "hurdle": 1, "gap": 2, "step_down": 3}
         direction = {"step_up": 1.0, "step_down": -1.0}
@@ -120,7 +120,7 @@ class TestObservation:
                     expected = t[below[0]] if len(below) else 2.0
                     assert depth[robot, row, column] == pytest.approx(expected, abs=2e-3)
 
-    def test_a_covered_lens_sees_nothing(self):
+    def test_covered_camera_returns_largest_depth(self):
         task = build(**{"camera.covered": True})
         assert task.obs_segments["forward_depth"] == (1, 16, 12)
         assert torch.all(segment(task, "forward_depth") == 1.0)
@@ -150,7 +150,7 @@ class TestObservation:
 
 
 class TestCommands:
-    def test_turning_leads_back_to_the_middle_of_the_track(self):
+    def test_steering_returns_to_center_line(self):
         task = build()
         place(task, 0.0, y=0.3)
         assert torch.all(task.commands[:, 2] < 0)
@@ -160,14 +160,14 @@ class TestCommands:
         torch.testing.assert_close(task.commands[:, 2], torch.full((12,), -0.45), atol=1e-3, rtol=0)
         assert torch.all(task.commands[:, 1] == 0)
 
-    def test_who_stands_is_not_turned(self):
+    def test_standing_robot_is_not_steered(self):
         task = build()
         task.hold_commands(torch.zeros(12, 3))
         place(task, 0.0, y=0.3)
         assert torch.all(task.commands == 0)
         assert not task.moving.any()
 
-    def test_a_held_speed_is_kept_and_steered(self):
+    def test_held_speed_is_kept_while_steering(self):
         task = build()
         task.hold_commands(torch.tensor([0.6, 0.0, 0.0]).repeat(12, 1))
         for _ in range(3):
@@ -178,7 +178,7 @@ class TestCommands:
 
 
 class TestEpisodes:
-    def test_robots_start_on_the_track_of_their_kind_and_level(self):
+    def test_robots_start_on_assigned_track(self):
         task = build(num_envs=60, **{"curriculum.start_levels": (0, 4)})
         assert task.level.bincount().tolist() == [12] * 5
         for robot in range(60):
@@ -187,7 +187,7 @@ class TestEpisodes:
             assert -0.3 <= float(task.backend.qpos[robot, 0]) <= 0.3
         torch.testing.assert_close(task.base_height, torch.full((60, 1), task.default_height))
 
-    def test_levels_follow_what_was_cleared(self):
+    def test_levels_follow_cleared_blocks(self):
         task = build(num_envs=6, **{"tracks.sequences": {"up": ("step_up",) * 4}, "curriculum.start_levels": (2, 2)})
         starts = [block.start for block in task._tracks.blocks[2]]
         # cleared: none, one, two, three, all; and all of an episode that has not begun
@@ -205,7 +205,7 @@ class TestEpisodes:
         task._reset_envs(torch.tensor([True, False, True, False]))
         assert task.level.tolist() == [0, 0, 1, 0]
 
-    def test_the_last_level_leads_to_levels_drawn_anew(self):
+    def test_last_level_leads_to_random_level(self):
         task = build(num_envs=200, **{"tracks.sequences": {"up": ("step_up",)}, "curriculum.start_levels": (4, 4)})
         task.episode_length_buf = torch.full((200,), 9)
         place(task, 3.0)
@@ -214,7 +214,7 @@ class TestEpisodes:
         task._reset_envs(torch.ones(200, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2, 3, 4}
 
-    def test_an_evaluation_keeps_robots_at_all_levels_or_at_the_one_that_was_chosen(self):
+    def test_evaluation_keeps_chosen_or_all_levels(self):
         cfg = find_task("quadruped-parkour").cfg()
         assert cfg.for_evaluation().curriculum.start_levels == (0, 4)
         assert not cfg.for_evaluation().curriculum.enabled
@@ -228,7 +228,7 @@ class TestEpisodes:
         task._reset_envs(torch.ones(4, dtype=torch.bool))
         assert task.level.tolist() == [0] * 4
 
-    def test_the_log_and_the_infos_tell_who_has_cleared_its_track(self):
+    def test_log_and_infos_report_cleared_tracks(self):
         task = build(num_envs=2, **{"tracks.sequences": {"up": ("step_up", "step_up")}})
         place(task, [0.0, 5.0])
         _, _, _, infos = task.step(torch.zeros(2, 12))
@@ -246,7 +246,7 @@ class TestEpisodes:
         assert float(infos["log"]["Termination/off_track"]) == pytest.approx(1 / 3)
         assert float(infos["log"]["Termination/in_pit"]) >= 1 / 3 - 1e-6
 
-    def test_a_course_is_done_behind_all_blocks_and_a_free_way_has_nothing_to_be_done(self):
+    def test_course_success_after_last_block_and_nan_without_blocks(self):
         tracks = {"walk": (), "up": ("step_up", "step_up")}
         task = build(num_envs=6, **{"tracks.sequences": tracks, "tracks.run_out": 5.0})
         last = task._tracks.blocks[task.cfg.tracks.num_levels][-1].end
@@ -257,7 +257,7 @@ class TestEpisodes:
         # The way without blocks begins at -2 m and ends at 3 m.
         assert is_at_end.tolist() == [False, False, False, False, True, True]
 
-    def test_nobody_falls_over_the_end_of_its_track_before_it_is_there(self):
+    def test_falls_only_after_end_of_course(self):
         """With real physics; the end is at 2 m, and front feet are 0.2 m ahead of the base."""
         task = build(num_envs=2, **{"tracks.sequences": {"walk": ()}, "tracks.run_out": 4.0})
         place(task, [1.45, 1.9])
@@ -267,7 +267,7 @@ class TestEpisodes:
             fell |= task.step(torch.zeros(2, 12))[2]
         assert fell.tolist() == [False, True]
 
-    def test_knees_may_touch_the_ground_and_the_trunk_may_not(self):
+    def test_only_trunk_contact_is_fall(self):
         task = build(num_envs=2)
         contacts = torch.zeros(2, len(task.robot.fall_sensors))
         trunk = task.robot.fall_sensors.index(int(task.robot.model.sensor("trunk_contact").adr[0]))
@@ -279,7 +279,7 @@ class TestEpisodes:
         assert task.has_fallen.tolist() == [False, True]
         assert task.num_knee_contacts.tolist() == [4.0, 0.0]
 
-    def test_progress_is_the_share_of_the_commanded_speed(self):
+    def test_progress_is_fraction_of_commanded_speed(self):
         task = build(num_envs=2, rewards={"progress": 1.0})
         task.hold_commands(torch.tensor([[0.8, 0.0, 0.0]] * 2))
         task.track_velocity = torch.tensor([0.4, 3.0])
@@ -299,13 +299,13 @@ class TestEpisodes:
         ({"scan": (0.0, 1.0, 0)}, "scan has 0 points: give at least one"),
     ],
 )
-def test_settings_that_contradict_each_other(overrides, message):
+def test_rejects_contradicting_settings(overrides, message):
     with pytest.raises(ValueError, match=message):
         build(**overrides)
 
 
 @pytest.mark.gpu
-def test_a_gpu_shows_the_same_for_the_same_state():
+def test_gpu_observation_equals_cpu_observation():
     overrides = {**QUIET, "tracks.num_levels": 2, "curriculum.start_levels": (0, 1)}
     cpu, gpu = (make_task("quadruped-parkour", 24, device, **overrides) for device in ("cpu", "cuda"))
     random = torch.Generator().manual_seed(0)

@@ -75,7 +75,7 @@ class TestHeights:
 
 class TestObservations:
     @pytest.mark.parametrize("observe", [True, False])
-    def test_the_critic_always_sees_the_scan_and_the_actor_if_told(self, observe):
+    def test_actor_observes_scan_only_if_configured(self, observe):
         task = build(observe_scan=observe)
         assert ("height_scan" in task.obs_segments) == observe
         assert task.critic_obs_segments["height_scan"] == 65
@@ -88,14 +88,14 @@ class TestObservations:
         start = sum(w for n, w in list(task.obs_segments.items())[: list(task.obs_segments).index("commands")])
         assert difference[:, start:-65].max() == 0
 
-    def test_a_teacher_sees_what_the_critic_of_a_blind_student_sees(self):
+    def test_teacher_obs_equals_critic_obs_of_blind_student(self):
         blind = {"observe_scan": False, "observe_linear_velocity": False}
         teacher, student = build(privileged_actor=True, **blind), build(**blind)
         assert list(teacher.obs_segments.items()) == list(student.critic_obs_segments.items())
 
 
 class TestCommands:
-    def test_robots_are_turned_to_their_heading_by_the_shorter_way(self, task):
+    def test_steering_takes_shorter_way(self, task):
         task.commands[:] = torch.tensor([0.5, 0.0, 0.0])
         task.desired_heading.fill_(math.pi - 0.1)
         place(task, 0.0, 0.0, yaw=-math.pi + 0.1)
@@ -103,13 +103,13 @@ class TestCommands:
         place(task, 0.0, 0.0, yaw=0.0)
         assert torch.allclose(task.commands[:, 2], torch.tensor(0.8))
 
-    def test_who_stands_is_not_turned(self, task):
+    def test_standing_robot_is_not_steered(self, task):
         task.commands.zero_()
         task.desired_heading.fill_(1.0)
         place(task, 0.0, 0.0)
         assert not task.commands.any()
 
-    def test_robots_at_the_rim_are_led_back_to_the_middle(self, task):
+    def test_steers_robots_at_rim_to_center(self, task):
         nobody = torch.zeros(NUM_ENVS, dtype=torch.bool)
         place(task, 2.4, 0.0)
         task.desired_heading.fill_(0.3)
@@ -136,7 +136,7 @@ class TestLevels:
         task._reset_envs(EVERYONE)
         return task.level.clone()
 
-    def test_who_crosses_is_promoted_and_who_struggles_is_demoted(self, task):
+    def test_clearing_moves_up_and_struggling_moves_down(self, task):
         task.level.fill_(1)
         assert torch.all(self.walked(task, task.rim) == 2)
         assert torch.all(task.farthest == 0)
@@ -146,12 +146,12 @@ class TestLevels:
         assert torch.all(self.walked(task, 0.49 * task.rim) == 0)
         assert torch.all(self.walked(task, 0.0) == 0)
 
-    def test_a_slow_command_asks_for_less(self, task):
+    def test_required_distance_scales_with_command(self, task):
         task.level.fill_(1)
         assert torch.all(self.walked(task, 0.55, speed=0.1) == 1)
         assert torch.all(self.walked(task, 0.45, speed=0.1) == 0)
 
-    def test_who_crosses_the_last_level_goes_on_anywhere(self):
+    def test_clearing_last_level_continues_at_random_level(self):
         task = build(60)
         task.level.fill_(2)
         task.commands[:, 0] = 0.5
@@ -161,7 +161,7 @@ class TestLevels:
         task._reset_envs(torch.ones(60, dtype=torch.bool))
         assert set(task.level.tolist()) == {0, 1, 2}
 
-    def test_an_evaluation_spreads_robots_over_all_levels_and_leaves_them_there(self):
+    def test_evaluation_spreads_robots_over_fixed_levels(self):
         cfg = find_task("quadruped-rough").cfg()
         cfg.terrain.num_levels = 3
         task = make_task("quadruped-rough", 18, cfg=cfg.for_evaluation(fine=False))
@@ -173,7 +173,7 @@ class TestLevels:
         task._reset_envs(torch.ones(18, dtype=torch.bool))
         assert torch.equal(task.level, before)
 
-    def test_levels_that_do_not_exist_are_refused(self):
+    def test_rejects_unknown_levels(self):
         with pytest.raises(ValueError, match=r"start_levels is \(0, 3\): give two of the levels 0 to 2"):
             build(**{"curriculum.start_levels": (0, 3)})
 
@@ -186,7 +186,7 @@ class TestLevels:
         ("sideways", (-0.3, 0.2, 4), r"as far left as right"),
     ],
 )
-def test_a_scan_that_cannot_be_mirrored_or_sees_nothing_is_refused(name, line, message):
+def test_rejects_asymmetric_or_empty_scan(name, line, message):
     with pytest.raises(ValueError, match=message):
         build(**{f"scan.{name}": line})
 
@@ -203,7 +203,7 @@ def test_a_robot_off_the_ground_ends_its_episode(task):
     assert not infos["time_outs"][3]
 
 
-def test_in_a_mirror_left_and_right_of_the_scan_change_places(task):
+def test_mirror_swaps_sides_of_scan(task):
     kinds = task.mirror
     joints = joint_mirror(kinds["joint_names"], kinds["joint_signs"])
     critic = observation_mirror(task.critic_obs_segments, kinds["critic_obs"], joints)

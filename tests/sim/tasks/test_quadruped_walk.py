@@ -137,7 +137,7 @@ def test_clock_counts_strides_and_stops_for_a_standing_robot():
     assert task.foot_stance[2:].all()
 
 
-def test_gait_clock_wants_diagonal_feet_together():
+def test_gait_clock_pairs_diagonal_feet():
     task = walk(**{"reset.joint_pos": 0.0, "reset.velocity": 0.0})  # it stands still, so that no reset moves the clock
     task.hold_commands(torch.tensor([[0.5, 0.0, 0.0]]).repeat(N, 1))
     heights, stances = [], []
@@ -166,7 +166,7 @@ def test_noise_is_bounded_and_only_the_actor_sees_it():
         assert largest >= 0.9 * bound - 1e-6
 
 
-def test_linear_velocity_can_be_kept_from_the_actor():
+def test_linear_velocity_can_be_privileged():
     task = walk(observe_linear_velocity=False)
     assert "base_lin_vel" not in task.obs_segments
     _, _, _, infos = task.step(torch.zeros(N, 12))
@@ -235,7 +235,7 @@ def test_robot_on_its_back_is_a_fall_and_not_a_time_out():
     assert infos["log"]["Termination/fall"] == pytest.approx(1 / N)
 
 
-def test_a_command_too_small_to_walk_is_a_command_to_stand():
+def test_small_command_becomes_zero():
     small = {"commands.lin_vel_x": (-0.2, 0.2), "commands.lin_vel_y": (0.0, 0.0), "commands.ang_vel_yaw": (0.0, 0.0)}
     task = walk(num_envs=64, **small, **{"commands.standing_fraction": 0.0})
     speed = task.commands[:, 0].abs()
@@ -276,7 +276,7 @@ def test_held_commands_stay_over_episodes():
     assert torch.equal(task.commands, commands)
 
 
-def test_pushes_come_now_and_then_and_only_change_the_velocity():
+def test_pushes_at_random_intervals_change_only_velocity():
     every_step, never = (
         walk(num_envs=64, **{"push.max_speed": speed, "push.interval_s": 0.02}) for speed in (0.5, 0.0)
     )
@@ -294,7 +294,7 @@ def test_pushes_come_now_and_then_and_only_change_the_velocity():
     assert (rare.backend.qvel != plain.backend.qvel).any(dim=1).float().mean() < 0.2
 
 
-def test_push_by_hand_is_seen_at_once():
+def test_push_updates_observation():
     task = walk()
     before = task.get_observations()[0]
     mask = torch.tensor([True, False, False, False])
@@ -330,7 +330,7 @@ def test_randomisation_changes_the_model_of_each_robot():
     torch.testing.assert_close(part(task, extras["observations"]["critic"], "properties"), task.properties)
 
 
-def test_robots_differ_only_if_told_to():
+def test_robots_are_identical_without_randomization():
     plain = walk()
     assert plain.properties[:, 0].tolist() == pytest.approx([0.8] * N)
     assert plain.properties[:, 1:3].eq(1).all()
@@ -369,7 +369,7 @@ def test_latency_of_substeps_differs_between_robots():
     np.testing.assert_allclose(task.backend.qpos.numpy(), expected, atol=1e-5)
 
 
-def test_reset_forgets_actions_on_their_way():
+def test_reset_clears_delayed_actions():
     task = walk(**{"control.latency_s": (0.02, 0.02)})
     task.step(torch.ones(N, 12))
     task.reset()
@@ -422,7 +422,7 @@ def test_torque_motors_need_gains(torque_robot):
         walk(robot=torque_robot)
 
 
-def test_robot_without_a_free_joint_is_refused(tmp_path):
+def test_rejects_robot_without_free_joint(tmp_path):
     (tmp_path / "arm.xml").write_text(FIXED_ARM)
     with pytest.raises(ValueError, match=r"arm\.xml has no free joint.*for walking"):
         walk(robot=str(tmp_path / "arm.xml"))
@@ -447,12 +447,12 @@ def test_every_foot_needs_a_phase():
         ("control.action_scale", (0.3, 0.2), r"action_scale has 2 numbers for 12 joints: .* order FR_hip_joint"),
     ],
 )
-def test_settings_without_sense_are_refused(option, value, message):
+def test_rejects_invalid_settings(option, value, message):
     with pytest.raises(ValueError, match=message):
         walk(**{"push.max_speed": 0.5, option: value})
 
 
-def test_a_command_is_for_each_robot():
+def test_rejects_commands_of_wrong_shape():
     with pytest.raises(
         ValueError, match=rf"lin_vel_x, lin_vel_y and ang_vel_yaw of each robot, \({N}, 3\); got \(3,\)"
     ):

@@ -55,7 +55,7 @@ def play(env, policy, runs, monkeypatch):
     return player, obs
 
 
-def test_the_guide_shows_a_policy_that_plays(runs, monkeypatch):
+def test_policy_of_guide_runs(runs, monkeypatch):
     env = build({"mixed": ("step_up", "step_down")}, {"step_up": 1, "step_down": 2})
     player, obs = play(env, shown_policy(), runs[0], monkeypatch)
     assert player(obs).shape == (3, 12)
@@ -63,7 +63,7 @@ def test_the_guide_shows_a_policy_that_plays(runs, monkeypatch):
     assert player.actor_critic.env_action_scale == env.cfg.control.action_scale
 
 
-def test_the_skill_of_the_block_before_the_robot_acts(runs, monkeypatch):
+def test_policy_of_engaged_block_acts(runs, monkeypatch):
     env = build({"mixed": ("step_up", "step_down")}, {"step_up": 3, "step_down": 3})
     policy = shown_policy() | {"class_name": "ActorCriticClimbMutex", "action_smoothing_buffer_len": 1}
     walk, up, down = policy.pop("sub_policy_paths")

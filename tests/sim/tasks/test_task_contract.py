@@ -78,13 +78,13 @@ def test_resumed_run_continues_exactly(name, tmp_path):
     assert same(expected, run(resumed, actions[10:]))
 
 
-def test_state_of_another_task_is_refused(name):
+def test_rejects_state_of_other_task(name):
     state = make_task(name, NUM_ENVS + 1).state_dict()
     with pytest.raises(ValueError, match=r"num_envs: .*actions \(9, \d+\) here \(8, \d+\)"):
         build(name).load_state_dict(state)
 
 
-def test_step_waits_for_nothing_and_keeps_its_state_in_place(name):
+def test_step_has_no_host_sync_and_writes_in_place(name):
     task = build(name)
     addresses = {key: value.data_ptr() for key, value in task.buffers.items()}
     actions = actions_of(task, 3)
@@ -151,7 +151,7 @@ def test_fall_in_the_last_step_is_a_termination_and_not_a_time_out(monkeypatch):
     assert infos["time_outs"].tolist() == [False, True, False, False]
 
 
-def test_last_observation_is_that_before_the_reset(name):
+def test_final_observation_precedes_reset(name):
     # The same robots with a longer episode show what the finished ones would have seen next.
     actions = actions_of(build(name), 5)
     quiet = {} if name == "balance" else {"noise.level": 0.0, "push.max_speed": 0.0}
@@ -168,7 +168,7 @@ def test_last_observation_is_that_before_the_reset(name):
 
 
 @pytest.mark.parametrize("cause", ["physics", "action"])
-def test_diverging_simulation_is_noticed_reset_and_counted(name, cause):
+def test_diverged_simulation_is_reset_and_counted(name, cause):
     task = build(name)
     actions = torch.zeros(NUM_ENVS, task.num_actions)
     if cause == "physics":

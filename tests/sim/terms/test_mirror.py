@@ -62,7 +62,7 @@ def clock_signs(*phases):
     return mirror_columns("clock", 2, robot, phases)[1]
 
 
-def test_gaits_with_both_feet_of_a_pair_together_keep_their_clock():
+def test_clock_signs_of_trot_pace_and_bound():
     assert clock_signs(0.0, 0.5, 0.5, 0.0) == [-1, -1]  # trot
     assert clock_signs(0.1, 0.6, 0.1, 0.6) == [-1, -1]  # pace
     assert clock_signs(0.0, 0.0, 0.5, 0.5) == [1, 1]  # bound
@@ -118,7 +118,7 @@ def symmetric_runner(task, symmetry_cfg):
     return build_runner("OnPolicyRunner", task, config, device="cpu")
 
 
-def test_a_runner_asks_the_task_how_it_looks_in_a_mirror():
+def test_runner_reads_mirror_of_task():
     task = make_task("quadruped-walk", 2, seed=1, **QUIET)
     runner = symmetric_runner(task, {"mirror_loss_coef": 0.5, "joint_names": None})
     learned, expected = runner.alg.symmetry, symmetry_of(task)
@@ -138,7 +138,7 @@ def test_the_inner_settings_of_a_variant_are_completed_as_well():
     assert len(runner.alg.symmetry.symmetry.critic_obs) == task.num_privileged_obs
 
 
-def test_a_task_is_not_asked_for_what_the_configuration_says():
+def test_configured_mirror_takes_precedence_over_task():
     """A task may know no mirror image of its own; that is no reason to refuse one that somebody wrote."""
     task = make_task("quadruped-walk", 2, seed=1, **QUIET)
     own = task.mirror

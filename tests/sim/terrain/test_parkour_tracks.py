@@ -71,7 +71,7 @@ class TestTables:
             before = tracks.surface[row][np.flatnonzero(is_gap) - 1]
             np.testing.assert_allclose(tracks.surface[row][is_gap], before)
 
-    def test_block_table_has_a_last_block_that_nobody_reaches(self, tracks):
+    def test_block_table_ends_with_unreachable_block(self, tracks):
         table = block_table(tracks, {"hurdle": 1, "gap": 2, "step_up": 3, "step_down": 3})
         assert table.shape == (9, 7, 6)
         assert np.all(table[0, :, 0] == 1000.0)
@@ -88,7 +88,7 @@ class TestTables:
             ({"spacing": 0.5}, r"do not fit a tracks\.spacing of 0\.5 m"),
         ],
     )
-    def test_tracks_that_cannot_be_built(self, changes, message):
+    def test_rejects_invalid_tracks(self, changes, message):
         with pytest.raises(ValueError, match=message):
             build_tracks(TracksCfg(**{"sequences": SEQUENCES, **changes}), FAR)
 

@@ -72,7 +72,7 @@ class TestPatches:
         assert middle.max() == pytest.approx(middle.min())
         assert kind == "flat" or np.ptp(hard) > 2 * np.ptp(easy)
 
-    def test_patches_lie_where_they_are_said_to(self):
+    def test_patch_centers_match_terrain(self):
         terrain = build_terrain(CFG)
         ground = Ground(terrain, "cpu")
         centers = torch.tensor(patch_centers(CFG), dtype=torch.float32)
@@ -97,7 +97,7 @@ class TestErrors:
             ({"step_length": -1.0}, "terrain.step_length is -1.0: give a positive length"),
         ],
     )
-    def test_ground_that_cannot_be_built_says_why(self, change, message):
+    def test_rejects_invalid_terrain(self, change, message):
         with pytest.raises(ValueError, match=message):
             build_terrain(TerrainCfg(**change))
 
@@ -134,7 +134,7 @@ class TestHeights:
         expected = [field.heights[0, 0], field.heights[-1, -1]]
         np.testing.assert_allclose(ground.height_at(outside), expected, atol=1e-6)
 
-    def test_the_field_takes_the_place_of_the_floor_and_is_touched_as_it_was(self, world):
+    def test_height_field_replaces_floor_with_same_contact_bits(self, world):
         model = world[0]
         kinds = mujoco.mjtGeom
         ground = [g for g in range(model.ngeom) if model.geom_bodyid[g] == 0]

@@ -26,7 +26,7 @@ def height(model, position, x, y):
 
 
 @pytest.mark.parametrize("place", [(10.0, 9.0), (-4.0, 9.0), (34.9, 26.9)])
-def test_the_ground_around_a_place_is_as_high_as_before(model, place):
+def test_cropped_ground_keeps_heights(model, place):
     ground = VisibleGround(model)
     assert ground.follow(np.array(place))
     geom = model.geom("terrain").id
@@ -39,7 +39,7 @@ def test_the_ground_around_a_place_is_as_high_as_before(model, place):
     assert (int(model.hfield_nrow[0]), int(model.hfield_ncol[0])) == (301, 401)
 
 
-def test_the_ground_is_cut_anew_only_when_the_robot_has_gone_far(model):
+def test_crops_again_only_far_from_center(model):
     ground = VisibleGround(model)
     assert ground.follow(np.array([10.0, 9.0]))
     assert not ground.follow(np.array([12.0, 7.0]))

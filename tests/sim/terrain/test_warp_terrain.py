@@ -48,7 +48,7 @@ def test_feet_on_large_triangles_move_as_on_the_cpu():
         torch.testing.assert_close(backends[1].qpos.cpu(), on_cpu.qpos, rtol=1e-4, atol=1e-4)
 
 
-def test_the_ground_looks_the_same_from_both_devices():
+def test_terrain_observation_equal_on_cpu_and_gpu():
     cfg = find_task("quadruped-rough").cfg().for_evaluation()
     tasks = [make_task("quadruped-rough", NUM_ENVS, device, cfg=cfg) for device in ("cpu", DEVICE)]
     everyone = torch.ones(NUM_ENVS, dtype=torch.bool)
