@@ -121,14 +121,13 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
     try:
         order, sign = mirror_joints(clip.joint_names, signs)
         if feet is not None:
-            of = find_partners(feet.names)
-            feet = Feet(feet.names, feet.pos[:, of] * vector, feet.vel[:, of] * vector)
+            partners = find_partners(feet.names)
+            feet = Feet(feet.names, feet.pos[:, partners] * vector, feet.vel[:, partners] * vector)
         if bodies is not None:
-            of = find_partners(bodies.names)
-            pos, rot = bodies.pos[:, of] * vector, bodies.rot[:, of] * quaternion
-            bodies = Bodies(
-                bodies.names, pos, rot, bodies.lin_vel[:, of] * vector, bodies.ang_vel[:, of] * pseudovector
-            )
+            partners = find_partners(bodies.names)
+            pos, rot = bodies.pos[:, partners] * vector, bodies.rot[:, partners] * quaternion
+            lin_vel, ang_vel = bodies.lin_vel[:, partners] * vector, bodies.ang_vel[:, partners] * pseudovector
+            bodies = Bodies(bodies.names, pos, rot, lin_vel, ang_vel)
     except ValueError as error:
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"

@@ -58,8 +58,11 @@ def with_physics(model: MjModel, physics: PhysicsCfg) -> MjModel:
     model.opt.timestep = physics.timestep
     model.opt.iterations = physics.iterations
     model.opt.ls_iterations = physics.ls_iterations
-    enums = {"integrator": mujoco.mjtIntegrator, "cone": mujoco.mjtCone, "solver": mujoco.mjtSolver}
-    for (option, enum), prefix in zip(enums.items(), ("mjINT", "mjCONE", "mjSOL")):
+    for option, enum, prefix in (
+        ("integrator", mujoco.mjtIntegrator, "mjINT"),
+        ("cone", mujoco.mjtCone, "mjCONE"),
+        ("solver", mujoco.mjtSolver, "mjSOL"),
+    ):
         setattr(model.opt, option, getattr(enum, f"{prefix}_{vars(physics)[option].upper()}"))
     return model
 
