@@ -43,7 +43,7 @@ def teacher(tmp_path_factory) -> Path:
 
 
 class TestCollect:
-    def test_a_run_becomes_a_data_set(self, teacher, tmp_path, capsys):
+    def test_collect_records_a_run(self, teacher, tmp_path, capsys):
         folder = tmp_path / "demos"
         arguments = [
             "collect",
@@ -69,14 +69,14 @@ class TestCollect:
         assert content["policy_iterations"][0] in (1, 2)
         assert not list(folder.rglob(".*"))
 
-    def test_a_folder_that_holds_enough_is_said_to(self, teacher, tmp_path, capsys):
+    def test_collect_reports_a_complete_dataset(self, teacher, tmp_path, capsys):
         arguments = ["collect", str(teacher), "--steps", "64", "--num-envs", "2", "--output", str(tmp_path / "demos")]
         assert main(arguments) == 0
         assert "Nothing to collect" not in capsys.readouterr().out
         assert main(arguments) == 0
         assert "already has 128 steps" in capsys.readouterr().out
 
-    def test_the_policy_sees_what_it_saw_in_training(self, teacher, tmp_path):
+    def test_collect_normalizes_observations_as_in_training(self, teacher, tmp_path):
         import torch
 
         from st_rl.cli.support.loaded_run import LoadedRun
@@ -103,13 +103,13 @@ class TestCollect:
         expected = policy(torch.from_numpy(content["observations"])).detach().numpy()
         np.testing.assert_allclose(content["actions"], expected, rtol=1e-4, atol=1e-5)
 
-    def test_a_collection_goes_on_where_it_stopped(self, teacher, tmp_path):
+    def test_collect_extends_an_existing_dataset(self, teacher, tmp_path):
         for steps in ("200", "400"):
             assert main(["collect", str(teacher), "--steps", steps, "--num-envs", "4", "--output", str(tmp_path)]) == 0
         assert totals(tmp_path) == on_disk(tmp_path)
         assert 400 <= totals(tmp_path)[0] < 400 + 4 * 64
 
-    def test_interrupting_leaves_whole_trajectories(self, teacher, tmp_path):
+    def test_interrupted_collect_leaves_complete_trajectories(self, teacher, tmp_path):
         def interrupt():
             while not list(tmp_path.rglob("traj_*")):
                 time.sleep(0.01)
@@ -124,7 +124,7 @@ class TestCollect:
 
 
 class TestDagger:
-    def test_a_collector_and_a_trainer_meet_in_folders(self, teacher, tmp_path, monkeypatch):
+    def test_dagger_collector_and_student_share_a_dataset(self, teacher, tmp_path, monkeypatch):
         quick = tuple(0.05 if value == 2.0 else value for value in RolloutDataset.__init__.__defaults__)
         monkeypatch.setattr(RolloutDataset.__init__, "__defaults__", quick)
         monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.05)
@@ -159,11 +159,11 @@ class TestDagger:
         rows = (student / "progress.csv").read_text()
         assert "Perf/dataset_waiting_fraction" in rows
 
-    def test_without_a_student_it_says_so(self, teacher, tmp_path, capsys):
+    def test_dagger_reports_a_missing_student(self, teacher, tmp_path, capsys):
         assert main(["dagger", str(teacher), str(tmp_path / "nobody"), "--wait-seconds", "0"]) == 1
         assert "no training started" in error_line(capsys)
 
-    def test_a_student_that_learns_elsewhere_needs_an_output(self, teacher, capsys):
+    def test_dagger_needs_output_if_the_student_has_no_dataset(self, teacher, capsys):
         assert main(["dagger", str(teacher), str(teacher), "--num-envs", "2"]) == 1
         assert "--output" in error_line(capsys)
 
@@ -201,12 +201,12 @@ class TestDataset:
         assert totals(recorded) == on_disk(recorded)
         assert json.loads((recorded / "metadata.json").read_text())["env"] == "RecordingEnv"
 
-    def test_check_counts_where_nothing_was_noted(self, recorded):
+    def test_check_counts_without_metadata(self, recorded):
         (recorded / "metadata.json").write_text('{"env": "E", "total_timesteps": null}')
         assert main(["dataset", "check", str(recorded)]) == 0
         assert totals(recorded) == on_disk(recorded)
 
-    def test_repair_splits_at_gaps_and_keeps_what_it_puts_aside(self, tmp_path, capsys):
+    def test_repair_cuts_at_gaps_and_keeps_moved_files(self, tmp_path, capsys):
         _, middle, last = write_trajectory(tmp_path, 0, (3, 3, 3))
         write_trajectory(tmp_path, 1, (2,))
         for index in (0, 5):
@@ -227,7 +227,7 @@ class TestDataset:
         assert main(["dataset", "repair", str(tmp_path)]) == 0
         assert "nothing to repair" in capsys.readouterr().out
 
-    def test_repair_deletes_nothing_that_it_does_not_know(self, tmp_path):
+    def test_repair_keeps_unknown_files(self, tmp_path):
         write_trajectory(tmp_path, 0)
         (tmp_path / "trajectory_1").mkdir()
         (tmp_path / "trajectory_1" / "notes.txt").write_text("mine")
@@ -243,7 +243,7 @@ class TestDataset:
         assert "writer" in printed
         assert max(map(len, printed.splitlines())) <= 80
 
-    def test_repair_leaves_folders_alone_that_are_being_written(self, recorded, capsys):
+    def test_repair_rejects_a_folder_with_an_active_writer(self, recorded, capsys):
         heart = Heartbeat(recorded, "collector", "busy")
         assert main(["dataset", "repair", str(recorded)]) == 1
         assert "stop it first" in error_line(capsys)
@@ -260,18 +260,18 @@ class TestDataset:
         read = RolloutDataset(target, 1, device="cpu", wait_seconds=0)
         assert sum(1 for _ in read) == totals(target)[0]
 
-    def test_a_folder_is_not_merged_with_itself_by_another_name(self, recorded, capsys, monkeypatch):
+    def test_merge_rejects_its_output_as_input(self, recorded, capsys, monkeypatch):
         monkeypatch.chdir(recorded.parent)
         assert main(["dataset", "merge", str(recorded), "--output", recorded.name]) == 1
         assert "with itself" in error_line(capsys)
 
-    def test_no_folder_is_merged_twice(self, recorded, tmp_path, capsys):
+    def test_merge_rejects_a_folder_given_twice(self, recorded, tmp_path, capsys):
         again = recorded / ".." / recorded.name
         assert main(["dataset", "merge", str(recorded), str(again), "--output", str(tmp_path / "all")]) == 1
         assert f"{recorded} is given twice" in error_line(capsys)
         assert not (tmp_path / "all").exists()
 
-    def test_what_does_not_fit_is_not_merged(self, tmp_path, capsys):
+    def test_merge_rejects_different_observation_layouts(self, tmp_path, capsys):
         record(tmp_path / "a", RecordingEnv(num_envs=2))
         record(tmp_path / "b", RecordingEnv(num_envs=2), obs_disassemble_mapping={})
         assert (
@@ -281,7 +281,7 @@ class TestDataset:
         assert not (tmp_path / "c").exists()
 
     @pytest.mark.parametrize("action", ["merge", "export"])
-    def test_frames_of_different_widths_are_not_put_together(self, tmp_path, capsys, action):
+    def test_merge_and_export_reject_different_widths(self, tmp_path, capsys, action):
         record(tmp_path / "both" / "a", RecordingEnv(num_envs=2))
         record(tmp_path / "both" / "b", RecordingEnv(num_envs=2, num_obs=6))
         assert main(["dataset", action, str(tmp_path / "both"), "--output", str(tmp_path / "c")]) == 1
@@ -290,7 +290,7 @@ class TestDataset:
         assert "observations 6" in line
         assert not list(tmp_path.glob("c*"))
 
-    def test_the_target_must_be_named(self, recorded, capsys):
+    def test_merge_and_export_require_output(self, recorded, capsys):
         for action in ("merge", "export"):
             assert main(["dataset", action, str(recorded)]) == 2
             assert "--output" in error_line(capsys)
@@ -309,13 +309,13 @@ class TestDataset:
         unfinished = len(ends) - finished
         assert arrays["truncations"].sum() == sum(t.sum() for t in time_outs) + unfinished
 
-    def test_minari_without_its_package_says_what_to_install(self, recorded, tmp_path, capsys, monkeypatch):
+    def test_minari_without_h5py_names_the_package(self, recorded, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "h5py", None)
         arguments = ["dataset", "export", str(recorded), "--format", "minari", "--output", str(tmp_path / "walk")]
         assert main(arguments) == 1
         assert "pip install h5py" in error_line(capsys)
 
-    def test_a_minari_export_that_fails_leaves_nothing_behind(self, recorded, tmp_path, monkeypatch):
+    def test_failed_minari_export_leaves_no_files(self, recorded, tmp_path, monkeypatch):
         stand_in = types.ModuleType("h5py")
 
         def full_disk(path, mode, **kwargs):

@@ -40,7 +40,7 @@ def student(folder, teacher):
     return folder / "student"
 
 
-def test_the_student_has_a_memory_and_the_teachers_task_without_its_privilege(student):
+def test_student_is_recurrent_and_without_privileged_observations(student):
     config = json.loads((student / "config.json").read_text())
     algorithm, policy = config["algorithm"], config["policy"]
     assert (algorithm["class_name"], algorithm["using_ppo"], algorithm["distill_target"]) == ("TPPO", True, "kl")
@@ -52,7 +52,7 @@ def test_the_student_has_a_memory_and_the_teachers_task_without_its_privilege(st
     assert task["commands"]["lin_vel_x"] == [0, 0.7]
 
 
-def test_the_teacher_lies_beside_the_student_with_nothing_it_does_not_need(teacher, student):
+def test_run_folder_holds_a_small_copy_of_the_teacher(teacher, student):
     copy, best = (torch.load(path, weights_only=True) for path in (student / "teacher.pt", teacher / "best.pt"))
     assert set(copy) == {"model_state_dict", "obs_norm_state_dict", "iter"}
     assert all(torch.equal(copy["model_state_dict"][name], value) for name, value in best["model_state_dict"].items())
@@ -63,7 +63,7 @@ def test_the_teacher_lies_beside_the_student_with_nothing_it_does_not_need(teach
     ]  # fmt: skip
 
 
-def test_a_student_goes_on_is_judged_and_exported_wherever_its_folder_is(student, teacher, tmp_path, capsys):
+def test_moved_student_run_is_resumed_evaluated_and_exported(student, teacher, tmp_path, capsys):
     moved = tmp_path / "elsewhere"
     shutil.copytree(student, moved)
     shutil.rmtree(student)
@@ -81,7 +81,7 @@ def test_a_student_goes_on_is_judged_and_exported_wherever_its_folder_is(student
         shutil.copytree(moved, student)
 
 
-def test_a_teacher_that_sees_something_else_is_refused(teacher, tmp_path, capsys):
+def test_rejects_a_teacher_with_other_observations(teacher, tmp_path, capsys):
     message = error_of(
         capsys, "distill", teacher, "quadruped-walk", "--env.observe-linear-velocity", "--log-dir", tmp_path
     )
@@ -105,6 +105,6 @@ def test_wrong_command_lines_are_explained(teacher, student, capsys):
     assert "no run 'nobody'" in error_of(capsys, "distill", "nobody", "quadruped-walk")
 
 
-def test_help_says_how_to_begin(capsys):
+def test_help_shows_an_example(capsys):
     assert main(["distill", "--help"]) == 0
     assert "st-rl train quadruped-walk --env.privileged-actor" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from st_rl.cli import main
 from st_rl.cli.commands import doctor
 
 
-def test_a_complete_machine_is_told_so(capsys):
+def test_complete_installation_is_reported(capsys):
     assert main(["doctor", "--no-rendering"]) == 0
     text = capsys.readouterr().out
     for name in ("torch", "sim", "threads", "gpu"):
@@ -23,7 +23,7 @@ def test_a_complete_machine_is_told_so(capsys):
         ("gymnasium", 'pip install "st_rl[gym]"'),
     ],
 )
-def test_a_missing_extra_is_named_with_its_command(monkeypatch, capsys, package, command):
+def test_missing_extra_is_reported_with_its_pip_command(monkeypatch, capsys, package, command):
     real = doctor.package_version
     monkeypatch.setattr(doctor, "package_version", lambda name: None if name == package else real(name))
     assert main(["doctor", "--no-rendering"]) == 0
@@ -33,7 +33,7 @@ def test_a_missing_extra_is_named_with_its_command(monkeypatch, capsys, package,
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_where_there_is_a_gpu_its_physics_is_looked_for(monkeypatch, capsys, has_gpu):
+def test_warp_is_checked_only_with_a_gpu(monkeypatch, capsys, has_gpu):
     monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a card")
     real = doctor.package_version
@@ -42,14 +42,14 @@ def test_where_there_is_a_gpu_its_physics_is_looked_for(monkeypatch, capsys, has
     assert ('pip install "st_rl[warp]"' in capsys.readouterr().out) == has_gpu
 
 
-def test_without_the_simulation_the_exit_code_says_so(monkeypatch, capsys):
+def test_exit_code_is_1_without_mujoco(monkeypatch, capsys):
     real = doctor.package_version
     monkeypatch.setattr(doctor, "package_version", lambda name: None if name == "mujoco" else real(name))
     assert main(["doctor", "--no-rendering"]) == 1
     assert 'pip install "st_rl[sim]"' in capsys.readouterr().out
 
 
-def test_a_rendering_that_fails_names_the_packages():
+def test_failed_rendering_names_the_packages():
     def fail(command, **keywords):
         return subprocess.CompletedProcess(
             command, 1, "", "Traceback ...\nst_rl.sim.evaluation.rendering.RenderingError: no library: install x"
@@ -61,14 +61,14 @@ def test_a_rendering_that_fails_names_the_packages():
     assert "libosmesa6" in finding.fix
 
 
-def test_a_rendering_that_hangs_is_given_up():
+def test_rendering_check_times_out():
     def hang(command, **keywords):
         raise subprocess.TimeoutExpired(command, keywords["timeout"])
 
     assert doctor.check_rendering(hang).state == "missing"
 
 
-def test_the_test_picture_is_drawn():
+def test_rendering_check_draws_a_picture():
     pytest.importorskip("mujoco")
     finding = doctor.check_rendering()
     if "neither EGL nor OSMesa" in finding.detail:

@@ -9,7 +9,7 @@ from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 
 
 @pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_asks_to_stop_and_the_second_ends_the_process(monkeypatch, capsys, name, code):
+def test_first_signal_stops_gracefully_second_exits(monkeypatch, capsys, name, code):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     asked = []

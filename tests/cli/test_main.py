@@ -56,7 +56,7 @@ def only_error_line(capsys) -> str:
     return lines[0]
 
 
-def test_unknown_command_names_the_nearest(capsys):
+def test_unknown_command_suggests_the_closest(capsys):
     assert main(["trainn"]) == 2
     line = only_error_line(capsys)
     assert "did you mean 'train'?" in line
@@ -92,13 +92,13 @@ def test_train_without_a_task_explains_itself(capsys):
         ("--itertions", "--iterations"),
     ],
 )
-def test_unknown_option_names_the_nearest(capsys, option, nearest):
+def test_unknown_option_suggests_the_closest(capsys, option, nearest):
     assert main(["train", "balance", option, "3"]) == 2
     line = only_error_line(capsys)
     assert f"unknown option {option}; did you mean {nearest}?" in line
 
 
-def test_an_option_that_another_command_calls_otherwise(capsys):
+def test_option_name_of_another_command_is_translated(capsys):
     assert main(["collect", "latest", "--log-dir", "3"]) == 2
     assert "unknown option --log-dir; it is called --output here" in only_error_line(capsys)
     assert main(["train", "balance", "--robots", "3"]) == 2
@@ -116,7 +116,7 @@ def test_an_option_that_another_command_calls_otherwise(capsys):
         ("--load_run", "st-rl resume RUN resumes a run"),
     ],
 )
-def test_options_of_other_libraries_are_told_what_to_type_here(capsys, option, advice):
+def test_options_of_other_libraries_are_translated(capsys, option, advice):
     assert main(["train", "balance", option, "3"]) == 2
     assert f"unknown option {option}; {advice}" in only_error_line(capsys)
 
@@ -132,14 +132,14 @@ def test_help_breaks_between_words_on_a_narrow_terminal(capsys, monkeypatch, com
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_an_algorithm_that_cannot_train_the_policy_says_so(capsys, tmp_path):
+def test_rejects_an_algorithm_that_cannot_train_the_policy(capsys, tmp_path):
     pytest.importorskip("mujoco")
     options = ["--num-envs", "2", "--log-dir", str(tmp_path / "run"), "--algorithm.class-name", "APPO"]
     assert main(["train", "balance", *options]) == 1
     assert only_error_line(capsys).startswith("st-rl: APPO needs a policy with a discriminator")
 
 
-def test_a_stray_word_is_named(capsys):
+def test_unexpected_argument_is_named(capsys):
     assert main(["train", "balance", "quickly"]) == 2
     assert "unexpected argument 'quickly'" in only_error_line(capsys)
 

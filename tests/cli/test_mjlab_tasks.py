@@ -66,7 +66,7 @@ def mjlab(monkeypatch):
     return made
 
 
-def test_it_is_trained_as_mjlab_would(mjlab):
+def test_training_config_is_that_of_mjlab(mjlab):
     source = find_source("mjlab:Mjlab-Walk")
     training = source.training
     assert (training["num_steps_per_env"], training["max_iterations"], training["save_interval"]) == (8, 70, 35)
@@ -83,7 +83,7 @@ def test_it_is_trained_as_mjlab_would(mjlab):
     assert make_evaluator(source, source.default_config, "cpu") is None
 
 
-def test_the_command_line_trains_it(mjlab, tmp_path, capsys):
+def test_train_runs_an_mjlab_task(mjlab, tmp_path, capsys):
     run = tmp_path / "run"
     arguments = ["train", "mjlab:Mjlab-Walk", "--num-envs", "5", "--iterations", "2", "--seed", "7"]
     assert main([*arguments, "--log-dir", str(run)]) == 0
@@ -95,7 +95,7 @@ def test_the_command_line_trains_it(mjlab, tmp_path, capsys):
     assert main(["resume", str(run), "--iterations", "1"]) == 0
 
 
-def test_an_unknown_task_names_those_there_are(mjlab, capsys):
+def test_unknown_mjlab_task_lists_the_known_ones(mjlab, capsys):
     assert main(["train", "mjlab:Mjlab-Wlak"]) == 2
     assert "unknown task of mjlab 'Mjlab-Wlak'; did you mean 'Mjlab-Walk'?" in capsys.readouterr().err
 

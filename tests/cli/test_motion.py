@@ -33,7 +33,7 @@ def test_inspect_shows_figures_and_remarks(capsys, tmp_path):
     assert "estimated: joint_vel, root_lin_vel, root_ang_vel" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_wrong_with_a_file_is_said_in_one_line(capsys, tmp_path):
+def test_inspect_reports_a_bad_file_in_one_line(capsys, tmp_path):
     (tmp_path / "bad.csv").write_text("1,2,3\n")
     assert main(["motion", "inspect", str(tmp_path / "bad.csv")]) == 1
     shown = capsys.readouterr().err
@@ -64,7 +64,7 @@ def test_convert_writes_a_folder_and_computes_bodies(capsys, tmp_path):
     assert "needs --format, one of" in capsys.readouterr().err
 
 
-def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
+def test_make_reproduces_the_built_in_clips(capsys, tmp_path):
     assert main(["motion", "make", "bound", "--speeds", "0.5", "--output", str(tmp_path)]) == 0
     with np.load(tmp_path / "bound_0.5.npz") as made, np.load(CLIPS / "bound_0.5.npz") as kept:
         assert set(made.files) == set(kept.files)
@@ -88,9 +88,7 @@ def test_make_writes_the_clips_of_the_library_again(capsys, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_made_or_converted_is_said_and_nothing_is_written(
-    capsys, tmp_path, monkeypatch, command, message
-):
+def test_invalid_make_and_convert_report_an_error_and_write_nothing(capsys, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     assert main(["motion", *command]) in (1, 2)
     assert message in capsys.readouterr().err
@@ -105,7 +103,7 @@ def test_a_walk_can_be_made_for_a_robot_with_a_description(tmp_path):
         np.testing.assert_allclose(made["dof_positions"], kept["dof_positions"], atol=1e-6)
 
 
-def test_a_clip_is_shown_with_the_robot_that_has_its_joints(capsys):
+def test_robot_is_chosen_by_the_joints_of_the_clip(capsys):
     assert main(["motion", "inspect", "walk_0.4", "trot_0.5"]) == 0
     assert "humanoid, quadruped: can follow all clips" in capsys.readouterr().out
 
@@ -117,7 +115,7 @@ def test_view_plots_a_clip(capsys, tmp_path, clip):
     assert (tmp_path / f"{clip}.png").stat().st_size > 10_000
 
 
-def test_view_draws_a_clip(capsys, tmp_path):
+def test_view_renders_a_clip(capsys, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     from st_rl.sim.evaluation.rendering import RenderingError, prepare_rendering
 

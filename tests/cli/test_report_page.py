@@ -139,7 +139,7 @@ def test_the_page_refers_to_nothing_outside_itself():
     assert "default-src 'none'" in html.unescape(page)
 
 
-def test_what_a_run_does_not_have_is_left_out():
+def test_missing_parts_are_left_out():
     page = build_page(ReportData({"task": "balance"}))
     parsed = Collector(page)
     assert [attrs["id"] for tag, attrs in parsed.tags if tag == "section"] == ["reproduce"]
@@ -154,7 +154,7 @@ def test_text_of_a_run_cannot_become_markup():
     assert "<u>" not in page
 
 
-def test_the_curve_is_drawn_where_the_numbers_say():
+def test_curve_is_drawn_at_its_values():
     chart = line_chart("t", [Series("a", [0, 5, 10], [1.0, 2.0, 3.0])], "x")
     points = re.search(r'points="([^"]+)"', chart)
     assert points is not None
@@ -164,7 +164,7 @@ def test_the_curve_is_drawn_where_the_numbers_say():
     assert drawn == [pytest.approx((x, y), abs=0.1) for x, y in zip((0, 500, 1000), height)]
 
 
-def test_the_numbers_for_the_pointer_are_in_the_page():
+def test_tooltip_values_are_in_the_page():
     chart = line_chart("t", [Series("a", [0, 1], [1.0, 2.0]), Series("b", [0, 1], [3.0, 4.0])], "iteration")
     numbers = json.loads(html.unescape(re.search(r"data-numbers='([^']+)'", chart)[1]))  # pyright: ignore
     assert [series["y"] for series in numbers["series"]] == [[1.0, 2.0], [3.0, 4.0]]
@@ -192,7 +192,7 @@ def test_ticks_are_round_and_cover_the_range(low, high):
     assert any(mantissa == pytest.approx(m) for m in (1, 2, 2.5, 5, 10))
 
 
-def test_downsampling_keeps_the_mean_and_drops_what_is_no_number():
+def test_downsampling_keeps_the_mean_and_drops_nan():
     xs, ys = list(range(1000)), [float(i % 10) for i in range(1000)]
     ys[500] = float("nan")
     x, y = downsample(xs, ys, 100)
@@ -201,19 +201,19 @@ def test_downsampling_keeps_the_mean_and_drops_what_is_no_number():
     assert all(math.isfinite(v) for v in y)
 
 
-def test_bars_stand_where_feet_touch():
+def test_gait_bars_show_foot_contacts():
     assert runs_of_true([True, True, False, True]) == [(0, 2), (3, 4)]
     assert runs_of_true([False]) == []
     chart = gait_chart("t", ["FR"], [[False, True, True, False]], 0.5)
     assert re.findall(r'x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', chart) == [("250.0", "500.0")]
 
 
-def test_numbers_are_short():
+def test_tick_labels_are_short():
     shown = [format_number(v) for v in (0, 1.5, 12345.0, 2.5e6, 1e-4, -0.25, 100)]
     assert shown == ["0", "1.5", "12.3k", "2.5M", "1.0e-4", "-0.25", "100"]
 
 
-def test_joints_of_one_kind_stand_side_by_side():
+def test_joints_are_grouped_by_kind():
     names = [name for name, _ in by_kind(JOINTS, list(range(12)))]
     assert names[:4] == ["FR_hip", "FL_hip", "RR_hip", "RL_hip"]
     assert [row for _, row in by_kind(["slider", "hinge"], [1, 2])] == [1, 2]
@@ -267,7 +267,7 @@ def dump_dom(page: str, folder) -> str:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")
-def test_a_browser_shows_the_page_and_asks_for_nothing(tmp_path):
+def test_browser_shows_the_page_without_requests(tmp_path):
     dom = dump_dom(build_page(make_data()), tmp_path)
     # Set by the last line of the page's script: all of it ran.
     assert 'data-ready="yes"' in dom

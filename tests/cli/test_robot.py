@@ -34,7 +34,7 @@ def test_torque_robot_needs_gains_to_stand(tmp_path, capsys):
     assert "falls after" in capsys.readouterr().out
 
 
-def test_robot_that_is_bolted_down_is_shown(tmp_path, capsys):
+def test_robot_with_fixed_base_is_described(tmp_path, capsys):
     path = tmp_path / "robot.xml"
     path.write_text(FIXED_ARM)
     assert main(["robot", str(path)]) == 0

@@ -1,6 +1,8 @@
 """Runs are found by what a user would type."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -102,7 +104,7 @@ def test_a_damaged_file_is_named(tmp_path):
         _ = RunFolder(tmp_path).settings
 
 
-def test_new_folders_never_collide_and_hold_no_strange_characters(tmp_path):
+def test_new_folder_names_are_unique_and_portable(tmp_path):
     first = new_run_folder("gym:ALE/Pong-v5", "now", tmp_path)
     first.mkdir(parents=True)
     assert first.relative_to(tmp_path).as_posix() == "gym-ALE-Pong-v5/now"
@@ -117,3 +119,12 @@ def test_a_folder_that_cannot_be_made_or_written(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(CommandError, match=r"no permission to write to the folder .*; go elsewhere"):
         make_writable(tmp_path, "go elsewhere")
+
+
+def test_next_commands_can_be_copied_for_a_folder_with_spaces(capsys):
+    from st_rl.cli.support.training import _print_next
+
+    _print_next(Path("my runs/first"))
+    lines = capsys.readouterr().out.splitlines()[1:]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert commands == [["st-rl", name, "my runs/first"] for name in ("eval", "play", "report", "export")]

@@ -76,11 +76,11 @@ def test_every_trial_is_a_run_of_its_own_with_its_settings(finished):
         assert training.algorithm.learning_rate == config["algorithm"]["learning_rate"]
 
 
-def test_the_first_trial_has_the_settings_as_they_are(finished):
+def test_first_trial_uses_the_default_settings(finished):
     assert results(finished)["trials"][0]["settings"] == {"algorithm.learning-rate": 1e-3, "policy.activation": "elu"}
 
 
-def test_the_value_of_a_trial_is_the_score_of_its_best_snapshot(finished):
+def test_score_of_a_trial_is_that_of_its_best_checkpoint(finished):
     content = results(finished)
     complete = [trial for trial in content["trials"] if trial["state"] == "complete"]
     for trial in complete:
@@ -90,12 +90,12 @@ def test_the_value_of_a_trial_is_the_score_of_its_best_snapshot(finished):
     assert content["best_trial"] == max(complete, key=lambda trial: trial["score"])["number"]
 
 
-def test_a_trial_is_judged_as_any_run(finished, capsys):
+def test_trial_is_evaluated_like_any_run(finished, capsys):
     assert main(["eval", str(finished / "trial_1"), "--num-envs", "4"]) == 0
     assert "training physics" in capsys.readouterr().out
 
 
-def test_the_end_shows_the_best_and_a_command_that_trains_longer(finished, capsys):
+def test_results_show_the_best_trials_and_a_command_to_train_longer(finished, capsys):
     assert sweep(finished, 3, *SEARCH) == 0
     shown = capsys.readouterr().out
     best = results(finished)["trials"][results(finished)["best_trial"]]
@@ -108,7 +108,7 @@ def test_the_end_shows_the_best_and_a_command_that_trains_longer(finished, capsy
     assert (training.runner.max_iterations, training.runner.save_interval, options.num_envs) == (40, 50, 8)
 
 
-def test_the_same_command_goes_on_where_the_sweep_stopped(tmp_path, judged_by, capsys):
+def test_same_command_continues_the_sweep(tmp_path, judged_by, capsys):
     judged_by(float)
     assert sweep(tmp_path, 2, *SEARCH) == 0
     before = results(tmp_path)["trials"]
@@ -125,7 +125,7 @@ def test_the_same_command_goes_on_where_the_sweep_stopped(tmp_path, judged_by, c
     )
 
 
-def test_a_useless_learning_rate_loses(tmp_path):
+def test_bad_learning_rate_scores_lower(tmp_path):
     arguments = ["--num-envs", "32", "--runner.num-steps-per-env", "24", "--iterations", "12", "--seed", "2"]
     search = ["--algorithm.schedule", "fixed", "--search", "algorithm.learning-rate", "1e-9,3e-3"]
     assert sweep(tmp_path, 4, *arguments, *search, "--runner.save-interval", "12") == 0
@@ -138,7 +138,7 @@ def test_a_useless_learning_rate_loses(tmp_path):
     assert "--algorithm.learning-rate 3e-3" in content["train_longer"]
 
 
-def test_what_falls_behind_is_pruned_after_a_quarter_of_its_iterations(tmp_path, judged_by, capsys):
+def test_bad_trials_are_pruned_after_a_quarter_of_their_iterations(tmp_path, judged_by, capsys):
     judged_by(lambda number: -1.0 if number == 2 else 1.0)
     assert sweep(tmp_path, 4, *SEARCH, "--iterations", "8") == 0
     trials = results(tmp_path)["trials"]
@@ -165,14 +165,14 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path, judged_by, capsys):
     assert "4 trials (2 complete, 2 failed)" in capsys.readouterr().out
 
 
-def test_a_sweep_in_which_everything_fails_ends_soon(tmp_path, capsys):
+def test_sweep_gives_up_if_the_first_trials_fail(tmp_path, capsys):
     assert sweep(tmp_path, 9, *SEARCH, "--policy.class-name", "ActorCrtic") == 1
     captured = capsys.readouterr()
     assert captured.out.count("unknown policy class 'ActorCrtic'") == 3
     assert "the first 3 trials failed" in captured.err
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_trial_starts_over(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_keeps_finished_trials_and_repeats_the_interrupted_one(tmp_path, monkeypatch, capsys):
     original = EvaluatedTrial.report
 
     def report(self, tracking_error, iteration):
@@ -213,21 +213,21 @@ def test_ctrl_c_keeps_what_is_done_and_the_trial_starts_over(tmp_path, monkeypat
         ("--search algorithm.gamma 0.9 1 --num-robots 4", "it is called --num-envs here"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_trains(arguments, message, tmp_path, monkeypatch, capsys):
+def test_rejects_invalid_searches_before_training(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert message in error_of(capsys, "sweep", "balance", *arguments.split())
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", ["algorithm.schedule fixed,adaptve", "policy.rnn-type 1 2"])
-def test_a_value_that_the_setting_does_not_take_is_refused(words, tmp_path, monkeypatch, capsys):
+def test_rejects_a_value_of_the_wrong_type(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "balance", "--search", *words.split()]) == 2
     assert f"--{words.split()[0]}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_no_sweep(finished, capsys):
+def test_rejects_the_folder_of_a_run(finished, capsys):
     message = error_of(capsys, "sweep", "balance", *SEARCH, "--log-dir", finished / "trial_0")
     assert "is a run, not a sweep" in message
 
@@ -239,7 +239,7 @@ def test_without_optuna_one_line_says_what_to_install(monkeypatch, capsys):
     )
 
 
-def test_help_says_how_to_begin(capsys):
+def test_help_shows_an_example(capsys):
     assert main(["sweep", "--help"]) == 0
     assert "--search NAME LOW HIGH" in capsys.readouterr().out
     assert main(["sweep"]) == 2
@@ -253,7 +253,7 @@ def read(*words):
     return read_search(words, TrainOptions(source.default_config), "sweep balance")
 
 
-def test_ranges_are_whole_linear_or_logarithmic():
+def test_ranges_are_integer_linear_or_logarithmic():
     whole = read("algorithm.num-learning-epochs", "3", "8").distribution
     assert (whole.low, whole.high, type(whole.low), whole.log) == (3, 8, int, False)
     assert read("algorithm.learning_rate", "1e-4", "1e-3").distribution.log
@@ -265,7 +265,7 @@ def test_ranges_are_whole_linear_or_logarithmic():
     assert read("env.rewards.effort", "-0.1", "-0.001").distribution.low == -0.1
 
 
-def test_a_value_is_set_as_one_would_type_it():
+def test_values_are_formatted_as_arguments():
     assert read("algorithm.gamma", "0.9", "0.99").arguments(0.95123456) == ["--algorithm.gamma", "0.9512"]
     layers = read("policy.actor-hidden-dims", "64  64,128 128")
     assert layers.arguments("64 64") == ["--policy.actor-hidden-dims", "64", "64"]
@@ -283,14 +283,14 @@ def test_the_folder_of_a_sweep_means_its_best_trial(finished):
     assert find_run(str(finished)).path == finished / f"trial_{results(finished)['best_trial']}"
 
 
-def test_the_number_of_robots_is_the_tasks_unless_the_command_says_another():
+def test_num_envs_defaults_to_that_of_the_task():
     source = find_source("balance")
     for arguments, number in (([], source.default_config.num_envs), (["--num-envs", "40"], 40)):
         options, _ = read_training(source, arguments)
         assert read_search(["num-envs", "16", "128"], options, "sweep balance").default_choice == number
 
 
-def test_settings_of_one_name_are_told_apart(tmp_path, capsys):
+def test_settings_with_equal_last_names_are_shown_with_full_names(tmp_path, capsys):
     searched = [*("--search", "num-envs", "8", "80"), *("--search", "env.num-envs", "8", "80")]
     assert sweep(tmp_path / "alike", 1, *searched) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("trial 0"))

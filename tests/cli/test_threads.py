@@ -34,7 +34,7 @@ def measured(monkeypatch):
     return asked
 
 
-def test_large_mini_batches_are_measured_without_drawing_from_the_training(measured):
+def test_measuring_threads_leaves_the_random_numbers_unchanged(measured):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     assert choose_update_threads(None, config(), ENV, "cpu") == 4
@@ -52,7 +52,7 @@ def test_large_mini_batches_are_measured_without_drawing_from_the_training(measu
     ],
     ids=["all threads given", "those of updates given", "too small", "on a GPU"],
 )
-def test_nothing_is_measured_where_the_answer_is_known(measured, threads, settings, device, chosen):
+def test_threads_are_not_measured_if_known(measured, threads, settings, device, chosen):
     assert choose_update_threads(threads, config(**settings), ENV, device) == chosen
     assert measured == []
 

@@ -41,7 +41,7 @@ def last_line_of_error(capsys) -> str:
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_the_run_folder_explains_itself(run):
+def test_run_folder_holds_settings_config_and_log(run):
     names = {path.name for path in run.iterdir()}
     assert {"run.json", "config.json", "progress.csv", "model_2.pt", "model_4.pt", "best.pt", "git"} <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
@@ -99,7 +99,7 @@ def test_eval_writes_a_table_and_json(run, capsys):
     assert json.loads((run / "eval.json").read_text())["columns"] == result["columns"], "not deterministic"
 
 
-def test_a_run_of_a_task_from_a_file_of_ones_own_says_what_to_call(run, tmp_path, capsys):
+def test_run_of_an_unregistered_task_names_its_script(run, tmp_path, capsys):
     copied = shutil.copytree(run, tmp_path / "run")
     settings = json.loads((copied / "run.json").read_text())
     (copied / "run.json").write_text(json.dumps({**settings, "task": "my-walk"}))
@@ -108,7 +108,7 @@ def test_a_run_of_a_task_from_a_file_of_ones_own_says_what_to_call(run, tmp_path
     assert "a run of the task 'my-walk', which st-rl does not know: use the script that registers it" in error
 
 
-def test_what_could_not_be_measured_is_null_in_json_and_a_dash_in_the_table():
+def test_missing_metrics_are_null_in_json_and_a_dash_in_the_table():
     from st_rl.cli.commands.eval import format_metric, replace_nan
 
     assert replace_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
@@ -132,7 +132,7 @@ def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
     assert json.loads((run / "policy.json").read_text())["largest_difference"] <= 1e-5
 
 
-def test_a_controller_can_make_the_whole_observation_from_what_the_file_says():
+def test_observation_can_be_computed_from_the_metadata():
     import torch
 
     from st_rl.cli.support.policy_metadata import describe_policy_io
@@ -212,14 +212,14 @@ def test_the_newest_run_is_found_from_the_working_folder(tmp_path, monkeypatch, 
     assert "st-rl eval" in capsys.readouterr().out
 
 
-def test_minutes_end_a_training_early_and_well(tmp_path, capsys):
+def test_minutes_stop_a_training_and_save(tmp_path, capsys):
     arguments = ["train", "balance", "--iterations", "100000", "--minutes", "0.01", *SMALL]
     assert main([*arguments, "--runner.save-interval", "100000", "--log-dir", str(tmp_path / "run")]) == 0
     assert "Next:" in capsys.readouterr().out
     assert len(list((tmp_path / "run").glob("model_*.pt"))) == 1
 
 
-def test_ctrl_c_finishes_the_iteration_saves_and_says_how_to_go_on(tmp_path, capsys):
+def test_ctrl_c_finishes_the_iteration_saves_and_prints_resume(tmp_path, capsys):
     folder = tmp_path / "run"
     # A shell lets commands in the background ignore Ctrl-C.
     usual = signal.getsignal(signal.SIGINT)
@@ -259,7 +259,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
 
 
 class TestNewcomersErrors:
-    """One clear line each, no stack trace, an exit code that is not 0."""
+    """Each error is one line without a stack trace, and the exit code is not 0."""
 
     @pytest.fixture(autouse=True)
     def no_trace(self, capsys):
@@ -296,7 +296,7 @@ class TestNewcomersErrors:
             [command, str(run), "--output", str(tmp_path)]
         )
 
-    def test_numbers_without_sense(self, run):
+    def test_invalid_numbers(self, run):
         assert "--lin-vel-x 1 0.3: give the smaller number first" in self.error(
             ["eval", str(run), "--lin-vel-x", "1.0", "0.3"], code=2
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,5 +93,6 @@ def collect(saver: DemonstrationSaver, config: Mapping[str, Any]) -> int:
         print(f"Nothing to collect: {saver.save_dir} already has {contents}; ask for more with --steps or --episodes")
         return 0
     rate = new_steps / max(time.perf_counter() - start, 1e-9)
-    print(f"{contents} in {saver.save_dir} ({rate:,.0f} steps/s). Next:\n  st-rl dataset info {saver.save_dir}")
+    print(f"{contents} in {saver.save_dir} ({rate:,.0f} steps/s).")
+    print(f"Next:\n  st-rl dataset info {shlex.quote(str(saver.save_dir))}   # summarize the dataset")
     return 0 if shutdown.exit_code is None else shutdown.exit_code

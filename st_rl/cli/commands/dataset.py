@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,9 @@ def info(arguments: Sequence[str]) -> int:
         console.print(f"{folder}: {words or 'empty'}" + (f"; {made_by}" if made_by else ""), highlight=False)
     damaged = sum(len(state.damaged) for states in found.values() for state in states)
     if damaged:
-        console.print(f"{damaged} corrupt files; list them with: st-rl dataset check {options.folder}")
+        console.print(
+            f"{damaged} corrupt files; list them with: st-rl dataset check {shlex.quote(str(options.folder))}"
+        )
     return 0
 
 
@@ -129,7 +132,9 @@ def check(arguments: Sequence[str]) -> int:
         print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
     if num_problems:
         count = "1 problem" if num_problems == 1 else f"{num_problems} problems"
-        print(f"{count} (readers skip corrupt files); fix with: st-rl dataset repair {options.folder}")
+        print(
+            f"{count} (readers skip corrupt files); fix with: st-rl dataset repair {shlex.quote(str(options.folder))}"
+        )
     # A script can ask whether something needs repair.
     return 1 if num_problems else 0
 

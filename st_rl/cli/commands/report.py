@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         temporary.write_text(page, encoding="utf-8")
     print(f"{target} ({len(page) / 1e3:,.0f} kB)")
     missing = {"eval": data.evaluation, "play": data.video}
-    commands = [f"st-rl {command} {run.path}" for command, part in missing.items() if part is None]
+    commands = [f"st-rl {command} {shlex.quote(str(run.path))}" for command, part in missing.items() if part is None]
     if commands:
-        print(f"To add the missing parts, run: {'; '.join(commands)}")
+        print("To add the missing parts, run:", *commands, sep="\n  ")
     return 0

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,8 @@ def make_run_folder(path: Path | None, task: str) -> RunFolder:
     make_writable(run.path, "choose another with --log-dir")
     if run.file(RUN_FILE).is_file():
         raise UsageError(
-            f"{run.path} already contains a run: resume it with st-rl resume {run.path}, or choose another --log-dir"
+            f"{run.path} already contains a run: resume it with st-rl resume {shlex.quote(str(run.path))}, or choose "
+            "another --log-dir"
         )
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +76,7 @@ def learn(
     done = runner.current_learning_iteration
     print(f"\n{done} iterations, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
     if shutdown.exit_code is not None:
-        print(f"Interrupted and saved. Resume with:\n  st-rl resume {run.path}")
+        print(f"Interrupted and saved. Resume with:\n  st-rl resume {shlex.quote(str(run.path))}")
         return shutdown.exit_code
     _print_next(run.path)
     return 0
@@ -90,7 +91,7 @@ def _print_next(folder: Path) -> None:
     }
     print("Next:")
     for command, purpose in commands.items():
-        print(f"  st-rl {command:<6} {folder}   # {purpose}")
+        print(f"  st-rl {command:<6} {shlex.quote(str(folder))}   # {purpose}")
 
 
 def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:

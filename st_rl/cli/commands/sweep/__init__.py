@@ -126,7 +126,7 @@ def _open_study(folder: Path, command: str, num_trials: int, iterations: int) ->
         study.set_user_attr("command", command)
     elif created_by != command:
         raise UsageError(
-            f"{folder} is a sweep of another command: continue it with {created_by} --log-dir {folder}, or choose "
-            "another --log-dir"
+            f"{folder} is a sweep of another command: continue it with {created_by} --log-dir "
+            f"{shlex.quote(str(folder))}, or choose another --log-dir"
         )
     return study

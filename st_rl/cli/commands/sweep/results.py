@@ -135,5 +135,6 @@ def print_results(sweep: Sweep) -> None:
     print("Best trials by score without exploration noise (higher is better):", flush=True)
     Console().print(table)
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
-    print(f"  st-rl eval {sweep.folder / f'trial_{shown[0].number}'}   # evaluate the best trial")
+    best = shlex.quote(str(sweep.folder / f"trial_{shown[0].number}"))
+    print(f"  st-rl eval {best}   # evaluate the best trial")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")
