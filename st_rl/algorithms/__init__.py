@@ -11,6 +11,6 @@ __all__ = ["APPO", "ATPPO", "PPO", "TPPO", "EstimatorPPO", "EstimatorTPPO", "alg
 
 
 def algorithm_classes() -> dict[str, Any]:
-    """The algorithms a configuration can name, by class name: those here, and what a user has put beside them."""
+    """The algorithms that a configuration can name, by class name: those here, and those that a user adds."""
     classes = {name: cls for name, cls in globals().items() if isinstance(cls, type)}
     return {name: cls for name, cls in classes.items() if callable(getattr(cls, "update", None))}

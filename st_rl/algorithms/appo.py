@@ -18,7 +18,7 @@ from st_rl.algorithms.discriminator_trainer import (
 from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.tppo import TPPO
-from st_rl.modules.amp_discriminator import AMPDiscriminator
+from st_rl.modules.amp_discriminator import AMPDiscriminator, DiscriminatorPolicy
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage
 from st_rl.storage.fields import resolve_shape
@@ -91,13 +91,13 @@ class APPOAlgoMixin(_Algorithm):
 
     @property
     def _discriminator(self) -> AMPDiscriminator:
-        discriminator = getattr(self.actor_critic, "discriminator", None)
-        if discriminator is None:
+        policy = self.actor_critic
+        if not isinstance(policy, DiscriminatorPolicy):
             raise TypeError(
                 f"{type(self).__name__} needs a policy with a discriminator, such as AmpActorCritic or "
-                f"AmpActorCriticRecurrent (any policy with AmpMixin); {type(self.actor_critic).__name__} has none"
+                f"AmpActorCriticRecurrent (any policy with AmpMixin); {type(policy).__name__} has none"
             )
-        return discriminator
+        return policy.discriminator
 
     def _check_width(self, amp_obs_dim: int | Mapping[str, Any] | None) -> int:
         """The width of the discriminator's input; ValueError if the configuration gives another."""

@@ -54,8 +54,9 @@ class DiscriminatorOptions:
         report_unused_keys(unused, "discriminator_cfg", known, strict)
         options = DiscriminatorOptions(**given)
         for name, least in LEAST_VALUES.items():
-            if getattr(options, name) < least:
-                raise ValueError(f"discriminator_cfg.{name} is {getattr(options, name)}; it must be at least {least}")
+            value = vars(options)[name]
+            if value < least:
+                raise ValueError(f"discriminator_cfg.{name} is {value}; it must be at least {least}")
         for name, points in options.schedules.items():
             if name not in SCHEDULED_WEIGHTS:
                 raise ValueError(unknown_name_message("weight in discriminator_cfg.schedules", name, SCHEDULED_WEIGHTS))
@@ -102,7 +103,7 @@ def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tup
 
 
 class DiscriminatorTrainer:
-    """The state of a discriminator's training beside its weights; empty with the default options."""
+    """The state of a discriminator's training, apart from its weights; empty with the default options."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class DiscriminatorTrainer:
     # ---- update --------------------------------------------------------------------------------------------------
 
     def apply_gradients(self, optimizer: GuardedOptimizer, max_grad_norm: float) -> Tensor:
-        """Step its own optimizer along the present gradients if this mini-batch is due; returns their norm, 0-d."""
+        """Step its own optimizer along the current gradients if this mini-batch is due; returns their norm, 0-d."""
         skip_step = None
         if self.options.update_interval > 1:
             skip_step = self._num_mini_batches % self.options.update_interval != 0

@@ -1,12 +1,13 @@
 """Distances between student and teacher as pure functions of tensors."""
 
-from typing import Any
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from st_rl.modules.policy import EncoderPolicy, Policy
+from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.policy import EncoderPolicy, GaussianPolicy, Policy
 from st_rl.utils.config import unknown_name_message
 
 BOUNDED_TARGETS = ("tanh", "scaled_tanh")
@@ -56,15 +57,16 @@ def action_distance(kind: str, mean: Tensor, std: Tensor, labels: Tensor, label_
     return vector_distance(kind, mean, labels)
 
 
-def teacher_std(student: Any, teacher: Any) -> Tensor:
+def teacher_std(student: Policy, teacher: Policy) -> Tensor:
     """The teacher's standard deviation `(A,)`; ValueError where one of the two policies has none."""
     for policy in (student, teacher):
-        if getattr(policy, "std", None) is None or getattr(policy, "action_bound", None) is not None:
+        is_bounded = isinstance(policy, ActorCritic) and policy.action_bound is not None
+        if is_bounded or not isinstance(policy, GaussianPolicy):
             raise ValueError(
                 f"distill_target='kl' compares two Gaussians, which a {type(policy).__name__} without a standard "
                 "deviation or with an action_bound is not; use 'max_log_prob' or 'real'"
             )
-    return teacher.std.detach().clamp(min=MIN_TEACHER_STD)
+    return cast(GaussianPolicy, teacher).std.detach().clamp(min=MIN_TEACHER_STD)
 
 
 def bounded_statistics(mean: Tensor, labels: Tensor) -> dict[str, Tensor]:

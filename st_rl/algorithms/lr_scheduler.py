@@ -19,7 +19,7 @@ def make_lr_scheduler(
     return known[name](optimizer, **settings)
 
 
-def _is_usable(cls: Any) -> bool:
+def _is_usable(cls: object) -> bool:
     """Whether a class is a scheduler with a step that takes no metric."""
     if not isinstance(cls, type) or not issubclass(cls, lr_scheduler.LRScheduler):
         return False

@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 class GuardedOptimizer:
-    """A torch optimizer with gradient clipping whose step leaves the weights unchanged if a gradient is not finite.
+    """A torch optimizer with gradient clipping; a step with a non-finite gradient leaves the weights unchanged.
 
     Uses torch's own fused step. A direct call of its CPU kernel gained less than 5% of an iteration: 547.6 instead of
     562.8 ms of processor time in eager mode, 488.0 instead of 484.7 ms compiled (quadruped-walk, 256 environments, one
@@ -88,7 +88,7 @@ class GuardedOptimizer:
         return self.apply_gradients(max_grad_norm)
 
     def apply_gradients(self, max_grad_norm: float, skip_step: Tensor | None = None) -> Tensor:
-        """Step along the present gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d."""
+        """Step along the current gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         average_gradients(parameters)
         gradients = [parameter.grad for parameter in parameters]

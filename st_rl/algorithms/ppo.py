@@ -589,7 +589,7 @@ class PPO(Configurable):
             self.actor_critic.pin_hidden_states()
 
     def rollout_state(self) -> dict[str, Any]:
-        """The state of the running episodes beside the environment's: the hidden states of the policy."""
+        """The state of the running episodes outside of the environment: the hidden states of the policy."""
         policy = self.actor_critic
         return {"memory": policy.hidden_state_dict() if isinstance(policy, StatefulPolicy) else {}}
 

@@ -1,4 +1,4 @@
-"""Data augmentation and mirror loss for left-right symmetric robots."""
+"""Data augmentation and mirror loss for left-right symmetric tasks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from st_rl.env.protocols import MirroredEnv
 from st_rl.modules.policy import Policy
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
 from st_rl.storage.mini_batches import MiniBatch
@@ -17,11 +18,11 @@ SYMMETRY_KEYS = frozenset(
 NEEDED_KEYS = ("joint_names", "obs")
 
 
-def completed_symmetry(cfg: Mapping[str, Any], env: Any) -> dict[str, Any]:
+def completed_symmetry(cfg: Mapping[str, Any], env: object) -> dict[str, Any]:
     """The settings, completed with the environment's `mirror` settings where required keys are missing."""
     if all(cfg.get(key) for key in NEEDED_KEYS):
         return dict(cfg)
-    return {**(getattr(env, "mirror", None) or {}), **drop_none(cfg)}
+    return {**(env.mirror if isinstance(env, MirroredEnv) else {}), **drop_none(cfg)}
 
 
 class SymmetryAugmentation:

@@ -26,7 +26,7 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.build_policy import EnvSpec
 from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
-from st_rl.modules.policy import EncoderPolicy
+from st_rl.modules.policy import EncoderPolicy, HiddenState
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
@@ -224,8 +224,10 @@ class TPPO(PPO):
         if self._teacher_normalizer is not None and before != self._teacher_sees_critic_obs:
             # The guess from the widths was wrong.
             self.init_obs_norm(self._num_obs, self._num_critic_obs)
-        stream = "critic_observations" if self._teacher_sees_critic_obs else "observations"
-        expected, delivered = self.teacher_actor_critic.num_actor_obs, getattr(self.storage, stream).shape[2:].numel()
+        stream, stored = "observations", self.storage.observations
+        if self._teacher_sees_critic_obs and self.storage.critic_observations is not None:
+            stream, stored = "critic_observations", self.storage.critic_observations
+        expected, delivered = self.teacher_actor_critic.num_actor_obs, stored.shape[2:].numel()
         if expected != delivered:
             raise ValueError(
                 f"the teacher takes {expected} observations, the {stream} here have {delivered}; "
@@ -233,7 +235,7 @@ class TPPO(PPO):
             )
 
     def _networks(self) -> list[nn.Module]:
-        """Without the normalizer of the teacher's input, whose statistics stay frozen."""
+        """Without the normalizer of the teacher's input: its statistics stay frozen."""
         return [network for network in super()._networks() if network is not self._teacher_normalizer]
 
     # ---- rollout -------------------------------------------------------------------------------------------------
@@ -399,7 +401,7 @@ class TPPO(PPO):
         hidden = minibatch.hidden_states
         return hidden if hidden is None or self.hidden_state_resample_prob <= 0 else self._resample(hidden)
 
-    def _resampled(self, hidden_states: Any) -> Any:
+    def _resampled(self, hidden_states: HiddenState) -> Any:
         """Hidden states, leaves `(L, K, H)`, with those of random trajectories sampled from U(-1, 1)."""
         first = tree_leaves(hidden_states)[0]
         chosen = torch.rand(first.shape[1], device=first.device) < self.hidden_state_resample_prob

@@ -195,7 +195,7 @@ class Engine:
         return self._loops[-1]
 
     def check_guards_on_new_key(self, function: Callable[[], Any]) -> Callable[..., Any]:
-        """A function without arguments whose compiled parts check their guards only when `key` is new.
+        """A function without arguments; its compiled parts check their guards only when `key` is new.
 
         `key` holds the Python values that the function reads; all else that changes is in tensors of constant shapes.
         A check of all guards takes 0.1 ms for each call of compiled code.

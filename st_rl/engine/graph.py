@@ -1,4 +1,4 @@
-"""CUDA graphs of functions whose tensors keep their shapes and addresses."""
+"""CUDA graphs of functions on tensors with constant shapes and addresses."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ WARM_UP_CALLS = 3
 class _Capture:
     """One captured call: its static inputs and outputs, and the graph between them."""
 
-    def __init__(self, inputs: list[Tensor], output: Any, graph: torch.cuda.CUDAGraph):
+    def __init__(self, inputs: list[Tensor], output: object, graph: torch.cuda.CUDAGraph):
         self.inputs = inputs
         self.output = output
         self.graph = graph

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class ExportReport:
     observations_compared: int
     """Number of observations it was compared on."""
     state_names: tuple[str, ...] = ()
-    """Hidden states that the file takes and returns beside observations and actions."""
+    """Hidden states that the file takes and returns in addition to observations and actions."""
 
 
 class DeployedPolicy(nn.Module):
@@ -174,7 +175,7 @@ def _quiet_exporter() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _add_metadata(onnx: Any, path: Path, metadata: Mapping[str, Any]) -> None:
+def _add_metadata(onnx: ModuleType, path: Path, metadata: Mapping[str, Any]) -> None:
     """Add the metadata to the file, and remove the exporter's references to source code."""
     model = onnx.load(str(path))
     for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info, model.graph):
@@ -187,7 +188,7 @@ def _add_metadata(onnx: Any, path: Path, metadata: Mapping[str, Any]) -> None:
     onnx.save(model, str(path))
 
 
-def _largest_difference(runtime: Any, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
+def _largest_difference(runtime: ModuleType, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
     """Compare onnxruntime with torch: as a batch and row by row, or along sequences for a recurrent policy."""
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     if policy.state_names:
@@ -221,7 +222,7 @@ def _largest_difference_of_sequences(session: Any, policy: DeployedPolicy, sampl
     return float(np.max(differences))
 
 
-def _require_onnx() -> tuple[Any, Any]:
+def _require_onnx() -> tuple[ModuleType, ModuleType]:
     """Return the modules `onnx` and `onnxruntime`; ImportError naming the extra to install."""
     try:
         import onnx

@@ -63,12 +63,10 @@ def build_head(
 
 
 def run_head(head: nn.Sequential, inputs: Tensor) -> Tensor:
-    """Run a head, `(..., I) -> (..., O)`; under autocast its last layer stays in full precision.
+    """Run a head under autocast, `(..., I) -> (..., O)`, with its last layer in full precision.
 
     A mean rounded to bfloat16 would change the probability of an action by more than a gradient step does.
     """
-    if not torch.is_autocast_enabled(inputs.device.type):
-        return head(inputs)
     last = max(index for index, layer in enumerate(head) if isinstance(layer, nn.Linear))
     features = head[:last](inputs)
     with torch.autocast(inputs.device.type, enabled=False):
@@ -132,7 +130,7 @@ class ActorCritic(nn.Module, Configurable):
         # The distribution of the last act; None before the first one.
         self.distribution: Normal | None = None
         self._samples_actions = True
-        # Columns of noise that `act` samples beside those for the actions: one for each head that replaces components.
+        # Columns of noise that `act` samples after those for the actions: one for each head that replaces components.
         self._num_noise_columns = 0
         # Noise `(..., L)` of these columns; only set while `act` runs.
         self._noise: Tensor | None = None
@@ -174,7 +172,8 @@ class ActorCritic(nn.Module, Configurable):
 
     def update_distribution(self, observations: Tensor) -> None:
         """Set the action distribution for inputs of the actor head."""
-        mean = run_head(self.actor, observations)
+        is_autocast = torch.is_autocast_enabled(observations.device.type)
+        mean = run_head(self.actor, observations) if is_autocast else self.actor(observations)
         bound = self.action_bound
         self.distribution = (
             DiagonalGaussian(mean, self.std) if bound is None else SquashedGaussian(mean, self.std, bound)
@@ -256,7 +255,8 @@ class ActorCritic(nn.Module, Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Return state values `(..., 1)`."""
-        return run_head(self.critic, self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states))
+        inputs = self.critic_input(critic_observations, masks=masks, hidden_states=hidden_states)
+        return run_head(self.critic, inputs) if torch.is_autocast_enabled(inputs.device.type) else self.critic(inputs)
 
     def forward(self, obs: Tensor) -> tuple[Normal, Tensor]:
         """Return the action distribution and the values `(..., 1)` of observations that serve actor and critic."""

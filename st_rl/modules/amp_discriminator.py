@@ -1,13 +1,14 @@
 """The discriminator of adversarial motion priors, and policies that carry one."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
+from st_rl.utils.capability import CapabilityMeta
 from st_rl.utils.config import Configurable, accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.registry import resolve_class
 
@@ -68,8 +69,10 @@ class AMPDiscriminator(nn.Module, Configurable):
     @property
     def has_slopes(self) -> bool:
         """Whether score and gradient penalty are those of this class, so that its closed form of the penalty holds."""
-        methods = ("forward", "compute_grad_pen", "score_with_slopes", "input_gradient")
-        is_own = all(getattr(type(self), name) is getattr(AMPDiscriminator, name) for name in methods)
+        own = AMPDiscriminator
+        methods = {own.forward, own.compute_grad_pen, own.score_with_slopes, own.input_gradient}
+        cls = type(self)
+        is_own = methods == {cls.forward, cls.compute_grad_pen, cls.score_with_slopes, cls.input_gradient}
         return is_own and all(isinstance(layer, nn.Linear | nn.ReLU) for layer in self.trunk)
 
     def score_with_slopes(self, x: Tensor, count: int | None = None) -> tuple[Tensor, list[Tensor]]:
@@ -130,10 +133,17 @@ class AMPDiscriminator(nn.Module, Configurable):
 DISCRIMINATORS: dict[str, type[AMPDiscriminator]] = {"AMPDiscriminator": AMPDiscriminator}
 
 
+@runtime_checkable
+class DiscriminatorPolicy(Protocol, metaclass=CapabilityMeta):
+    """A policy with a discriminator."""
+
+    discriminator: AMPDiscriminator
+
+
 class AmpMixin(_Policy):
     """Adds a discriminator to a policy; it shares the optimizer and the checkpoint."""
 
-    def __init__(self, *args: Any, amp_discriminator: Any = None, **kwargs: Any):
+    def __init__(self, *args: Any, amp_discriminator: object = None, **kwargs: Any):
         cfg = _discriminator_config(amp_discriminator, type(self).__name__)
         super().__init__(*args, **kwargs)
         name = cfg.pop("class_name", "AMPDiscriminator")
@@ -141,9 +151,14 @@ class AmpMixin(_Policy):
         self.discriminator: AMPDiscriminator = make(**{"strict": kwargs.get("strict", False), **cfg})
 
 
-def _discriminator_config(config: Any, owner: str) -> dict[str, Any]:
+@runtime_checkable
+class _ConfigObject(Protocol):
+    def to_dict(self) -> Mapping[str, Any]: ...
+
+
+def _discriminator_config(config: object, owner: str) -> dict[str, Any]:
     """Return the settings of a discriminator as a dictionary; ValueError if some are missing."""
-    if callable(getattr(config, "to_dict", None)):
+    if isinstance(config, _ConfigObject):
         config = config.to_dict()
     if config is not None and not isinstance(config, Mapping):
         raise ValueError(f"'amp_discriminator' is a dictionary of settings, got {type(config).__name__}")

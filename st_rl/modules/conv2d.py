@@ -74,7 +74,7 @@ class Conv2dModel(nn.Module):
 
 
 class Conv2dHeadModel(nn.Module):
-    """A convolution stack whose flattened output goes through a perceptron."""
+    """A convolution stack, followed by a perceptron on its flattened output."""
 
     def __init__(
         self,

@@ -176,7 +176,7 @@ def find_checkpoint(folder: Path, checkpoint: str | Path | int | None = None) ->
 
 
 def _spec_from_weights(loaded: Mapping[str, Any], policy_cfg: Mapping[str, Any], folder: Path) -> EnvSpec:
-    """Return the sizes of a run whose `config.json` does not hold them, from segments, normalizers or first layers."""
+    """Return the sizes of a run from segments, normalizers or first layers, if its `config.json` lacks them."""
     critic_segments = policy_cfg.get("critic_obs_segments") or policy_cfg.get("privileged_obs_segments")
     critic_statistics = loaded.get("critic_obs_norm_state_dict") or loaded.get("privileged_obs_norm_state_dict")
     weights = loaded["model_state_dict"]

@@ -36,7 +36,7 @@ def load_misaligned_state_dict(
 ) -> tuple[list[str], list[str]]:
     """Copy what fits from `module`, a policy of the same family that was trained on the given segments.
 
-    Parameters of equal name and shape are copied. Matrices whose columns are observation positions are copied in
+    Parameters of equal name and shape are copied. Matrices with observation positions as columns are copied in
     blocks, by component name: columns of a component that `module` does not have, or has in another width, become
     zero, so that the policy starts with the behavior of `module`. Encoders and estimates are matched by component too.
     Returns the names of copied and of skipped parameters; a skipped block is `parameter[component]`.
@@ -113,12 +113,13 @@ def _head_axes(
     critic_segments: Segments,
 ) -> dict[str, Axes]:
     """Return the axes of an estimator head: what it or its memory reads, and what it estimates."""
-    linears = [i for i, layer in enumerate(getattr(policy, head_name).model) if isinstance(layer, nn.Linear)]
+    layers = policy.get_submodule(f"{head_name}.model").children()
+    linears = [index for index, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     first, last = (f"{head_name}.model.{linears[place]}" for place in (0, -1))
     targets = _raw_blocks(critic_segments, head.target_components)
     axes: dict[str, Axes] = {f"{last}.weight": {0: targets}, f"{last}.bias": {0: targets}}
     inputs = _raw_blocks(segments, head.obs_components)
-    if getattr(policy, memory_name, None) is not None:
+    if memory_name in dict(policy.named_children()):
         axes[f"{memory_name}.rnn.weight_ih_l0"] = {1: inputs}
     elif not policy.is_recurrent:
         axes.setdefault(f"{first}.weight", {})[1] = inputs
@@ -146,7 +147,7 @@ def _name_in(module: ActorCritic, policy: ActorCritic, name: str) -> str | None:
 
 
 def _fits(target: Tensor, source: Tensor, axes: Axes, from_axes: Axes) -> bool:
-    """Whether two parameters agree in all axes but those of components, whose lengths must be those of the blocks."""
+    """Whether two parameters agree in all axes; those of components must have the lengths of their blocks."""
     return target.dim() == source.dim() and all(
         (target.shape[axis] == source.shape[axis] and axis not in axes and axis not in from_axes)
         or (_length(axes, axis) == target.shape[axis] and _length(from_axes, axis) == source.shape[axis])

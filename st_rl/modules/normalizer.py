@@ -1,13 +1,14 @@
 """Normalizers: running statistics on the device, running statistics in NumPy, unit length."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from st_rl.utils.capability import CapabilityMeta
 from st_rl.utils.distributed import combine_moments
 
 _BATCH_SIZE = 4096
@@ -154,7 +155,7 @@ class Normalizer(RunningMeanStd):
         scaled = (input.to(device=device, dtype=torch.float32) - mean) / std
         return scaled.clamp(-self.clip_obs, self.clip_obs)
 
-    def update_normalizer(self, rollouts: Any, expert_loader: Any) -> None:
+    def update_normalizer(self, rollouts: object, expert_loader: object) -> None:
         """Add pairs of policy and expert batches, until either source ends.
 
         A source that offers only `feed_forward_generator` gives as many batches as `rollouts` has samples for; an
@@ -163,20 +164,28 @@ class Normalizer(RunningMeanStd):
         num_samples = int(getattr(rollouts, "num_samples", 0))
         batch_size = int(getattr(expert_loader, "batch_size", None) or min(num_samples or _BATCH_SIZE, _BATCH_SIZE))
         num_batches = max(1, num_samples // batch_size)
-        if callable(getattr(rollouts, "feed_forward_generator_amp", None)):
+        if isinstance(rollouts, _AmpSource):
             policy_batches = rollouts.feed_forward_generator_amp(None, mini_batch_size=batch_size)
         else:
-            policy_batches = rollouts.feed_forward_generator(num_batches, batch_size)
-        for policy_batch, expert_batch in zip(policy_batches, _expert_batches(expert_loader, num_batches, batch_size)):
+            policy_batches = cast(_Source, rollouts).feed_forward_generator(num_batches, batch_size)
+        dataset = getattr(expert_loader, "dataset", expert_loader)
+        if isinstance(dataset, _AmpSource):
+            expert_batches = dataset.feed_forward_generator_amp(batch_size)
+        else:
+            source = dataset if isinstance(dataset, _Source) else cast(_Source, expert_loader)
+            expert_batches = source.feed_forward_generator(num_batches, batch_size)
+        for policy_batch, expert_batch in zip(policy_batches, expert_batches):
             self.update(np.vstack([*_as_arrays(policy_batch), *_as_arrays(expert_batch)]))
 
 
-def _expert_batches(expert_loader: Any, num_batches: int, batch_size: int) -> Iterator[Any]:
-    dataset = getattr(expert_loader, "dataset", expert_loader)
-    if callable(getattr(dataset, "feed_forward_generator_amp", None)):
-        return dataset.feed_forward_generator_amp(batch_size)
-    source = dataset if callable(getattr(dataset, "feed_forward_generator", None)) else expert_loader
-    return source.feed_forward_generator(num_batches, batch_size)
+@runtime_checkable
+class _AmpSource(Protocol, metaclass=CapabilityMeta):
+    def feed_forward_generator_amp(self, *args: Any, **kwargs: Any) -> Iterator[Sequence[Tensor]]: ...
+
+
+@runtime_checkable
+class _Source(Protocol, metaclass=CapabilityMeta):
+    def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[Sequence[Tensor]]: ...
 
 
 def _as_arrays(batch: Tensor | Sequence[Tensor]) -> list[np.ndarray]:

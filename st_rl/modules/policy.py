@@ -110,7 +110,7 @@ class Policy(_Module, Protocol):
 
 @runtime_checkable
 class StatefulPolicy(Protocol):
-    """A policy whose hidden states can be saved, cleared and pinned in memory."""
+    """A policy with hidden states that can be saved, cleared and pinned in memory."""
 
     def clear_hidden_states(self) -> None:
         """Discard all hidden states, as before the first step; the number of environments may change."""
@@ -143,7 +143,7 @@ class GaussianPolicy(Protocol, metaclass=CapabilityMeta):
 
 @runtime_checkable
 class ClippedStdPolicy(Protocol):
-    """A policy whose standard deviation the update clamps after every optimizer step."""
+    """A policy with a standard deviation that the update clamps after every optimizer step."""
 
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
         """Clamp the standard deviation in place."""

@@ -94,7 +94,7 @@ class PrivilegeEstimatorMixin(_Policy):
         return super().get_estimated_state()  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_hidden_states(self) -> Any:
-        """Return the parent's hidden states, with those of the adaptor beside the actor's."""
+        """Return the parent's hidden states, with those of the adaptor next to the actor's."""
         states = super().get_hidden_states()
         if self.memory_p is None:
             return states

@@ -105,7 +105,7 @@ class EstimatorMixin(_Policy):
         return self.estimated_state_
 
     def get_hidden_states(self) -> Any:
-        """Return the parent's hidden states, with those of the estimator's own memory beside the actor's."""
+        """Return the parent's hidden states, with those of the estimator's own memory next to the actor's."""
         states = super().get_hidden_states()
         if self.memory_s is None:
             return states

@@ -27,7 +27,7 @@ SIDE_WORDS: tuple[tuple[str, str], ...] = (
 
 # Signs of joint angles under a mirror in the robot's forward-up plane, for joint axes that point the same way on both
 # sides: rotation about the sideways axis (pitch) is kept, about the other two (roll, yaw) it changes sign. The first
-# pattern found in a joint's name decides; a bare `hip` is the abduction joint of a quadruped.
+# pattern found in a joint's name applies; a bare `hip` is the abduction joint of a quadruped.
 JOINT_SIGNS: tuple[tuple[str, int], ...] = (
     ("pitch|flexion|hfe|kfe", 1),
     ("roll|yaw|abduct|abad|haa|twist", -1),
@@ -77,7 +77,7 @@ class MirrorMap(nn.Module):
 class NormalizedMirror:
     """Mirrors normalized vectors in raw space, which is exact also if the statistics of the two sides differ.
 
-    It reads the normaliser's present statistics on every call.
+    It reads the normalizer's current statistics on every call.
     """
 
     def __init__(self, mirror: MirrorMap, normalizer: EmpiricalNormalization):
@@ -88,6 +88,10 @@ class NormalizedMirror:
         """`x (..., D) -> (..., D)`, both normalized."""
         mean, scale = self.normalizer.mean, self.normalizer.std + self.normalizer.eps
         return mirror_normalized(x, self.mirror, mean, scale)
+
+
+Kind = str | Sequence[float] | Mapping[str, Any] | MirrorMap
+"""How a block of an observation is mirrored; see `observation_mirror`."""
 
 
 def mirror_normalized(x: Tensor, mirror: MirrorMap, mean: Tensor, scale: Tensor) -> Tensor:
@@ -107,9 +111,8 @@ def joint_mirror(
     """The mirror map of joint positions, velocities, torques or actions, in the order of `joint_names`.
 
     Joints pair up by the words for left and right in their names; a joint without such a word, or listed in
-    `unpaired`, maps to itself. `signs` maps patterns (regular expressions, so plain parts of a name too) to 1 or -1
-    and is asked before `JOINT_SIGNS`; within each the first pattern found in a name decides. A joint that no pattern
-    covers is an error, because a guessed sign is a wrong mirror.
+    `unpaired`, maps to itself. `signs` maps regular expressions to 1 or -1 and precedes `JOINT_SIGNS`; the first one
+    found in a name applies. ValueError for a joint without a match.
     """
     rules = [*(signs or {}).items(), *JOINT_SIGNS]
     joint_signs = [_joint_sign(name, rules) for name in joint_names]
@@ -118,7 +121,7 @@ def joint_mirror(
 
 def observation_mirror(
     obs_segments: Mapping[str, int | Sequence[int]],
-    kinds: Mapping[str, Any],
+    kinds: Mapping[str, "Kind"],
     joints: MirrorMap | None = None,
 ) -> MirrorMap:
     """The mirror map of an observation, segment by segment.
@@ -237,7 +240,7 @@ def _check_involution(permutation: Sequence[int], signs: Sequence[float], names:
 
 
 def _pair_sides(names: Sequence[str], side_words: Sequence[tuple[str, str]], unpaired: Collection[str]) -> list[int]:
-    """For every name the index of its left-right partner, or its own."""
+    """The index of the left-right partner of every name; its own index without a partner."""
     swap = {left.lower(): right.lower() for left, right in side_words}
     swap.update({right: left for left, right in swap.items()})
     index_of = {name.lower(): index for index, name in enumerate(names)}
@@ -282,7 +285,7 @@ def _joint_sign(name: str, rules: Sequence[tuple[str, int]]) -> int:
     )
 
 
-def _block_mirror(segment: str, kind: Any, joints: MirrorMap | None) -> MirrorMap:
+def _block_mirror(segment: str, kind: Kind, joints: MirrorMap | None) -> MirrorMap:
     """The mirror map of one block of a segment."""
     if isinstance(kind, MirrorMap):
         return kind
@@ -296,7 +299,7 @@ def _block_mirror(segment: str, kind: Any, joints: MirrorMap | None) -> MirrorMa
     return MirrorMap(range(len(signs)), signs)
 
 
-def _block_signs(segment: str, kind: Any) -> Sequence[float]:
+def _block_signs(segment: str, kind: Kind) -> Sequence[float]:
     signs = BLOCK_SIGNS.get(kind, ()) if isinstance(kind, str) else kind
     if not isinstance(signs, Sequence) or len(signs) == 0:
         raise ValueError(

@@ -28,7 +28,7 @@ _KNOWN_NAMES = f"{', '.join(ACTIVATIONS)}, or a class name of torch.nn"
 
 def _find_module_class(name: str) -> type[nn.Module] | None:
     """Return the `torch.nn` module class of exactly this name, or of a short activation name."""
-    found = getattr(nn, name, None)
+    found = vars(nn).get(name)
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
     return ACTIVATIONS.get(name)

@@ -13,6 +13,7 @@ _RULE = tuple(zip(*(array.tolist() for array in np.polynomial.hermite_e.hermegau
 # Largest fraction of its bound that `log_prob` inverts, so that atanh stays finite.
 MAX_BOUND_FRACTION = 1.0 - 1e-6
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class DiagonalGaussian(Normal):
@@ -34,7 +35,7 @@ class DiagonalGaussian(Normal):
         """Entropy of every action, `(..., A)`."""
         return (self._shared_std.log() + (HALF_LOG_TWO_PI + 0.5)).expand_as(self.loc)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Normal:
+    def expand(self, batch_shape: Size, _instance: Any = None) -> Normal:
         """A plain `Normal` of a larger shape."""
         return Normal(self.loc, self.scale, validate_args=False).expand(batch_shape, _instance)
 
@@ -46,11 +47,11 @@ class SquashedGaussian(DiagonalGaussian):
         super().__init__(mean, std)
         self._bound = bound
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Size = ()) -> Tensor:
         """Bounded actions `(*sample_shape, ..., A)`."""
         return self._bound * torch.tanh(super().sample(sample_shape))
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
         """Bounded actions `(*sample_shape, ..., A)`, through which gradients reach mean and standard deviation."""
         return self._bound * torch.tanh(super().rsample(sample_shape))
 
