@@ -92,7 +92,7 @@ def test_train_runs_an_mjlab_task(mjlab, tmp_path, capsys):
     assert (cfg.scene.num_envs, cfg.seed, device, keywords) == (5, 7, "cpu", {})
     assert (run / "best.pt").is_file()
     assert json.loads((run / "run.json").read_text())["task"] == "mjlab:Mjlab-Walk"
-    assert main(["resume", str(run), "--iterations", "1"]) == 0
+    assert main(["resume", str(run), "--iterations", "1", "--task", "mjlab:Mjlab-Walk"]) == 0
 
 
 def test_unknown_mjlab_task_lists_the_known_ones(mjlab, capsys):
@@ -106,5 +106,6 @@ def test_without_mjlab_the_message_names_the_extra(command, mjlab, monkeypatch, 
     assert main(["train", "mjlab:Mjlab-Walk", "--num-envs", "2", "--iterations", "1", "--log-dir", run]) == 0
     monkeypatch.setitem(sys.modules, "mjlab", None)
     capsys.readouterr()
-    assert main([command, {"train": "mjlab:Mjlab-Walk", "eval": run}[command]]) == 2
+    arguments = {"train": ["mjlab:Mjlab-Walk"], "eval": [run, "--task", "mjlab:Mjlab-Walk"]}[command]
+    assert main([command, *arguments]) == 2
     assert 'pip install "st_rl[mjlab]"' in capsys.readouterr().err

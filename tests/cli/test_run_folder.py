@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_made_or_written(tmp_path, monkeypatch):
 def test_next_commands_can_be_copied_for_a_folder_with_spaces(capsys):
     from st_rl.cli.support.training import _print_next
 
-    _print_next(Path("my runs/first"))
+    _print_next(Path("my runs/first"), "balance")
     lines = capsys.readouterr().out.splitlines()[1:]
     commands = [shlex.split(line, comments=True) for line in lines]
     assert commands == [["st-rl", name, "my runs/first"] for name in ("eval", "play", "report", "export")]

@@ -363,7 +363,7 @@ def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = ["train", "gym:Pendulum-v1", "--iterations", "2", "--num-envs", "2"]
     assert main([*arguments, "--runner.num-steps-per-env", "8", "--log-dir", str(folder)]) == 0
-    assert main(["eval", str(folder), "--num-envs", "2"]) == 0
+    assert main(["eval", str(folder), "--num-envs", "2", "--task", "gym:Pendulum-v1"]) == 0
     result = json.loads((folder / "eval.json").read_text())
     assert result["columns"]["environment"]["length_mean"] == 200
     assert main(["report", str(folder)]) == 0

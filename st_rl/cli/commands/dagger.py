@@ -38,6 +38,8 @@ class DaggerOptions:
     """Number of robots simulated in parallel; None uses the number of the student's training."""
     checkpoint: str = "best"
     """Checkpoint of the teacher: best, last, an iteration number, or a file."""
+    task: str | None = None
+    """Task of both runs, to confirm that gym:... or mjlab:... in their run.json may import code."""
     teacher_act_prob: str | None = None
     """Fraction of robots that the teacher controls: a number, linear, exp or tanh; None uses the student's."""
     update_times_scale: float | None = None
@@ -72,10 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     seed_everything(seed)
     # The networks are small, and one thread leaves the cores to the physics and to other processes.
     torch.set_num_threads(1)
-    student = LoadedRun(RunFolder(options.student))
+    student = LoadedRun(RunFolder(options.student), options.task)
     env = student.make_env(options.num_envs, options.device, seed)
     policy, normalizer, uses_critic_obs = load_teacher_for(
-        env, LoadedRun(teacher_run), checkpoint, student, options.device
+        env, LoadedRun(teacher_run, options.task), checkpoint, student, options.device
     )
     config = student.training.to_dict()
     algorithm = config["algorithm"]

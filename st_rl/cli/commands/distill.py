@@ -14,7 +14,7 @@ from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_he
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder, find_run, make_run_folder
-from st_rl.cli.support.task_source import TaskSource, find_source
+from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
 
 Schedule = Literal["linear", "exp", "tanh"]
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         if asks_for_help(arguments):
             return print_help(_HELP, arguments)
         raise UsageError("TEACHER or TASK is missing: st-rl distill TEACHER TASK ..., a run and a task")
-    source, teacher = find_source(names[1]), LoadedRun(find_run(names[0]))
+    source, teacher = find_source(names[1]), _load_teacher(find_run(names[0]), names[1])
     defaults = TrainingConfig.from_dict(source.training)
     options = parse_options(
         DistillOptions[type(source.default_config)],
@@ -115,6 +115,17 @@ def main(arguments: Sequence[str]) -> int:
         ),
     )
     return distill(source, teacher, options, defaults.others, f"st-rl distill {shlex.join(arguments)}")
+
+
+def _load_teacher(run: RunFolder, task: str) -> LoadedRun:
+    """Load the run of the teacher; UsageError if its task is of another library and is not the typed TASK."""
+    teacher_task = str(run.settings["task"])
+    if is_external(teacher_task) and teacher_task != task:
+        raise UsageError(
+            f"{run.path} is a run of {teacher_task}, which imports code from outside st-rl; if you trust it, distill "
+            f"into that task: st-rl distill {shlex.quote(str(run.path))} {shlex.quote(teacher_task)}"
+        )
+    return LoadedRun(run, teacher_task)
 
 
 def _student_task(source: TaskSource[EnvConfig], teacher: LoadedRun) -> EnvConfig:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.export import export_onnx
     from st_rl.utils.files import write_json
 
-    policy, policy_io, observations = _read_run(run, checkpoint) or _simulate_run(run, checkpoint)
+    policy, policy_io, observations = _read_run(run, checkpoint) or _simulate_run(run, checkpoint, options.task)
     metadata = {
         "task": run.settings["task"],
         "iteration": policy.iteration,
@@ -89,7 +89,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     return policy, metadata, normalizer.inverse(obs) if isinstance(normalizer, EmpiricalNormalization) else obs
 
 
-def _simulate_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str, Any], Tensor]:
+def _simulate_run(run: RunFolder, checkpoint: Path, task: str | None) -> tuple[LoadedPolicy, dict[str, Any], Tensor]:
     """Return the policy, its metadata and raw observations `(M, O)` from an environment of the run's task."""
     import torch
 
@@ -98,7 +98,7 @@ def _simulate_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[
     from st_rl.env.utils import split_observations, split_step
 
     _log.debug("%s stores no metadata or no observations of its policy: simulating its task", run.path)
-    loaded = LoadedRun(run)
+    loaded = LoadedRun(run, task)
     env = loaded.make_eval_env(num_envs=4, seconds=10.0, seed=20_003)
     policy = loaded.load_policy(env, checkpoint)
     recorded = []

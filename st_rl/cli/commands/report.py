@@ -19,6 +19,7 @@ from st_rl.cli.support.run_folder import (
     find_run,
     writable_file,
 )
+from st_rl.cli.support.task_source import task_option
 
 
 @dataclass
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
         temporary.write_text(page, encoding="utf-8")
     print(f"{target} ({len(page) / 1e3:,.0f} kB)")
     missing = {"eval": data.evaluation, "play": data.video}
-    commands = [f"st-rl {command} {shlex.quote(str(run.path))}" for command, part in missing.items() if part is None]
+    place = f"{shlex.quote(str(run.path))}{task_option(str(settings.get('task')))}"
+    commands = [f"st-rl {command} {place}" for command, part in missing.items() if part is None]
     if commands:
         print("To add the missing parts, run:", *commands, sep="\n  ")
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import CONFIG_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
+from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import TrainingConfig
 
@@ -20,11 +21,22 @@ def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
     """Return the run and the checkpoint that the options name."""
     run = find_run(options.run)
     checkpoint = run.checkpoint(options.checkpoint)
-    return LoadedRun(run), checkpoint
+    return LoadedRun(run, options.task), checkpoint
 
 
-def _find_source(run: RunFolder, task: str) -> TaskSource[Any]:
-    """Return the task of a run; CommandError for a task that st-rl alone does not know."""
+def _find_source(run: RunFolder, task: str, trusted: str | None) -> TaskSource[Any]:
+    """Return the task of a run; CommandError for a task that st-rl alone does not know.
+
+    Tasks of other libraries import code that the id names, and `run.json` may come from anybody: UsageError unless the
+    command line repeats the id (`trusted`).
+    """
+    if trusted is not None and trusted != task:
+        raise UsageError(f"{run.path} is a run of {task}, not of {trusted}: type --task {shlex.quote(task)}")
+    if is_external(task) and trusted is None:
+        raise UsageError(
+            f"{run.file(RUN_FILE)} names the task {task}, which imports code from outside st-rl; if you trust it, add "
+            f"--task {shlex.quote(task)}"
+        )
     try:
         return find_source(task)
     except UsageError as error:
@@ -37,14 +49,14 @@ def _find_source(run: RunFolder, task: str) -> TaskSource[Any]:
 
 
 class LoadedRun:
-    """A run as its folder describes it."""
+    """A run as its folder describes it; `task` is the id that the command line repeats, if any."""
 
-    def __init__(self, run: RunFolder):
+    def __init__(self, run: RunFolder, task: str | None = None):
         from st_rl.utils.registry import reject_class_paths
 
         self.run = run
         self.settings = run.settings
-        self.source = _find_source(run, str(self.settings["task"]))
+        self.source = _find_source(run, str(self.settings["task"]), task)
         self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)
         reject_class_paths(config, run.file(CONFIG_FILE))

@@ -91,6 +91,8 @@ class RunOptions:
     """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
     checkpoint: str = "best"
     """Checkpoint: best, last, an iteration number, or a file."""
+    task: str | None = None
+    """Task of the run, to confirm that gym:... or mjlab:... in its run.json may import code."""
 
 
 def find_run(name: str, root: Path = RUNS) -> RunFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -213,6 +214,11 @@ _EXTERNAL_SOURCES = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
 def is_external(name: str) -> bool:
     """Whether a name is that of a task of another library."""
     return name.startswith(tuple(_EXTERNAL_SOURCES))
+
+
+def task_option(name: str) -> str:
+    """Return ` --task ID`, which commands on a run of another library's task need; empty for a built-in task."""
+    return f" --task {shlex.quote(name)}" if is_external(name) else ""
 
 
 def find_source(name: str) -> TaskSource[Any]:

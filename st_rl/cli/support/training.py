@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import RUN_FILE, RunFolder
-from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external
+from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
@@ -72,17 +72,17 @@ def learn(
     with GracefulShutdown(runner.request_stop) as shutdown, time_limit(minutes, runner.request_stop):
         runner.learn(iterations, init_at_random_ep_len=random_episode_start)
     runner.close()
-    seconds = time.perf_counter() - start
+    seconds, task = time.perf_counter() - start, str(run.settings["task"])
     done = runner.current_learning_iteration
     print(f"\n{done} iterations, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
     if shutdown.exit_code is not None:
-        print(f"Interrupted and saved. Resume with:\n  st-rl resume {shlex.quote(str(run.path))}")
+        print(f"Interrupted and saved. Resume with:\n  st-rl resume {shlex.quote(str(run.path))}{task_option(task)}")
         return shutdown.exit_code
-    _print_next(run.path)
+    _print_next(run.path, task)
     return 0
 
 
-def _print_next(folder: Path) -> None:
+def _print_next(folder: Path, task: str) -> None:
     commands = {
         "eval": "evaluate the policy without exploration noise",
         "play": "watch it",
@@ -91,7 +91,8 @@ def _print_next(folder: Path) -> None:
     }
     print("Next:")
     for command, purpose in commands.items():
-        print(f"  st-rl {command:<6} {shlex.quote(str(folder))}   # {purpose}")
+        option = "" if command == "report" else task_option(task)
+        print(f"  st-rl {command:<6} {shlex.quote(str(folder))}{option}   # {purpose}")
 
 
 def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:

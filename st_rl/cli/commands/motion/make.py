@@ -81,7 +81,7 @@ def _recordings(options: MakeOptions) -> list[MotionClip]:
     """Record the policy of a run, one clip per speed if its task has commands."""
     from st_rl.cli.support.loaded_run import LoadedRun
     from st_rl.cli.support.run_folder import find_run
-    from st_rl.cli.support.task_source import BuiltInTask
+    from st_rl.cli.support.task_source import is_external
     from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
     from st_rl.sim.motions.clips import record_policy
@@ -93,9 +93,9 @@ def _recordings(options: MakeOptions) -> list[MotionClip]:
             f"'{options.gait_or_run}' is not a gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), nor a run: "
             f"{error}"
         ) from error
+    if is_external(str(run.settings["task"])):
+        raise UsageError(f"{run.path} is a run of {run.settings['task']}: only built-in tasks can be recorded")
     saved = LoadedRun(run)
-    if not isinstance(saved.source, BuiltInTask):
-        raise UsageError(f"{run.path} is a run of {saved.source.name}: only built-in tasks can be recorded")
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
     policy = saved.load_policy(task, run.checkpoint(options.checkpoint))
     name = saved.source.name.replace("-", "_")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from st_rl.cli.commands.sweep.options import SearchParameter, format_value
 from st_rl.cli.support.command_line import CommandError, drop_options
 from st_rl.cli.support.run_folder import SWEEP_FILE
-from st_rl.cli.support.task_source import TaskSource
+from st_rl.cli.support.task_source import TaskSource, task_option
 from st_rl.cli.support.training_config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -136,5 +136,5 @@ def print_results(sweep: Sweep) -> None:
     Console().print(table)
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
     best = shlex.quote(str(sweep.folder / f"trial_{shown[0].number}"))
-    print(f"  st-rl eval {best}   # evaluate the best trial")
+    print(f"  st-rl eval {best}{task_option(sweep.source.name)}   # evaluate the best trial")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")
