@@ -92,14 +92,20 @@ class TPPO(PPO):
         self.action_labels_from_sample = action_labels_from_sample
         self.lr_scheduler_class_name = lr_scheduler_class_name
         self._init_lr_scheduler(lr_scheduler or {})
-        self._teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, self.device)
-        weight = Schedule(distillation_loss_coef, update_times_scale, self.device)
-        is_constant = isinstance(distillation_loss_coef, (int, float))
-        self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
-        self._schedules += [self._teacher_act_prob, weight]
+        self._init_distillation_schedules(teacher_act_prob, distillation_loss_coef)
         # Eager: torch 2.11 loses fields of a named tuple that compiled code creates before a recurrent network.
         self._resample = torch.compiler.disable(self._resampled)
         self._init_teacher(bool(settings.get("strict")))
+
+    def _init_distillation_schedules(
+        self, teacher_act_prob: str | float | Callable[[int], float], loss_coef: str | float | Callable[[int], float]
+    ) -> None:
+        """Create the schedules of the teacher's probability to act and of the weight of the distillation loss."""
+        self._teacher_act_prob = Schedule(teacher_act_prob, self.update_times_scale, self.device)
+        weight = Schedule(loss_coef, self.update_times_scale, self.device)
+        is_constant = isinstance(loss_coef, (int, float))
+        self.distillation_loss_coef: float | Tensor = weight(0) if is_constant else weight.value
+        self._schedules += [self._teacher_act_prob, weight]
 
     def _init_lr_scheduler(self, settings: Mapping[str, Any]) -> None:
         """Create the learning-rate scheduler if one is named; the rate becomes the scheduler's initial one."""

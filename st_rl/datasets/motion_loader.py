@@ -116,11 +116,7 @@ class AMPLoader:
         self.device = device
         self.time_between_frames = time_between_frames
         self.preload_transitions = preload_transitions
-        read = [trajectory for path in _paths(data_dir, motion_files) for trajectory in _read(path)]
-        if not read:
-            raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
-        if not any(trajectory.weight for trajectory in read):
-            raise ValueError("all motion files have MotionWeight 0: give at least one a positive weight")
+        read = _read_all(data_dir, motion_files)
         self._layout = _common_layout(read, fields)
         width = len(self._layout.names)
         frames = [self._prepare(trajectory, reorder_joints)[:, :width] for trajectory in read]
@@ -135,17 +131,19 @@ class AMPLoader:
         self.trajectory_lens = (self.trajectory_num_frames - 1) * self.trajectory_frame_durations
         weights = np.array([trajectory.weight for trajectory in read])
         self.trajectory_weights = weights / weights.sum()
-
-        durations = self.trajectory_frame_durations.tolist()
-        rotation, state = self._layout.rotation, self._layout.state
-        inside = [tuple(state.index(column) for column in rotation)] if rotation and set(rotation) <= set(state) else []
-        self._states = MotionTable(self.trajectories, durations, weights.tolist(), device, inside)
-        self._full = MotionTable(
-            self.trajectories_full, durations, weights.tolist(), device, [rotation] if rotation else []
-        )
+        self._build_tables(weights.tolist())
         self._unused_seconds = torch.as_tensor(self.trajectory_frame_durations + time_between_frames, device=device)
         if preload_transitions:
             self._preload(num_preload_transitions)
+
+    def _build_tables(self, weights: list[float]) -> None:
+        """Build the tables that interpolate AMP states and full frames; quaternions are interpolated as rotations."""
+        durations = self.trajectory_frame_durations.tolist()
+        rotation, state = self._layout.rotation, self._layout.state
+        inside = [tuple(state.index(column) for column in rotation)] if rotation and set(rotation) <= set(state) else []
+        self._states = MotionTable(self.trajectories, durations, weights, self.device, inside)
+        quaternions = [rotation] if rotation else []
+        self._full = MotionTable(self.trajectories_full, durations, weights, self.device, quaternions)
 
     @property
     def observation_dim(self) -> int:
@@ -300,6 +298,16 @@ class AMPLoader:
 
     def _on_device(self, values: ArrayLike | Tensor, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=self.device)
+
+
+def _read_all(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[AmpTrajectory]:
+    """The trajectories of all files; ValueError if there are none, or none with a weight."""
+    read = [trajectory for path in _paths(data_dir, motion_files) for trajectory in _read(path)]
+    if not read:
+        raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
+    if not any(trajectory.weight for trajectory in read):
+        raise ValueError("all motion files have MotionWeight 0: give at least one a positive weight")
+    return read
 
 
 def _paths(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[Path]:

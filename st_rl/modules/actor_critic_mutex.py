@@ -55,23 +55,26 @@ class ActorCriticMutex(ActorCritic):
             self.register_buffer("env_action_scale", torch.tensor(env_action_scale, dtype=torch.float32))
         else:
             self.env_action_scale = env_action_scale
-
-        policy_class(sub_policy_class_name, kind="sub_policy_class_name")
         sizes = self.num_actor_obs, self.num_critic_obs, self.num_actions
         self._env_spec = EnvSpec(*sizes, self.obs_segments, self.critic_obs_segments)
         self.submodules = nn.ModuleList()
         self.sub_normalizers = nn.ModuleList()
         self.sub_policy_configs: list[dict[str, Any]] = []
-        if not sub_policy_paths:
+        self._add_sub_policies(sub_policy_class_name, sub_policy_paths)
+        self.is_recurrent = any(policy.is_recurrent for policy in self._policies())
+        self.requires_grad_(False)
+        self.train(self.training)
+
+    def _add_sub_policies(self, class_name: str, paths: str | Path | Sequence[str | Path] | None) -> None:
+        """Append the policy of each run folder; ValueError for an unknown class, a warning if there are no folders."""
+        policy_class(class_name, kind="sub_policy_class_name")
+        if not paths:
             logger.warning(
                 f"{type(self).__name__} got no sub_policy_paths: it has no policy to choose from. Write "
                 '"sub_policy_paths": ["folder of a run", ...] into its configuration'
             )
-        for path in as_paths(sub_policy_paths):
-            self._add_sub_policy(sub_policy_class_name, path.expanduser())
-        self.is_recurrent = any(policy.is_recurrent for policy in self._policies())
-        self.requires_grad_(False)
-        self.train(self.training)
+        for path in as_paths(paths):
+            self._add_sub_policy(class_name, path.expanduser())
 
     def _add_sub_policy(self, class_name: str, folder: Path) -> None:
         """Append the policy of a run folder's newest checkpoint, with the sizes and segments of the container."""

@@ -74,7 +74,8 @@ def learn(
     runner.close()
     seconds, task = time.perf_counter() - start, str(run.settings["task"])
     done = runner.current_learning_iteration
-    print(f"\n{done} iterations, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
+    iterations_done = f"{done} iteration{'' if done == 1 else 's'}"
+    print(f"\n{iterations_done}, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
     if shutdown.exit_code is not None:
         print(f"Interrupted and saved. Resume with:\n  st-rl resume {shlex.quote(str(run.path))}{task_option(task)}")
         return shutdown.exit_code

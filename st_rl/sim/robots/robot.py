@@ -108,12 +108,7 @@ class Robot:
         position = actuation == "position"
         limited = model.jnt_limited[joints].astype(bool)[:, None]
         joint_range = np.where(limited, model.jnt_range[joints], [-np.inf, np.inf])
-        control_limited = model.actuator_ctrllimited.astype(bool)[:, None]
-        fallback = joint_range if position else np.full_like(joint_range, [-np.inf, np.inf])
         gear = model.actuator_gear[:, 0].copy()
-        # A servo's control is gear times the joint angle; here everything is per joint.
-        servo_range = np.sort(model.actuator_ctrlrange / gear[:, None], axis=1)
-        control_range = servo_range if position else model.actuator_ctrlrange
         names = tuple(model.joint(j).name or f"joint_{j}" for j in joints)
         return cls(
             path=path if description is None else description.path,
@@ -126,7 +121,7 @@ class Robot:
             stiffness=model.actuator_gainprm[:, 0] * gear**2 if position else np.zeros(model.nu),
             damping=-model.actuator_biasprm[:, 2] * gear**2 if position else np.zeros(model.nu),
             joint_range=joint_range,
-            control_range=np.where(control_limited, control_range, fallback),
+            control_range=_control_range(model, position, joint_range),
             effort_limit=_effort_limit(model, position),
             gear=gear,
             free_joint=floating,
@@ -295,6 +290,16 @@ def _actuation(model: MjModel, path: Path) -> Literal["position", "torque"]:
     if len(kinds) > 1:
         raise ValueError(f"{path} mixes <position> and <motor> actuators; use one kind for all joints")
     return "position" if kinds == {"position"} else "torque"
+
+
+def _control_range(model: MjModel, position: bool, joint_range: np.ndarray) -> np.ndarray:
+    """`(nu, 2)` limits of the controls; without limits, of a servo's joint, `joint_range` `(nu, 2)`, else infinite."""
+    limited = model.actuator_ctrllimited.astype(bool)[:, None]
+    if not position:
+        return np.where(limited, model.actuator_ctrlrange, [-np.inf, np.inf])
+    # A servo's control is gear times the joint angle; here everything is per joint.
+    gear = model.actuator_gear[:, :1]
+    return np.where(limited, np.sort(model.actuator_ctrlrange / gear, axis=1), joint_range)
 
 
 def _effort_limit(model: MjModel, position: bool) -> np.ndarray:

@@ -105,7 +105,10 @@ class RolloutDataset(RolloutFileBase):
         self.max_policy_age = max_policy_age
         self.finished_only = finished_only
         self.read_ahead = read_ahead
+        self._init_state()
 
+    def _init_state(self) -> None:
+        """Set counters, known trajectories and environments to the state before the first scan."""
         # Completed iterations of the trainer, from which the age of a trajectory's policy is counted.
         self.current_iteration = 0
         self.may_wait = True
