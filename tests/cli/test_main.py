@@ -235,3 +235,18 @@ def test_names_of_all_options():
 
 def test_usage_errors_exit_with_2():
     assert UsageError("x").exit_code == 2
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_train_refuses_minutes_that_are_not_above_zero(minutes, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", "balance", "--minutes", minutes, "--log-dir", str(folder)]) == 2
+    assert f"--minutes must be above 0, got {minutes}; leave it out for no time limit" in only_error_line(capsys)
+    assert not folder.exists()
+
+
+def test_sweep_and_resume_refuse_zero_minutes(tmp_path, capsys):
+    search = ["--search", "algorithm.gamma", "0.9", "0.99"]
+    for arguments in (["resume", str(tmp_path)], ["sweep", "balance", *search, "--log-dir", str(tmp_path / "sweep")]):
+        assert main([*arguments, "--minutes", "0"]) == 2
+        assert "--minutes must be above 0, got 0" in only_error_line(capsys)

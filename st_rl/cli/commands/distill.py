@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from st_rl.cli.commands.train import EnvConfig, TrainOptions, train
-from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, parse_options, print_help
+from st_rl.cli.support.command_line import (
+    CommandError,
+    UsageError,
+    asks_for_help,
+    check_minutes,
+    parse_options,
+    print_help,
+)
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder, find_run, make_run_folder
@@ -151,6 +158,7 @@ def distill(
     command_line: str,
 ) -> int:
     """Copy the teacher into the student's run folder, then train."""
+    check_minutes(options.minutes)
     layout = ObservationLayout.of(teacher.source, teacher.env_config)
     try:
         uses_critic_obs = teacher_uses_critic_obs(layout, ObservationLayout.of(source, options.env))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from st_rl.cli.support.command_line import CommandError, parse_options
+from st_rl.cli.support.command_line import CommandError, check_minutes, parse_options
 from st_rl.cli.support.loaded_run import open_run
 from st_rl.cli.support.run_folder import RunOptions, make_writable
 
@@ -31,6 +31,7 @@ class ResumeOptions(RunOptions):
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(ResumeOptions, arguments, "resume", __doc__)
+    check_minutes(options.minutes)
     loaded, checkpoint = open_run(options)
     run, settings = loaded.run, loaded.settings
     make_writable(run.path)

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
-from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, parse_options, print_help, wrap
+from st_rl.cli.support.command_line import (
+    CommandError,
+    UsageError,
+    asks_for_help,
+    check_minutes,
+    parse_options,
+    print_help,
+    wrap,
+)
 from st_rl.cli.support.run_folder import RunFolder, make_run_folder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
@@ -87,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *EXTERNAL_TASKS])}")
     source = find_source(arguments[0])
     options, training = read_training(source, arguments[1:])
+    check_minutes(options.minutes)
     return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
 
 

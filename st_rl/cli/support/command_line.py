@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import shutil
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,12 @@ class UsageError(CommandError):
     """The command line itself is wrong."""
 
     exit_code = 2
+
+
+def check_minutes(minutes: float | None) -> None:
+    """UsageError unless a time limit is a finite number above 0; None is no limit."""
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise UsageError(f"--minutes must be above 0, got {minutes:g}; leave it out for no time limit")
 
 
 def one_line(message: object) -> str:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.commands.train import read_training
-from st_rl.cli.support.command_line import UsageError, asks_for_help, drop_options, parse_options, print_help
+from st_rl.cli.support.command_line import (
+    UsageError,
+    asks_for_help,
+    check_minutes,
+    drop_options,
+    parse_options,
+    print_help,
+)
 from st_rl.cli.support.run_folder import RUN_FILE, TIMESTAMP, make_writable, new_run_folder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import TrainingConfig
@@ -76,6 +83,7 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
         raise UsageError("which settings? --search NAME LOW HIGH, such as --search algorithm.learning-rate 1e-4 1e-2")
     if options.trials < 1:
         raise UsageError(f"--trials must be at least 1, got {options.trials}")
+    check_minutes(options.minutes)
     parameters = [read_search(words, options, f"sweep {source.name}") for words in options.search]
     names = [parameter.name for parameter in parameters]
     repeated = next((name for name in names if names.count(name) > 1), None)
