@@ -95,7 +95,7 @@ class DeployedPolicy(nn.Module):
 def export_onnx(
     actor_critic: ActorCritic,
     obs_normalizer: nn.Module,
-    path: Path,
+    path: str | Path,
     metadata: Mapping[str, Any] | None = None,
     recorded: Tensor | None = None,
     tolerance: float = 1e-5,
@@ -106,6 +106,7 @@ def export_onnx(
     more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON.
     """
     onnx, runtime = _require_onnx()
+    path = Path(path)
     policy = DeployedPolicy(actor_critic, obs_normalizer)
     observations = [_random_observations(policy)]
     if recorded is not None:

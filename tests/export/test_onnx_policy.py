@@ -153,3 +153,9 @@ def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_t
                 policy.reset(torch.tensor([True] + [False] * (robots - 1)))
                 for leaf in state.values():
                     leaf[:, 0] = 0.0
+
+
+def test_path_may_be_a_string(tmp_path):
+    report = export_onnx(*make_policy(), str(tmp_path / "policy.onnx"))
+    assert report.file == "policy.onnx"
+    assert (tmp_path / "policy.onnx").is_file()
