@@ -159,7 +159,8 @@ class Normalizer(RunningMeanStd):
         """Add pairs of policy and expert batches, until either source ends.
 
         A source that offers only `feed_forward_generator` gives as many batches as `rollouts` has samples for; an
-        `expert_loader` without a `batch_size`, such as `AMPLoader`, gives them in batches of at most 4096.
+        `expert_loader` without a `batch_size`, such as `AMPLoader`, gives them in batches of at most 4096. A sample is
+        one or several states side by side, such as a state and the next state, each of the normalizer's shape.
         """
         num_samples = int(getattr(rollouts, "num_samples", 0))
         batch_size = int(getattr(expert_loader, "batch_size", None) or min(num_samples or _BATCH_SIZE, _BATCH_SIZE))
@@ -175,7 +176,18 @@ class Normalizer(RunningMeanStd):
             source = dataset if isinstance(dataset, _Source) else cast(_Source, expert_loader)
             expert_batches = source.feed_forward_generator(num_batches, batch_size)
         for policy_batch, expert_batch in zip(policy_batches, expert_batches):
-            self.update(np.vstack([*_as_arrays(policy_batch), *_as_arrays(expert_batch)]))
+            self.update(np.vstack([self._as_rows(policy_batch), self._as_rows(expert_batch)]))
+
+    def _as_rows(self, batch: Tensor | Sequence[Tensor]) -> np.ndarray:
+        """Join the tensors `(n, ...)` of a batch and split them into rows `(k * n, *input_dim)`."""
+        tensors = [batch] if isinstance(batch, Tensor) else batch
+        joined = np.concatenate([t.detach().cpu().numpy().reshape(len(t), -1) for t in tensors], axis=1)
+        if joined.shape[1] % self.mean.size:
+            raise ValueError(
+                f"a sample has {joined.shape[1]} values, which is no multiple of the {self.mean.size} of this "
+                "normalizer; set input_dim to the width of one state, or of the state pair"
+            )
+        return joined.reshape(-1, *self.shape)
 
 
 @runtime_checkable
@@ -186,7 +198,3 @@ class _AmpSource(Protocol, metaclass=CapabilityMeta):
 @runtime_checkable
 class _Source(Protocol, metaclass=CapabilityMeta):
     def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[Sequence[Tensor]]: ...
-
-
-def _as_arrays(batch: Tensor | Sequence[Tensor]) -> list[np.ndarray]:
-    return [tensor.detach().cpu().numpy() for tensor in ([batch] if isinstance(batch, Tensor) else batch)]

@@ -1,7 +1,9 @@
 """Storages with motion features for a discriminator."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from st_rl.storage.action_label_rollout import ActionLabelRollout
@@ -22,6 +24,19 @@ class AmpRolloutStorage(ActionLabelRollout):
 
     def __init__(self, *args: Any, amp_obs_shape: Shape, **kwargs: Any) -> None:
         super().__init__(*args, amp_obs_shape=amp_obs_shape, **kwargs)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of stored motion features of the policy."""
+        return self.num_valid_steps * self.num_envs
+
+    def feed_forward_generator(self, num_mini_batch: int, mini_batch_size: int) -> Iterator[tuple[Tensor]]:
+        """Iterate over `num_mini_batch` random samples of `ref_obs`, each `(mini_batch_size, *amp_obs_shape)`."""
+        if self.num_samples == 0:
+            raise ValueError("the storage is empty; add transitions before sampling")
+        features = self.ref_obs[: self.num_valid_steps].flatten(0, 1)
+        for _ in range(num_mini_batch):
+            yield (features[torch.randint(len(features), (mini_batch_size,), device=features.device)],)
 
 
 class AmpHistoryStorage(AmpRolloutStorage):

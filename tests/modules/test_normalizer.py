@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from st_rl.datasets.library import CLIPS
 from st_rl.datasets.motion_loader import AMPLoader
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
-from st_rl.storage import ReplayBuffer
+from st_rl.storage import AmpRolloutStorage, ReplayBuffer
 from tests.modules.graph_safety import NoHostSync
 
 
@@ -356,6 +356,26 @@ def test_update_normalizer_takes_the_classes_of_this_library():
     # Half of all rows are the policy's.
     assert normalizer.count == pytest.approx(80 + 1e-4)
     assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
+
+
+@pytest.mark.parametrize("width", [42, 84], ids=["state", "state pair"])
+def test_update_normalizer_takes_an_amp_rollout_storage(width):
+    rollouts = AmpRolloutStorage(4, 5, [3], [None], [2], amp_obs_shape=[84])
+    with pytest.raises(ValueError, match="the storage is empty"):
+        next(rollouts.feed_forward_generator(1, 8))
+    rollouts.ref_obs.fill_(100.0)
+    rollouts.step = 5
+    expert = AMPLoader("cpu", 0.02, motion_files=[CLIPS / "trot_0.5.npz"])
+    normalizer = Normalizer(width)
+    normalizer.update_normalizer(rollouts, expert)
+    # 20 transitions of the policy and 20 of the expert.
+    assert normalizer.count == pytest.approx(40 * 84 / width + 1e-4)
+    assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
+
+
+def test_update_normalizer_refuses_samples_of_another_width():
+    with pytest.raises(ValueError, match="4 values, which is no multiple of the 3"):
+        Normalizer(3).update_normalizer(PlainSource(0.0, num_samples=8), PlainSource(1.0, num_samples=8))
 
 
 @pytest.mark.parametrize("whose", ["dataset", "loader"])
