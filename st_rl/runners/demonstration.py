@@ -99,6 +99,8 @@ class DemonstrationSaver:
         self.metadata: dict[str, Any] = {}
         self.writer_id = new_writer_id()
         self.total_timesteps = self.total_traj_completed = 0
+        # Steps of this saver, those of deleted trajectories included; the rate counts them.
+        self._num_collected_steps = 0
         self._reset_progress()
         self._device = getattr(env, "device", "cpu")
         # Storage, transition and observations are created on first use.
@@ -419,6 +421,7 @@ class DemonstrationSaver:
         write_frames(os.path.join(self._trajectory_folder(env_i), name), self.wrap_up_trajectory(env_i, step_slice))
         self.dumped_traj_lengths[env_i] = stop
         self.total_timesteps += stop - start
+        self._num_collected_steps += stop - start
 
     def wrap_up_trajectory(self, env_i: int, step_slice: slice) -> dict[str, np.ndarray]:
         """Return the content of a file: arrays `(n, ...)` of the steps of one environment."""
@@ -500,13 +503,14 @@ class DemonstrationSaver:
         """Measure rate and remaining time from now on."""
         self._begin = self._interval_begin = time.perf_counter()
         self._begin_progress = self.progress()
-        self.timesteps_before = self._interval_timesteps = self.total_timesteps
+        self.timesteps_before = self.total_timesteps
+        self._interval_steps = self._num_collected_steps
 
     def print_log(self) -> None:
         """Report steps, trajectories, steps per second and remaining time."""
         now = time.perf_counter()
-        rate = (self.total_timesteps - self._interval_timesteps) / max(now - self._interval_begin, 1e-9)
-        self._interval_begin, self._interval_timesteps = now, self.total_timesteps
+        rate = (self._num_collected_steps - self._interval_steps) / max(now - self._interval_begin, 1e-9)
+        self._interval_begin, self._interval_steps = now, self._num_collected_steps
         left = self.seconds_left()
         self.on_progress(
             None if math.isinf(self.min_timesteps) else self.progress(),

@@ -305,6 +305,17 @@ class TestSuccess:
         assert totals(tmp_path) == on_disk(tmp_path)
         assert json.loads((tmp_path / "metadata.json").read_text())["success_rule"] == rule
 
+    def test_rate_counts_deleted_steps_and_is_never_negative(self, tmp_path):
+        env = RecordingEnv(num_envs=4, termination_prob=0.0, episode_length=16)
+        settings = {"success_traj_only": True, "success_rule": "termination"}
+        saver = DemonstrationSaver(env, EchoPolicy(), tmp_path, rollout_storage_length=7, **settings)
+        lines = []
+        saver.on_progress = lambda fraction, line: (lines.append(line), len(lines) == 6 and saver.request_stop())
+        saver.collect_and_save()
+        rates = [float(line.split(" trajectories, ")[1].split(" steps/s")[0].replace(",", "")) for line in lines]
+        assert len(rates) == 6
+        assert min(rates) > 0
+
     def test_indices_of_failures_are_used_again(self, tmp_path):
         self.collect(tmp_path)
         indices = sorted(int(p.name.split("_")[1]) for p in tmp_path.glob("trajectory_*"))
