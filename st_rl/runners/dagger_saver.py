@@ -12,7 +12,7 @@ from torch import Tensor
 from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
 from st_rl.loggers.console_panel import ConsolePanel
-from st_rl.loggers.iteration_report import episode_scalars
+from st_rl.loggers.iteration_report import aggregate_infos
 from st_rl.modules import build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.load_policy import read_run_config, run_policy_class_name
@@ -216,7 +216,8 @@ class DaggerSaver(DemonstrationSaver):
 
     def print_log(self) -> None:
         """Log the episode infos of this rollout and the progress of the collection."""
-        scalars = episode_scalars(self.rollout_episode_infos)
+        # Always below `Episode/`, unlike in the log of a training, where a key with a slash is the tag itself.
+        scalars = {f"Episode/{key}": value for key, value in aggregate_infos(self.rollout_episode_infos).items()}
         if self.tb_writer is not None:
             for tag, value in scalars.items():
                 self.tb_writer.add_scalar(tag, value, self.training_policy_iteration)

@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -267,6 +268,16 @@ class TestSurface:
         assert list((student / "collector_collector_7").glob("events*"))
         assert "Episode/echo_error" in capsys.readouterr().out
         assert saver.rollout_episode_infos == []
+
+    def test_every_episode_tag_starts_with_episode(self, student, tmp_path):
+        saver = make_saver(student, tmp_path / "data")
+        tags = {}
+        saver.tb_writer = SimpleNamespace(
+            add_scalar=lambda tag, value, step: tags.update({tag: value}), close=lambda: None
+        )
+        saver.rollout_episode_infos = [{"reward": 1.0, "Curriculum/level": 2.0}]
+        saver.print_log()
+        assert tags == {"Episode/reward": 1.0, "Episode/Curriculum/level": 2.0}
 
     def test_nothing_to_show_is_no_error(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data")
