@@ -1,9 +1,12 @@
 """The contract of a vectorized environment."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class VecEnv(ABC):
@@ -27,6 +30,19 @@ class VecEnv(ABC):
     episode_length_buf: torch.Tensor
     extras: dict
     device: torch.device | str
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Self":
+        """TypeError with what to do instead for a class with abstract methods, such as `VecEnv` itself."""
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise TypeError(
+                f"{cls.__name__} is an interface and cannot be built: write a subclass that defines "
+                f"{', '.join(missing)}, or use make_gymnasium(...), make_mjlab(...) or ManagerBasedVecEnv(env) of "
+                "st_rl.env, or a built-in task (st-rl tasks lists them)"
+            )
+        new = super().__new__
+        if new is object.__new__ and cls.__init__ is not object.__init__:
+            return new(cls)
+        return new(cls, *args, **kwargs)
 
     @abstractmethod
     def get_observations(self) -> Any:

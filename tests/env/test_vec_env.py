@@ -1,3 +1,4 @@
+import copy
 import subprocess
 import sys
 
@@ -11,6 +12,34 @@ def test_exactly_three_methods_are_abstract():
     assert VecEnv.__abstractmethods__ == {"get_observations", "reset", "step"}
     with pytest.raises(TypeError):
         VecEnv()  # pyright: ignore[reportAbstractUsage]
+
+
+def test_building_the_interface_says_what_to_do_instead():
+    class Half(VecEnv):
+        def reset(self):
+            return None
+
+    with pytest.raises(TypeError, match=r"VecEnv is an interface.*get_observations, reset, step, or use make_gymn"):
+        VecEnv({"num_envs": 4})  # pyright: ignore[reportAbstractUsage]
+    with pytest.raises(TypeError, match=r"Half is an interface.*defines get_observations, step, or"):
+        Half()  # pyright: ignore[reportAbstractUsage]
+
+
+def test_a_subclass_checks_its_arguments_as_before():
+    class Env(VecEnv):
+        def get_observations(self): ...
+        def reset(self): ...
+        def step(self, actions): ...
+
+    class Sized(Env):
+        def __init__(self, size):
+            self.size = size
+
+    assert Sized(3).size == Sized(size=3).size == copy.copy(Sized(3)).size == 3
+    with pytest.raises(TypeError):
+        Env(3)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError):
+        Sized()  # pyright: ignore[reportCallIssue]
 
 
 def test_annotates_the_attributes_without_defining_them():
