@@ -72,6 +72,21 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another(run, tmp_pat
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
+def test_seed_determines_the_initial_states(tmp_path):
+    from st_rl.cli.commands.train import prepare_training, read_training
+    from st_rl.cli.support.task_source import find_source
+
+    def initial_observation(seed, name):
+        arguments = ["--seed", str(seed), *SMALL, "--log-dir", str(tmp_path / name)]
+        source = find_source("balance")
+        runner, _ = prepare_training(source, *read_training(source, arguments), "")
+        return runner.env.get_observations()[0]
+
+    first = initial_observation(5, "first")
+    assert torch.equal(first, initial_observation(5, "same"))
+    assert not torch.equal(first, initial_observation(6, "other"))
+
+
 def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
     arguments = ["--seed", "5", *SMALL, "--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]
     folder = tmp_path / "run"
@@ -85,6 +100,22 @@ def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
     assert settings["resumed"][0]["from_iteration"] == 2
     assert main(["resume", str(folder)]) == 1
     assert "add more with --iterations" in last_line_of_error(capsys)
+
+
+def test_eval_runs_in_training_and_in_fine_physics(run, tmp_path, monkeypatch):
+    from st_rl.cli.support.loaded_run import LoadedRun
+
+    physics, make_eval_env = [], LoadedRun.make_eval_env
+
+    def make_recorded(self, *args):
+        env = make_eval_env(self, *args)
+        physics.append((env.cfg.physics.timestep, env.cfg.physics.iterations))
+        return env
+
+    monkeypatch.setattr(LoadedRun, "make_eval_env", make_recorded)
+    assert main(["eval", str(run), "--num-envs", "2", "--output", str(tmp_path / "eval.json")]) == 0
+    training, fine = physics
+    assert fine == (0.005, 50) != training
 
 
 def test_eval_writes_a_table_and_json(run, capsys):

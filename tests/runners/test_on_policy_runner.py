@@ -25,6 +25,35 @@ def test_attributes_before_learning(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("num_privileged_obs", [None, 7])
+def test_normalizers_count_every_observation_once(num_privileged_obs):
+    observed, critic_observed = [], []
+
+    class Recorded(EchoEnv):
+        def step(self, actions):
+            if not observed:
+                self.record(*self.get_observations())
+            outcome = super().step(actions)
+            self.record(outcome[0], outcome[-1])
+            return outcome
+
+        def record(self, obs, infos):
+            observed.append(obs.clone())
+            critic_observed.append(infos["observations"].get("critic", obs).clone())
+
+    env = Recorded(num_privileged_obs=num_privileged_obs)
+    runner = make_runner(env, small_config(empirical_normalization=True))
+    runner.learn(2)
+    normalizers = [(runner.alg.obs_normalizer, observed)]
+    if num_privileged_obs is not None:
+        normalizers.append((runner.alg.critic_obs_normalizer, critic_observed))
+    for normalizer, raw in normalizers:
+        samples = torch.cat(raw)
+        assert int(normalizer.count) == len(samples) == 8 * (1 + 2 * 6)
+        torch.testing.assert_close(normalizer.mean.flatten(), samples.mean(dim=0))
+        torch.testing.assert_close(normalizer.std.flatten(), samples.std(dim=0, correction=0))
+
+
 def test_both_spellings_reach_the_one_that_users_override():
     class Custom(OnPolicyRunner):
         calls = 0

@@ -413,6 +413,24 @@ def test_foreign_robot_with_torque_motors_follows_a_pd_law(torque_robot):
     np.testing.assert_allclose(task.joint_pos[1].numpy(), q_of(data, task), atol=1e-4)
 
 
+def test_motor_controls_stay_within_the_effort_limit(torque_robot, monkeypatch):
+    task = walk(robot=torque_robot, **TORQUE)
+    controls, set_control = [], task.backend.set_control
+    monkeypatch.setattr(task.backend, "set_control", lambda value: (controls.append(value.clone()), set_control(value)))
+    for row in 3 * actions_for(6, width=8):
+        task.step(row)
+    assert torch.stack(controls).abs().max() == 10  # 20 Nm, gear of 2
+
+
+def test_noise_of_a_step_reaches_only_the_actor():
+    task = walk(**{"noise.level": 1.0})
+    obs, _, _, infos = task.step(actions_for(1)[0])
+    clean = task.compute_observation()
+    assert torch.equal(infos["observations"]["critic"], clean)
+    assert not torch.equal(obs, clean[:, : task.num_obs])
+    assert torch.equal(infos["observations"]["policy"], obs)
+
+
 def q_of(data, task):
     return [data.joint(name).qpos[0] for name in task.robot.joint_names]
 
