@@ -1,6 +1,7 @@
 """Proximal policy optimization, and the update loop that all algorithms share."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -107,6 +108,7 @@ class PPO(Configurable):
         self.mixed_precision = mixed_precision
         if args:
             logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
+        _check_numbers({**vars(self), "learning_rate": learning_rate})
         self._build_components(learning_rate, **kwargs)
 
     def _build_components(
@@ -597,6 +599,24 @@ class PPO(Configurable):
         """Restore the result of `rollout_state`."""
         if isinstance(self.actor_critic, StatefulPolicy):
             self.actor_critic.load_hidden_state_dict(state["memory"])
+
+
+# Possible values of each number: whether a value is one, and what to type.
+_POSSIBLE: dict[str, tuple[Callable[[float], bool], str]] = {
+    "num_learning_epochs": (lambda value: value >= 1, "1 or more, for example 5"),
+    "num_mini_batches": (lambda value: value >= 1, "1 or more, for example 4"),
+    "gamma": (lambda value: 0 <= value <= 1, "a number from 0 to 1, for example 0.99"),
+    "lam": (lambda value: 0 <= value <= 1, "a number from 0 to 1, for example 0.95"),
+    "clip_param": (lambda value: value > 0, "a number above 0, for example 0.2"),
+    "learning_rate": (lambda value: 0 <= value < math.inf, "a finite number of at least 0, for example 1e-3"),
+}
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """ValueError for a hyper-parameter with which PPO cannot train; comparisons with NaN are false."""
+    for name, (is_possible, possible) in _POSSIBLE.items():
+        if not is_possible(settings[name]):
+            raise ValueError(f"{name} is {settings[name]}, which cannot train; use {possible}")
 
 
 def _check_arguments(actor_critic: object, schedule: str, mixed_precision: str | None, max_grad_norm: float) -> None:

@@ -65,6 +65,26 @@ def test_a_list_of_least_standard_deviations_becomes_a_tensor():
     assert torch.equal(alg.clip_min_std, torch.tensor([0.1, 0.2]))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("gamma", value) for value in (1.01, -0.1, NAN)),
+        *(("lam", value) for value in (1.5, -0.1, NAN)),
+        *(("clip_param", value) for value in (0.0, -0.2, NAN)),
+        *(("learning_rate", value) for value in (-1e-3, INF, NAN)),
+        *((name, value) for name in ("num_learning_epochs", "num_mini_batches") for value in (0, -1)),
+    ],
+)
+def test_rejects_impossible_numbers_with_what_to_type(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is {value}, which cannot train; use .* for example \S+$"):
+        PPO(make_policy(), **{name: value})
+
+
+def test_accepts_the_limits_of_each_number():
+    PPO(make_policy(), gamma=1.0, lam=1.0, learning_rate=0.0)
+    PPO(make_policy(), gamma=0.0, lam=0.0, num_learning_epochs=1, num_mini_batches=1)
+
+
 @pytest.mark.parametrize("wrong", [{"class_name": "PPO"}, None, "ActorCritic", ActorCritic])
 def test_what_is_not_a_policy_is_refused_with_the_right_call(wrong):
     with pytest.raises(TypeError, match="build_actor_critic"):
