@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from st_rl.cli import main
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import RunFolder, find_run, list_runs, make_writable, new_run_folder
 
@@ -50,6 +51,22 @@ def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
     assert find_run(str(elsewhere), runs).path == elsewhere
     assert find_run(str(runs / "walk"), runs).path == runs / "walk/2026-01-03_10-00-00"
     assert find_run(str(runs), runs).path == runs / "walk/2026-01-03_10-00-00"
+
+
+@pytest.mark.parametrize("name", ["", "walk"])
+def test_a_folder_of_runs_says_which_run_it_took(runs, name, capsys):
+    find_run(str(runs / name), runs)
+    assert capsys.readouterr().out == f"Run: {runs / 'walk/2026-01-03_10-00-00'}\n"
+
+
+def test_eval_of_a_folder_of_runs_says_which_run_it_took(runs, capsys):
+    assert main(["eval", str(runs)]) != 0
+    assert f"Run: {runs / 'walk/2026-01-03_10-00-00'}\n" in capsys.readouterr().out
+
+
+def test_the_folder_of_a_run_is_not_repeated(runs, capsys):
+    find_run(str(runs / "walk/2026-01-01_10-00-00"), runs)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_ambiguous_or_unknown_name_lists_runs(runs):

@@ -96,10 +96,18 @@ class RunOptions:
 
 
 def find_run(name: str, root: Path = RUNS) -> RunFolder:
-    """Find the run that a user names: a folder, `latest`, a task (its newest run), or the beginning of a run's name.
+    """Find the run that a user names and, unless the name is its folder, print which one it is.
 
-    The folder of a sweep stands for its best trial.
+    A name is a folder, `latest`, a task (its newest run), or the beginning of a run's name. A folder of runs stands for
+    the newest of them, the folder of a sweep for its best trial.
     """
+    run = _find_run(name, root)
+    if run.path != Path(name).expanduser():
+        print(f"Run: {run.path}", flush=True)
+    return run
+
+
+def _find_run(name: str, root: Path) -> RunFolder:
     folder = Path(name).expanduser()
     if folder.is_file() and folder.suffix == ".pt":
         raise UsageError(f"{name} is a checkpoint: name its folder {folder.parent}, and --checkpoint {folder.name}")
