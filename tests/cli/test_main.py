@@ -250,3 +250,12 @@ def test_sweep_and_resume_refuse_zero_minutes(tmp_path, capsys):
     for arguments in (["resume", str(tmp_path)], ["sweep", "balance", *search, "--log-dir", str(tmp_path / "sweep")]):
         assert main([*arguments, "--minutes", "0"]) == 2
         assert "--minutes must be above 0, got 0" in only_error_line(capsys)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
+def test_play_viewer_without_a_display_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert main(["play", str(tmp_path), "--viewer"]) == 1
+    assert "--viewer needs a display" in (line := only_error_line(capsys))
+    assert "--no-viewer writes a video" in line

@@ -53,6 +53,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(PlayOptions, arguments, "play", __doc__)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, got {options.seconds:g}")
+    if options.viewer and not _has_display():
+        raise CommandError(
+            "--viewer needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; --no-viewer writes a video"
+        )
     run, checkpoint = open_run(options)
     if options.viewer and not is_external(run.source.name):
         return _open_viewer(run, checkpoint, options)
