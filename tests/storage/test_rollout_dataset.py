@@ -126,6 +126,18 @@ class TestPlaying:
         with pytest.raises(StopIteration):
             one_by_one.fill_transition(one_by_one.get_buffer())
 
+    def test_override_of_fill_transition_per_env_takes_effect(self, three):
+        class Scaled(RolloutDataset):
+            def _fill_transition_per_env(self, buffer, env):
+                super()._fill_transition_per_env(buffer, env)
+                buffer.reward[env] = 10 * buffer.reward[env] + env
+
+        settings = {"num_envs": 2, "device": "cpu", "wait_seconds": 0, "random_shuffle_traj_order": False}
+        plain, scaled = RolloutDataset(three, **settings), Scaled(three, **settings)
+        rewards = plain.get_batch().reward
+        assert torch.equal(scaled.get_batch().reward, 10 * rewards + torch.arange(2).view_as(rewards))
+        assert scaled.num_transitions_read == plain.num_transitions_read == 2
+
     def test_start_frame_beyond_the_end_becomes_zero(self, three):
         data = dataset(three, starting_frame_range=[4, 5])
         assert frames_played(data) == [(0, 0), (0, 1), (0, 2), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3)]

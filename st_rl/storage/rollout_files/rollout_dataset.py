@@ -480,12 +480,27 @@ class RolloutDataset(RolloutFileBase):
     def fill_transition(self, buffer: Any, env_ids: Sequence[int] | Tensor | None = None) -> None:
         """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`.
 
-        StopIteration when one of them has none left. The successor of the very last frame is that frame itself.
+        StopIteration when one of them has none left. The successor of the very last frame is that frame itself. An
+        override of `_fill_transition_per_env` is called for every environment.
         """
         self.check_collectors()
         envs = np.arange(self.num_envs) if env_ids is None else np.asarray(env_ids, dtype=np.int64)
         if self._is_exhausted[envs].any():
             raise StopIteration
+        if type(self)._fill_transition_per_env is RolloutDataset._fill_transition_per_env:
+            self._fill_transitions(buffer, envs)
+        else:
+            for env in envs.tolist():
+                self._fill_transition_per_env(buffer, env)
+
+    def _fill_transition_per_env(self, buffer: Any, env: int) -> None:
+        """Write the next transition of one environment into its row of a buffer with leaves `(N, ...)`."""
+        if self._is_exhausted[env]:
+            raise StopIteration
+        self._fill_transitions(buffer, np.array([env]))
+
+    def _fill_transitions(self, buffer: Any, envs: np.ndarray) -> None:
+        """Write the next transitions of environments that have one, all at once."""
         frames = self._frames_at(envs)
         is_start = torch.from_numpy(self.traj_cursors[envs] == self._start_frames[envs]).to(self.device)
         is_cut = torch.from_numpy(self._advance(envs)).to(self.device)
@@ -500,12 +515,9 @@ class RolloutDataset(RolloutFileBase):
             following["observations"],
             following["privileged_observations"],
         )
-        buffer[slice(None) if env_ids is None else torch.from_numpy(envs).to(self.device)] = values
+        is_all = np.array_equal(envs, np.arange(self.num_envs))
+        buffer[slice(None) if is_all else torch.from_numpy(envs).to(self.device)] = values
         self.num_transitions_read += len(envs)
-
-    def _fill_transition_per_env(self, buffer: Any, env: int) -> None:
-        """Write the next transition of one environment into its row of a buffer with leaves `(N, ...)`."""
-        self.fill_transition(buffer, [env])
 
     def _frames_at(self, envs: np.ndarray) -> dict[str, Tensor]:
         """The frames at the cursors of some environments, fields `(n, ...)`."""
