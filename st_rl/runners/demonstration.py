@@ -1,6 +1,7 @@
 """`DemonstrationSaver`: runs a policy and saves its trajectories."""
 
 import contextlib
+import inspect
 import math
 import os
 import time
@@ -46,7 +47,8 @@ class DemonstrationSaver:
 
     Args:
         env: the environment.
-        policy: has `act(obs)`, `act_inference(obs)` and `reset(dones)`.
+        policy: has `act(obs)`, `act_inference(obs)` and `reset(dones)`. A method that requires two positional arguments
+            gets the actor and the critic observation.
         save_dir: the folder; trajectories are added to those it holds.
         rollout_storage_length: steps per environment between two writes to disk.
         min_timesteps: minimum number of steps to collect; `math.inf` collects until `request_stop`.
@@ -84,6 +86,8 @@ class DemonstrationSaver:
         _check_choice("file_format", file_format, layout.FORMATS)
         self.env = env
         self.policy = policy
+        acts = policy.act if demo_by_sample else policy.act_inference
+        self._policy_takes_both_obs = _num_required_arguments(acts) == 2
         self.save_dir = os.path.expanduser(os.fspath(save_dir))
         self.rollout_storage_length = int(rollout_storage_length)
         self.min_timesteps, self.min_episodes = min_timesteps, min_episodes
@@ -161,13 +165,18 @@ class DemonstrationSaver:
     def get_policy_actions(self) -> Tensor:
         """Return the policy's actions `(N, A)`, sampled or the mean."""
         self._storage()
+        act = cast(Callable[..., Tensor], self.policy.act if self.demo_by_sample else self.policy.act_inference)
+        if self._policy_takes_both_obs:
+            return act(self._policy_obs(critic=False), self._policy_obs(critic=True))
+        return act(self._policy_obs(critic=self.use_critic_obs))
+
+    def _policy_obs(self, critic: bool) -> Tensor:
+        """Return the normalized actor or critic observation; the actor's if the environment has no critic's."""
         obs, normalizer = self.obs, self.obs_normalizer
-        if self.use_critic_obs and self.critic_obs is not None:
+        if critic and self.critic_obs is not None:
             obs, normalizer = self.critic_obs, self.critic_obs_normalizer
         obs = torch.as_tensor(obs)
-        if normalizer is not None:
-            obs = normalize_without_update(normalizer, obs)
-        return self.policy.act(obs) if self.demo_by_sample else self.policy.act_inference(obs)
+        return obs if normalizer is None else normalize_without_update(normalizer, obs)
 
     @torch.no_grad()
     def get_transition(self) -> tuple[Tensor, Tensor, Tensor, Mapping[str, Any], Tensor, Tensor | None]:
@@ -529,6 +538,15 @@ class DemonstrationSaver:
         done, elapsed = self.progress(), time.perf_counter() - self._begin
         gained = done - self._begin_progress
         return elapsed * (1.0 - done) / gained if gained > 0 else None
+
+
+def _num_required_arguments(function: Callable[..., Any]) -> int:
+    """Return the number of positional arguments without a default; 1 for a function without a signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
 
 
 def _format_count(done: float, wanted: float) -> str:

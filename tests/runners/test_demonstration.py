@@ -286,6 +286,36 @@ class TestGoingOn:
         assert len(env.seen) * 2 == on_disk(tmp_path)[0]
 
 
+class TwoObservationPolicy:
+    """The documented interface: both methods take the actor and the critic observation."""
+
+    def __init__(self):
+        self.inputs = []
+
+    def act(self, obs, critic_obs):
+        self.inputs.append((obs.clone(), critic_obs.clone()))
+        return obs[:, :2]
+
+    act_inference = act
+
+    def reset(self, dones): ...
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_policy_with_two_arguments_gets_both_observations(tmp_path, sample):
+    env, policy = RecordingEnv(num_envs=2, num_privileged_obs=6), TwoObservationPolicy()
+    normalizers = {
+        "obs_normalizer": EmpiricalNormalization(4).eval(),
+        "critic_obs_normalizer": EmpiricalNormalization(6).eval(),
+    }
+    normalizers["critic_obs_normalizer"]._mean += 1.0
+    record(tmp_path, env, policy=policy, demo_by_sample=sample, **normalizers)
+    scale = 1 / (1 + normalizers["obs_normalizer"].eps)
+    for (obs, critic_obs), step in zip(policy.inputs, env.seen, strict=True):
+        np.testing.assert_allclose(obs, scale * step["observation"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(critic_obs, scale * (step["privileged_observation"] - 1), rtol=1e-4, atol=1e-5)
+
+
 class TestSuccess:
     def collect(self, folder, rule="timeout", seed=0, env=None, **kwargs):
         env = env or RecordingEnv(num_envs=4, termination_prob=0.1, episode_length=6, seed=seed, **kwargs)
