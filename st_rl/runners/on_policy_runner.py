@@ -27,7 +27,7 @@ from st_rl.loggers.iteration_report import (
     read_scalars,
 )
 from st_rl.loggers.writers import make_writer
-from st_rl.modules import InferencePolicy
+from st_rl.modules import ActorCriticMutex, InferencePolicy
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
@@ -133,6 +133,12 @@ class OnPolicyRunner(Configurable):
         A second call continues from the current environment state, so `learn(3); learn(3)` equals `learn(6)` if
         `get_observations()` still returns the last step's observation.
         """
+        if isinstance(self.alg.actor_critic, ActorCriticMutex):
+            raise ValueError(
+                f"{type(self.alg.actor_critic).__name__} cannot be trained: its sub-policies are frozen and it has no "
+                "critic. Play it with get_inference_policy(), record it with DemonstrationSaver, or name it in "
+                "teacher_policy of TPPO to train a student"
+            )
         self._stop_requested = False
         self._durations.clear()
         try:

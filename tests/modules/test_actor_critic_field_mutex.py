@@ -343,6 +343,18 @@ class TestEngine:
 
 
 class TestRunsOfTheRunner:
+    def test_learn_refuses_the_mutex_before_the_first_step(self, folders, tmp_path, monkeypatch):
+        env = EchoEnv(num_envs=4, num_obs=OBS, num_actions=A)
+        env.obs_segments = dict(SEGMENTS)
+        policy = {"class_name": "ActorCriticFieldMutex", "sub_policy_class_name": "ActorCritic"}
+        config = {"num_steps_per_env": 4, "policy": policy | {"sub_policy_paths": folders}, "algorithm": {}}
+        runner = OnPolicyRunner(env, config, log_dir=tmp_path / "run")
+        monkeypatch.setattr(env, "step", lambda actions: pytest.fail("the environment was stepped"))
+        with pytest.raises(ValueError, match=r"FieldMutex cannot be trained.*get_inference_policy.*DemonstrationSaver"):
+            runner.learn(1)
+        assert not (tmp_path / "run").exists()
+        assert runner.get_inference_policy()(engaged([0, 1])).shape == (2, A)
+
     def test_a_training_writes_all_that_the_mutex_reads(self, tmp_path):
         """Three trainings with the runner, one with normalised observations, then the container plays them."""
 
