@@ -230,8 +230,8 @@ class CheckpointEvaluator:
         """The last rollout if the policy computes with the same tensors, else a new one."""
         addresses = _tensor_addresses(policy)
         if self._rollout is None or addresses != self._addresses:
-            # Hidden states are replaced in every step, so a recurrent policy cannot be captured.
-            wrap_step = None if _is_recurrent(policy) else self._wrap_step
+            # A step replaces hidden states and the progress on a course, which the next one reads: not captured.
+            wrap_step = None if _is_recurrent(policy) or isinstance(task, CourseTask) else self._wrap_step
             self._rollout = EvaluationRollout(task, policy, self._cfg.seconds, wrap_step)
             self._addresses = addresses
         return self._rollout
