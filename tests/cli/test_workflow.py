@@ -289,6 +289,24 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
     assert len(list(folder.glob("model_*.pt"))) == 1
 
 
+def test_closing_the_terminal_saves_and_exits_with_129(tmp_path):
+    pty = pytest.importorskip("pty")
+    folder = tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    arguments = ["train", "balance", "--iterations", "100000", *SMALL, "--runner.save-interval", "100000"]
+    command = [sys.executable, "-m", "st_rl", *arguments, "--log-dir", str(folder)]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execve(sys.executable, command, environment)
+    deadline = time.monotonic() + 100
+    while not (folder / "progress.csv").is_file() and time.monotonic() < deadline:
+        os.read(terminal, 65536)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert len(list(folder.glob("model_*.pt"))) == 1
+
+
 class TestNewcomersErrors:
     """Each error is one line without a stack trace, and the exit code is not 0."""
 

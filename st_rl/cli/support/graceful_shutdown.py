@@ -1,13 +1,16 @@
-"""Ctrl-C and SIGTERM during training: the first finishes the iteration and saves, the second exits immediately."""
+"""Ctrl-C, SIGTERM, SIGHUP during training: the first finishes the iteration and saves, the second exits at once."""
 
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+if sys.platform != "win32":
+    EXIT_CODES[signal.SIGHUP] = 129
 
 
 class GracefulShutdown:
@@ -25,7 +28,9 @@ class GracefulShutdown:
         # Only the main thread may set handlers; in other threads signals keep their default handling.
         if threading.current_thread() is threading.main_thread():
             for name in EXIT_CODES:
-                self._previous[name] = signal.signal(name, self._handle)
+                # nohup ignores SIGHUP, so that the training continues without a terminal.
+                if name in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(name) != signal.SIG_IGN:
+                    self._previous[name] = signal.signal(name, self._handle)
         return self
 
     def __exit__(
@@ -36,6 +41,8 @@ class GracefulShutdown:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number)
+        if name not in (signal.SIGINT, signal.SIGTERM):
+            _discard_terminal_output()
         if self.exit_code is not None:
             print("\nst-rl: stopped immediately; the last checkpoint is complete", file=sys.stderr, flush=True)
             # Not sys.exit: the training loop could catch or delay an exception.
@@ -45,3 +52,10 @@ class GracefulShutdown:
         message = f"finishing this iteration, then saving ({again} stops immediately)"
         print(f"\nst-rl: {message}", file=sys.stderr, flush=True)
         self._stop()
+
+
+def _discard_terminal_output() -> None:
+    """Send terminal output to os.devnull: after SIGHUP the terminal is closed, and printing would raise OSError."""
+    for number in (1, 2):
+        if stat.S_ISCHR(os.fstat(number).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
