@@ -5,6 +5,7 @@ import torch
 
 from st_rl.algorithms import PPO
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, DeterministicPolicyMixin
+from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.runners import OnPolicyRunner
 from tests.fakes import EchoEnv
 
@@ -68,6 +69,11 @@ def test_the_ratio_of_an_unchanged_bounded_policy_is_one():
     (minibatch,) = learner.storage.mini_batch_generator(1, 1)
     _, inter_vars, _ = learner.compute_losses(minibatch)
     torch.testing.assert_close(inter_vars["ratio"], torch.ones(80), rtol=1e-4, atol=1e-4)
+
+
+def test_log_prob_of_an_action_at_its_bound_is_finite():
+    distribution = SquashedGaussian(torch.zeros(2), torch.ones(2), torch.tensor([1.0, 3.0]))
+    assert distribution.log_prob(torch.tensor([[1.0, -3.0]])).isfinite().all()
 
 
 def test_a_bounded_policy_learns():
