@@ -1,6 +1,6 @@
 """Walking on uneven ground: heights above the ground, steering, and a curriculum of levels."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, cast
@@ -30,7 +30,7 @@ class CurriculumCfg:
 
 
 @dataclass
-class TerrainWalkCfg(LeggedWalkCfg):
+class TerrainWalkCfg(LeggedWalkCfg, ABC):
     """Settings of walking on uneven ground."""
 
     curriculum: CurriculumCfg = field(default_factory=CurriculumCfg)
@@ -39,14 +39,14 @@ class TerrainWalkCfg(LeggedWalkCfg):
     """Height of the base above the ground at which an episode ends, m."""
 
     @property
+    @abstractmethod
     def terrain_kinds(self) -> tuple[str, ...]:
         """Kinds of terrain, over which robots are spread evenly."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def num_levels(self) -> int:
         """Levels of each kind."""
-        raise NotImplementedError
 
     def for_evaluation(self, fine: bool = True) -> "TerrainWalkCfg":
         """Return a copy without disturbances in which robots keep their levels, spread over all with a curriculum."""
