@@ -344,6 +344,20 @@ def test_wrapped_step_is_reused_until_the_tensors_of_the_policy_move():
     assert len(made) == 3, "a memory moves with every step"
 
 
+def test_steps_on_a_course_are_not_wrapped():
+    # A captured step would read the progress of the step that was captured.
+    made, network = [], torch.nn.Linear(2, 12)
+    network.is_recurrent = False
+
+    def wrap_step(step):
+        made.append(step)
+        return step
+
+    cfg = EvaluationCfg(num_envs=6, seconds=2.0, push_speed=0.0)
+    CheckpointEvaluator(CourseWalk([1.0] * 6, falls={}), cfg, wrap_step)(NetworkPolicy(network))
+    assert made == []
+
+
 def test_evaluation_preserves_the_random_state():
     class Noisy:
         def __call__(self, obs):
