@@ -274,8 +274,10 @@ class LeggedWalk(Task):
         self._read_state()
 
     def _sample_initial_states(self) -> None:
-        """Sample an initial state near the default pose for every robot."""
+        """Write a whole initial state near the default pose for every robot, nothing of an earlier one left."""
         random, base = self.random, self._base
+        self._start_qpos.copy_(self._default_qpos)
+        self._start_qvel.zero_()
         self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
         # Sine and cosine of half the yaw rotate the default orientation about the vertical.
         sine, cosine = torch.add(self._quarter_turn, random["half_yaw"]).sin_().split(1, dim=1)

@@ -150,16 +150,20 @@ class TerrainWalk(LeggedWalk):
         return torch.cat([super()._metrics(), self.level[:, None].float()], dim=1)
 
     def _reset_envs(self, mask: torch.Tensor) -> None:
-        """Update the levels of the robots of `mask` and put them at the start of their terrain."""
+        """Update the levels of the robots of `mask`, then reset them."""
         if self.cfg.curriculum.enabled:
             has_begun = mask & (self._episode_length > 0)
             up, down = has_begun & self._has_cleared & self._can_advance, has_begun & self._has_struggled
             self.level.copy_(next_levels(self.level, up, down, self.random["level"].squeeze(1), self.cfg.num_levels))
+        super()._reset_envs(mask)
+
+    def _sample_initial_states(self) -> None:
+        """Sample an initial state for every robot at the start of its terrain."""
+        super()._sample_initial_states()
         place, ground = self._initial_places()
         first = self._base.qpos
         self._start_qpos[:, first : first + 2] = place
         self._start_qpos[:, first + 2] = self.default_height + ground
-        super()._reset_envs(mask)
 
 
 def hip_offsets(robot: Robot) -> tuple[float, float]:

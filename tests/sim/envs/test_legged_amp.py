@@ -50,6 +50,39 @@ def test_start_fraction_of_reference_states():
     assert (none.joint_offset.abs() <= 0.15 + 1e-6).all()
 
 
+@pytest.mark.parametrize("name", ["quadruped-amp", "humanoid-amp"])
+def test_default_starts_keep_nothing_of_an_earlier_reference(name):
+    # Without randomness all starts near the default pose are the default pose.
+    still = {"reset.joint_pos": 0.0, "reset.velocity": 0.0, "reset.yaw": 0.0}
+    amp = make_task(name, 64, **(QUIET | still | {"style.start_fraction": 0.5}))
+    default = torch.tensor(amp.robot.default_qpos, dtype=torch.float32)
+    num_default = 0
+    for _ in range(4):
+        amp.reset()
+        rows = ~amp._starts_from_reference
+        num_default += int(rows.sum())
+        assert torch.equal(amp.backend.qpos[rows], default.expand(int(rows.sum()), -1))
+        assert not amp.backend.qvel[rows].any()
+        assert amp.joint_vel[~rows].any(dim=1).all()
+    assert num_default > 64
+
+
+@pytest.mark.parametrize("name", ["quadruped-amp", "humanoid-amp"])
+def test_starts_after_a_resume_are_the_same(name):
+    first, second = (
+        make_task(name, 64, seed=seed, episode_length_s=0.1, **(QUIET | {"style.start_fraction": 0.5}))
+        for seed in (0, 1)
+    )
+    actions = torch.zeros(64, first.num_actions)
+    for _ in range(7):
+        first.step(actions)
+    second.load_state_dict(first.state_dict())
+    for _ in range(7):
+        obs, *_ = first.step(actions)
+        again, *_ = second.step(actions)
+        assert torch.equal(obs, again)
+
+
 def test_references_advance_with_robots():
     amp = build(16)
     clips = load_clips(["trot"])
