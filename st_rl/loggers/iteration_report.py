@@ -1,6 +1,8 @@
 """The log of one iteration: scalars by tag for the writers, rows for the console."""
 
 import math
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,16 +70,29 @@ def read_scalars(named: Mapping[str, float | Tensor]) -> dict[str, float]:
     return dict(zip(named, (float(value) for value in _to_host(scalars))))
 
 
-def device_memory(device: torch.device | str) -> dict[str, float]:
-    """Return the memory of a CUDA device in GiB by log tag; empty for other devices."""
+def memory_scalars(device: torch.device | str) -> dict[str, float]:
+    """Return the memory of a CUDA device, or else of this process where the system tells, in GiB by log tag."""
     if torch.device(device).type != "cuda":
-        return {}
+        used = _process_memory()
+        return {} if used is None else {"Perf/process_memory": used / GIBIBYTE}
     free, total = torch.cuda.mem_get_info(device)
     return {
         "Perf/gpu_allocated": torch.cuda.memory_allocated(device) / GIBIBYTE,
         "Perf/gpu_global_free_mem": free / GIBIBYTE,
         "Perf/gpu_total": total / GIBIBYTE,
     }
+
+
+def _process_memory() -> int | None:
+    """Return the resident memory of this process in bytes; on macOS its maximum so far, on Windows None."""
+    if sys.platform == "linux":
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def format_duration(seconds: float) -> str:
@@ -111,7 +126,18 @@ def console_rows(
     return [
         *rows,
         ("Total timesteps", f"{total_steps:,}"),
+        *_memory_rows(scalars),
         ("Iteration time", f"{locs['collection_time'] + locs['learn_time']:.3f} s"),
         ("Total time", format_duration(total_seconds)),
         ("ETA", format_duration(seconds_left)),
     ]
+
+
+def _memory_rows(scalars: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the row of the memory that `memory_scalars` has measured, if any."""
+    if "Perf/gpu_total" in scalars:
+        total = scalars["Perf/gpu_total"]
+        return [("GPU memory", f"{total - scalars['Perf/gpu_global_free_mem']:.2f} of {total:.2f} GiB")]
+    if "Perf/process_memory" in scalars:
+        return [("Process memory", f"{scalars['Perf/process_memory']:.2f} GiB")]
+    return []

@@ -21,9 +21,9 @@ from st_rl.env.utils import check_tensor, observe, split_step
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import (
     console_rows,
-    device_memory,
     episode_scalars,
     infos_to_host,
+    memory_scalars,
     read_scalars,
 )
 from st_rl.loggers.writers import make_writer
@@ -402,7 +402,7 @@ class OnPolicyRunner(Configurable):
         scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs / max(seconds, 1e-9)
         scalars["Perf/collection time"] = locs["collection_time"]
         scalars["Perf/learning_time"] = locs["learn_time"]
-        scalars |= device_memory(self.device)
+        scalars |= memory_scalars(self.device)
         if step_rewards:
             scalars["Train/mean_reward_each_timestep"] = fmean(step_rewards)
         if returns:

@@ -9,10 +9,10 @@ import torch
 from st_rl.loggers.iteration_report import (
     aggregate_infos,
     console_rows,
-    device_memory,
     episode_scalars,
     format_duration,
     infos_to_host,
+    memory_scalars,
     read_scalars,
 )
 
@@ -70,8 +70,19 @@ def test_key_with_slash_is_used_as_tag():
     assert episode_scalars([{"Curriculum/level": 3, "echo": 1.0}]) == {"Curriculum/level": 3.0, "Episode/echo": 1.0}
 
 
-def test_no_device_memory_without_gpu():
-    assert device_memory("cpu") == {}
+def test_memory_of_process_grows_with_allocations():
+    before = memory_scalars("cpu")["Perf/process_memory"]
+    block = np.ones(64 * 1024**2, dtype=np.uint8)
+    after = memory_scalars("cpu")
+    assert list(after) == ["Perf/process_memory"]
+    assert after["Perf/process_memory"] - before == pytest.approx(block.nbytes / 1024**3, rel=0.2)
+
+
+@pytest.mark.gpu
+def test_memory_of_gpu():
+    memory = memory_scalars("cuda")
+    assert 0 <= memory["Perf/gpu_allocated"] < memory["Perf/gpu_total"]
+    assert 0 < memory["Perf/gpu_global_free_mem"] < memory["Perf/gpu_total"]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +94,7 @@ def test_format_duration(seconds, text):
 
 def rows_of(**scalars):
     base = {"Perf/total_fps": 123456.7, "Policy/mean_noise_std": 0.5, "Metrics/velrmsd": 0.25, "Metrics/CoT": 1.5}
+    base["Perf/process_memory"] = 0.534
     locs = {"collection_time": 0.5, "learn_time": 0.25}
     return dict(console_rows({**base, **scalars}, {"Episode/echo": 0.125}, locs, 1_000_000, 3600.0, 61.0))
 
@@ -101,10 +113,16 @@ def test_rows_of_the_console():
         "Velocity error": "0.2500",
         "Cost of transport": "1.5000",
         "Total timesteps": "1,000,000",
+        "Process memory": "0.53 GiB",
         "Iteration time": "0.750 s",
         "Total time": "1:00:00",
         "ETA": "0:01:01",
     }
+
+
+def test_rows_show_memory_of_gpu():
+    rows = rows_of(**{"Perf/gpu_allocated": 3.0, "Perf/gpu_global_free_mem": 67.5, "Perf/gpu_total": 79.25})
+    assert rows["GPU memory"] == "11.75 of 79.25 GiB"
 
 
 def test_rows_without_a_value_are_not_shown():

@@ -26,6 +26,7 @@ TAGS = {
     "Perf/total_fps",
     "Perf/collection time",
     "Perf/learning_time",
+    "Perf/process_memory",
     "Train/mean_reward_each_timestep",
     "Metrics/velrmsd",
     "Metrics/CoT",
