@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from st_rl.utils.files import atomic_write
+from st_rl.utils.files import atomic_write, flush_to_disk
 
 
 class CsvWriter:
     """Writes `progress.csv`: one row per step, one column per tag; new tags add columns.
 
-    A row is written when the next step begins, on `flush` and on `close`. On an existing file, as in a resumed
-    training, old rows from this writer's first step on are replaced.
+    A row is written when the next step begins, on `flush` and on `close`; only these two flush it to disk. On an
+    existing file, as in a resumed training, old rows from this writer's first step on are replaced.
     """
 
     file_name = "progress.csv"
@@ -42,14 +42,24 @@ class CsvWriter:
             return
         step = self._step if global_step is None else int(global_step)
         if step != self._step:
-            self.flush()
+            self._write_row()
         self._step = step
         if not self._row:
             self._row = {"step": step, "wall_time": f"{time.time() if walltime is None else walltime:.3f}"}
         self._row[tag] = float(value)
 
     def flush(self) -> None:
-        """Write the current row."""
+        """Write the current row and flush the file to disk."""
+        self._write_row()
+        if self._last_step is not None:
+            flush_to_disk(self.path)
+
+    def close(self) -> None:
+        """Write the last row."""
+        self.flush()
+
+    def _write_row(self) -> None:
+        """Append the current row, or rewrite the file if that is not enough."""
         if not self._row:
             return
         row, self._row = self._row, {}
@@ -61,10 +71,6 @@ class CsvWriter:
         else:
             self._rewrite(row)
         self._last_step = step if self._last_step is None else max(step, self._last_step)
-
-    def close(self) -> None:
-        """Write the last row."""
-        self.flush()
 
     def _rewrite(self, row: dict[str, Any]) -> None:
         """Rewrite the whole file with `row` at its step."""

@@ -462,6 +462,8 @@ class OnPolicyRunner(Configurable):
         self._write_checkpoint(self._checkpoint(infos), Path(path))
 
     def _write_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
+        # A resumed training replaces the curves from its checkpoint on: what is before must be on disk.
+        self._call_writer("flush")
         write_checkpoint(checkpoint, path)
         self._call_writer("save_model", str(path), checkpoint["iter"])
 

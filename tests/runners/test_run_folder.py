@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.runners import OnPolicyRunner
+from st_rl.runners import OnPolicyRunner, checkpoints, on_policy_runner
 from st_rl.runners.checkpoints import CheckpointKeeper
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
 from tests.fakes import ClientEnv, EchoEnv
@@ -103,6 +103,20 @@ def test_the_curves_are_complete_when_learning_returns(tmp_path):
     assert [step for step, _ in events(tmp_path)["Loss/value_loss"]] == [0, 1]
     runner.learn(1)
     assert [row["step"] for row in progress(tmp_path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_row_is_in_csv_before_its_checkpoint(tmp_path, monkeypatch, in_background):
+    monkeypatch.setattr(OnPolicyRunner, "_writes_in_background", in_background)
+    write, rows = checkpoints.write_checkpoint, {}
+
+    def write_and_count(payload, path):
+        rows[path.name] = len(progress(tmp_path))
+        write(payload, path)
+
+    monkeypatch.setattr(on_policy_runner, "write_checkpoint", write_and_count)
+    make_runner(config=small_config(save_interval=1, keep_best=False), log_dir=tmp_path).learn(3)
+    assert rows == {"model_1.pt": 1, "model_2.pt": 2, "model_3.pt": 3}
 
 
 def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):

@@ -1,6 +1,13 @@
 """Atomic writes, and reads that never run code from a file."""
 
-from st_rl.utils.files.atomic import TEMPORARY_PREFIX, StrPath, atomic_write, to_json_values, write_json
+from st_rl.utils.files.atomic import (
+    TEMPORARY_PREFIX,
+    StrPath,
+    atomic_write,
+    flush_to_disk,
+    to_json_values,
+    write_json,
+)
 from st_rl.utils.files.checkpoint import (
     CHECKPOINT_NAME,
     CheckpointError,
@@ -19,6 +26,7 @@ __all__ = [
     "CheckpointError",
     "StrPath",
     "atomic_write",
+    "flush_to_disk",
     "load_checkpoint",
     "load_plain_pickle",
     "natural_order",

@@ -29,7 +29,7 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         if durable:
-            _flush_to_disk(temporary)
+            flush_to_disk(temporary)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -38,10 +38,10 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
     if durable:
         # The rename is durable only when the folder is flushed, which not every file system supports.
         with contextlib.suppress(OSError):
-            _flush_to_disk(path.parent)
+            flush_to_disk(path.parent)
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Call fsync on a file or folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
