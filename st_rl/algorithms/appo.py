@@ -15,6 +15,7 @@ from st_rl.algorithms.discriminator_trainer import (
     masked_mean,
     scheduled_value,
 )
+from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.tppo import TPPO
@@ -291,17 +292,17 @@ class APPOAlgoMixin(_Algorithm):
         past = storage.past_ref_obs[rows]
         past.copy_(self.ref_obs_normalizer.normalize(learning.sample(len(raw))).view_as(past))
 
-    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
-        """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
-        learning = self._discriminator_trainer
-        if learning.optimizer is None or self.discriminator_loss_coef == 0:
-            return super().minibatch_step(minibatch)
-        learning.optimizer.optimizer.zero_grad()
-        measured = super().minibatch_step(minibatch)
-        # The backward pass of all losses together has set the discriminator's gradients.
-        norm = learning.apply_gradients(learning.optimizer, self.max_grad_norm)
-        measured["discriminator_gradient_norm"] = norm
-        return measured
+    def _optimizers(self) -> list[GuardedOptimizer]:
+        """All optimizers that step on a mini-batch, the discriminator's own among them."""
+        own = self._discriminator_trainer.optimizer
+        return [*super()._optimizers(), *([own] if own is not None else [])]
+
+    def _apply_gradients(self) -> dict[str, Tensor]:
+        """Step all optimizers along the current gradients; returns the norms to log, 0-d."""
+        norms, trainer = super()._apply_gradients(), self._discriminator_trainer
+        if trainer.optimizer is not None and self.discriminator_loss_coef != 0:
+            norms["discriminator_gradient_norm"] = trainer.apply_gradients(trainer.optimizer, self.max_grad_norm)
+        return norms
 
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""

@@ -1,4 +1,4 @@
-"""The gradient step: average over ranks, clip, and skip steps with non-finite gradients."""
+"""The gradient step: clip gradients, and skip steps with non-finite ones."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.distributed import average_gradients
 
 # Their fused step divides by `grad_scale` and skips itself where `found_inf` is 1, without a host sync.
 FUSED_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
@@ -81,17 +80,19 @@ class GuardedOptimizer:
         items = [item for group in self.optimizer.param_groups for item in group.items()]
         return tuple([(name, value) for name, value in items if name not in ("params", "lr", "initial_lr")])
 
-    def step(self, loss: Tensor, max_grad_norm: float) -> Tensor:
-        """Descend along the gradient of `loss`; return the gradient norm before clipping, 0-d."""
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of all parameters that have one."""
+        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def zero_grad(self) -> None:
+        """Discard the gradients."""
         self.optimizer.zero_grad()
-        loss.backward()
-        return self.apply_gradients(max_grad_norm)
 
     def apply_gradients(self, max_grad_norm: float, skip_step: Tensor | None = None) -> Tensor:
         """Step along the current gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        average_gradients(parameters)
-        gradients = [parameter.grad for parameter in parameters]
+        gradients = self.gradients
         norm = nn.utils.get_total_norm(gradients)
         divisor = ((norm.double() + 1e-6) / max_grad_norm).clamp(min=1.0).float()
         is_skipped = ~(norm < torch.inf)

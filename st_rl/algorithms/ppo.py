@@ -27,7 +27,7 @@ from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import Shape, StepTransition
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
-from st_rl.utils.distributed import average
+from st_rl.utils.distributed import average_in_place, world_size
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
 
@@ -428,14 +428,31 @@ class PPO(Configurable):
         no_sampling = policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext()
         with self._autocast(), no_sampling:
             total, measured, kl = objective(minibatch)
+        optimizers = self._optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        total.backward()
+        if self._rnd_trainer is not None and minibatch.rnd_state is not None:
+            measured["loss/rnd"] = self._rnd_trainer.backward(minibatch.rnd_state)
+        # All that the ranks exchange for this step, at once.
+        gradients = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
+        average_in_place(gradients if kl is None else [*gradients, kl])
         if kl is not None:
             self._adapt_learning_rate(kl)
-        if self._rnd_trainer is not None and minibatch.rnd_state is not None:
-            measured["loss/rnd"] = self._rnd_trainer.minibatch_step(minibatch.rnd_state).detach()
-        measured["gradient_norm"] = self._optimizer.step(total, self.max_grad_norm)
+        measured |= self._apply_gradients()
         if isinstance(policy, ClippedStdPolicy):
             policy.clip_std(min=self.clip_min_std)
         return measured
+
+    def _optimizers(self) -> list[GuardedOptimizer]:
+        """All optimizers that step on a mini-batch."""
+        return [self._optimizer, *([self._rnd_trainer.guarded_optimizer] if self._rnd_trainer else [])]
+
+    def _apply_gradients(self) -> dict[str, Tensor]:
+        """Step all optimizers along the current gradients; returns the norms to log, 0-d."""
+        if self._rnd_trainer is not None:
+            self._rnd_trainer.guarded_optimizer.apply_gradients(max_grad_norm=float("inf"))
+        return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm)}
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
@@ -445,8 +462,7 @@ class PPO(Configurable):
         measured = {f"loss/{name}": value.detach() for name, value in losses.items()}
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
-        # Eager `compute_losses` has adapted the learning rate already; compiled code cannot.
-        needs_adaptation = "kl" in inter_vars and torch.compiler.is_compiling()
+        needs_adaptation = "kl" in inter_vars and not self._adapts_in_losses()
         return total, measured, inter_vars["kl"].mean() if needs_adaptation else None
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -484,8 +500,7 @@ class PPO(Configurable):
                 # Only the recorded samples: the old policy did not sample the mirrored ones.
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
-            # Compiled code has no side effects: `minibatch_step` adapts the rate after it.
-            if not torch.compiler.is_compiling():
+            if self._adapts_in_losses():
                 self._adapt_learning_rate(inter_vars["kl"].mean())
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
@@ -517,11 +532,19 @@ class PPO(Configurable):
         """The hidden states at the first step of every trajectory, or None."""
         return minibatch.hidden_states
 
+    @staticmethod
+    def _adapts_in_losses() -> bool:
+        """Whether `compute_losses` adapts the learning rate; else `minibatch_step` does.
+
+        Compiled code has no side effects, and with several ranks the KL divergence is exchanged with the gradients.
+        """
+        return not torch.compiler.is_compiling() and world_size() == 1
+
     @torch.no_grad()
     def _adapt_learning_rate(self, kl: Tensor) -> None:
-        """Set the learning rate by the mean KL divergence, 0-d, of the policy's step over all ranks."""
+        """Set the learning rate by the mean KL divergence of the policy's step, 0-d."""
         rate = torch.as_tensor(self._optimizer.learning_rate, dtype=torch.float64)
-        self._optimizer.learning_rate = adapt_learning_rate(rate, average(kl).double(), float(self.desired_kl or 0.0))
+        self._optimizer.learning_rate = adapt_learning_rate(rate, kl.double(), float(self.desired_kl or 0.0))
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 

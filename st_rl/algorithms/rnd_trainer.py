@@ -27,18 +27,18 @@ class RndTrainer:
         report_unused_keys(given, "rnd_cfg", accepted | {"learning_rate"}, strict)
         self.rnd = RandomNetworkDistillation(**settings, device=device)
         broadcast_module(self.rnd)
-        self._optimizer = GuardedOptimizer("Adam", self.rnd.predictor.parameters(), learning_rate, device)
+        self.guarded_optimizer = GuardedOptimizer("Adam", self.rnd.predictor.parameters(), learning_rate, device)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of the predictor."""
-        return self._optimizer.optimizer
+        return self.guarded_optimizer.optimizer
 
-    def minibatch_step(self, rnd_state: Tensor) -> Tensor:
-        """One gradient step of the predictor on states `(..., R)`; returns its loss before the step, 0-d."""
+    def backward(self, rnd_state: Tensor) -> Tensor:
+        """Compute the gradients of the predictor on states `(..., R)`; returns its loss, 0-d."""
         loss = self.rnd.predictor_loss(rnd_state)
-        self._optimizer.step(loss, max_grad_norm=float("inf"))
-        return loss
+        loss.backward()
+        return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The parts of a checkpoint by key."""
@@ -49,4 +49,4 @@ class RndTrainer:
         if "rnd_state_dict" in state_dict:
             self.rnd.load_state_dict(state_dict["rnd_state_dict"])
         if "rnd_optimizer_state_dict" in state_dict:
-            self._optimizer.load_state_dict(state_dict["rnd_optimizer_state_dict"])
+            self.guarded_optimizer.load_state_dict(state_dict["rnd_optimizer_state_dict"])

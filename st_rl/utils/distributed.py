@@ -1,6 +1,6 @@
 """Collectives over all ranks; every function is a no-op on one rank."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import overload
 
 import torch
@@ -68,19 +68,12 @@ def broadcast_module(module: torch.nn.Module) -> None:
         dist.broadcast(tensor.detach(), src=0)
 
 
-def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Replace the gradients of `parameters` by their mean over all ranks, with one all-reduce.
-
-    Parameters without a gradient are skipped; they must be the same on every rank.
-    """
-    if world_size() == 1:
+def average_in_place(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all ranks, with one all-reduce; shapes are the same on every rank."""
+    if world_size() == 1 or not tensors:
         return
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not gradients:
-        return
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat)
     flat /= world_size()
-    parts = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts):
-        gradient.copy_(part.view_as(gradient))
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(part.view_as(tensor))

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from st_rl.utils.distributed import (
     average,
-    average_gradients,
+    average_in_place,
     broadcast_module,
     combine_moments,
     is_main,
@@ -19,14 +19,6 @@ BATCH_SIZES = (5, 12)
 def batch(number, size):
     """A float64 batch whose mean is a million times its spread, different on every rank."""
     return 1e3 * (number + 1) + np.random.default_rng(number).normal(size=(size, 3)) * 1e-3
-
-
-def parameters():
-    return [
-        torch.zeros(2, 3, requires_grad=True),
-        torch.zeros(4, requires_grad=True),
-        torch.zeros(1, requires_grad=True),
-    ]
 
 
 def on_rank(this_rank, folder):
@@ -44,11 +36,9 @@ def on_rank(this_rank, folder):
     same = data[:5]
     result["equal_moments"] = combine_moments(same.mean(0), same.var(0, correction=0), 5)
 
-    mine = parameters()
-    for number, parameter in enumerate(mine[:2]):
-        parameter.grad = torch.full_like(parameter, float(10 * number + this_rank))
-    average_gradients(mine)
-    result["gradients"] = [parameter.grad for parameter in mine]
+    result["in_place"] = [torch.full((2, 3), float(this_rank)), torch.full((4,), 10.0 + this_rank), torch.tensor(6.0)]
+    average_in_place(result["in_place"])
+    average_in_place([])
 
     module = torch.nn.BatchNorm1d(3)
     torch.nn.init.normal_(module.weight)
@@ -89,12 +79,12 @@ def test_moments_equal_those_of_all_samples_together(results):
         assert isinstance(result["equal_moments"][2], int)
 
 
-def test_gradients_are_averaged_and_absent_ones_stay_absent(results):
+def test_tensors_of_any_shape_are_averaged_in_place(results):
     for result in results:
-        first, second, third = result["gradients"]
+        first, second, third = result["in_place"]
         assert torch.equal(first, torch.full((2, 3), 0.5))
         assert torch.equal(second, torch.full((4,), 10.5))
-        assert third is None
+        assert torch.equal(third, torch.tensor(6.0))
 
 
 def test_broadcast_gives_every_rank_the_state_of_rank_0(results):
@@ -111,8 +101,6 @@ def test_one_rank_is_a_no_op():
     assert joint[0] is mean
     assert joint[1] is var
     assert joint[2] == 4
-    parameter = torch.zeros(2, requires_grad=True)
-    parameter.grad = gradient = torch.ones(2)
-    average_gradients([parameter])
-    assert parameter.grad is gradient
+    average_in_place([tensor])
+    assert tensor.tolist() == [1.0, 1.0]
     broadcast_module(torch.nn.Linear(1, 1))
