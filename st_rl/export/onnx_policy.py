@@ -4,11 +4,7 @@ A recurrent policy also takes its hidden states, zeros at the start, and returns
 """
 
 import copy
-import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,16 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from st_rl.export.onnx_file import OPSET, ExportError, require_onnx, write_onnx
 from st_rl.modules import ActorCritic, EmpiricalNormalization, Memory
-from st_rl.utils.files import atomic_write, to_json_values
+from st_rl.utils.files import atomic_write
 
-OPSET = 18
 INPUT_NAME = "obs"
 OUTPUT_NAME = "actions"
-
-
-class ExportError(RuntimeError):
-    """The policy cannot be exported, or the file does not do what the policy does."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ def export_onnx(
     The file is compared on random observations and on `recorded` ones `(M, O)`. ExportError when any action differs by
     more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON.
     """
-    onnx, runtime = _require_onnx()
+    runtime = require_onnx()[1]
     path = Path(path)
     policy = DeployedPolicy(actor_critic, obs_normalizer)
     observations = [_random_observations(policy)]
@@ -117,8 +109,7 @@ def export_onnx(
         shapes = {name: [leaf.shape[0], "batch", leaf.shape[2]] for name, leaf in zip(policy.state_names, policy.start)}
         facts["memory"] = {"start": "zeros", "inputs": shapes, "outputs": [f"next_{name}" for name in shapes]}
     with atomic_write(path) as temporary:
-        _write_graph(policy, samples[:2], temporary)
-        _add_metadata(onnx, temporary, facts)
+        _write_graph(policy, samples[:2], temporary, facts)
         difference = _largest_difference(runtime, temporary, policy, samples)
         # Not `difference > tolerance`: a comparison with NaN is false.
         if not difference <= tolerance:
@@ -137,7 +128,7 @@ def _random_observations(policy: DeployedPolicy, count: int = 256) -> Tensor:
     return samples * normalizer.std + normalizer.mean if isinstance(normalizer, EmpiricalNormalization) else samples
 
 
-def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path) -> None:
+def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path, metadata: Mapping[str, Any]) -> None:
     """Trace the policy with a dynamic batch size and write it in one file."""
     batch = torch.export.Dim("batch")
     arguments: tuple[Any, ...] = (example,)
@@ -145,48 +136,9 @@ def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path) -> None:
     if policy.state_names:
         arguments = (example, tuple(leaf.repeat(1, len(example), 1) for leaf in policy.start))
         shapes["state"] = tuple({1: batch} for _ in policy.start)
-    with _quiet_exporter():
-        torch.onnx.export(
-            policy,
-            arguments,
-            str(path),
-            input_names=[INPUT_NAME, *policy.state_names],
-            output_names=[OUTPUT_NAME, *(f"next_{name}" for name in policy.state_names)],
-            dynamic_shapes=shapes,
-            opset_version=OPSET,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's messages about optional packages."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
-
-
-def _add_metadata(onnx: ModuleType, path: Path, metadata: Mapping[str, Any]) -> None:
-    """Add the metadata to the file, and remove the exporter's references to source code."""
-    model = onnx.load(str(path))
-    for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info, model.graph):
-        del part.metadata_props[:]
-    for node in model.graph.node:
-        node.doc_string = ""
-    onnx.helper.set_model_props(model, {key: json.dumps(to_json_values(value)) for key, value in metadata.items()})
-    model.producer_name = "st_rl"
-    onnx.checker.check_model(model)
-    onnx.save(model, str(path))
+    inputs = [INPUT_NAME, *policy.state_names]
+    outputs = [OUTPUT_NAME, *(f"next_{name}" for name in policy.state_names)]
+    write_onnx(policy, arguments, path, inputs, outputs, metadata, shapes)
 
 
 def _largest_difference(runtime: ModuleType, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
@@ -221,18 +173,3 @@ def _largest_difference_of_sequences(session: Any, policy: DeployedPolicy, sampl
             inputs = dict(zip(policy.state_names, outputs))
             differences.append(np.abs(actions - expected.numpy()).max())
     return float(np.max(differences))
-
-
-def _require_onnx() -> tuple[ModuleType, ModuleType]:
-    """Return the modules `onnx` and `onnxruntime`; ImportError naming the extra to install."""
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnxruntime
-        import onnxscript  # noqa: F401  (torch's exporter needs it)
-    except ImportError as error:
-        raise ImportError(
-            f'exporting needs onnx, onnxscript and onnxruntime ({error.name} is missing): pip install "st_rl[export]"'
-        ) from error
-    return onnx, onnxruntime

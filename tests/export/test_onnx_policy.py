@@ -99,8 +99,8 @@ def test_actions_that_are_no_numbers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("recorded", [None, torch.randn(50, 7) * 3.0 + 1.5])
 def test_a_file_without_the_normalizer_is_refused(tmp_path, monkeypatch, recorded):
-    def write_without_normalizer(policy, example, path):
-        write_graph(DeployedPolicy(policy.actor_critic, torch.nn.Identity()), example, path)
+    def write_without_normalizer(policy, example, path, metadata):
+        write_graph(DeployedPolicy(policy.actor_critic, torch.nn.Identity()), example, path, metadata)
 
     write_graph = onnx_policy._write_graph
     monkeypatch.setattr(onnx_policy, "_write_graph", write_without_normalizer)
@@ -114,8 +114,8 @@ def test_a_recurrent_file_that_returns_its_input_states_is_refused(tmp_path, mon
         def forward(self, obs, state=()):
             return (super().forward(obs, state)[0], *(leaf * 1.0 for leaf in state))
 
-    def write_forgetful(policy, example, path):
-        write_graph(Forgetful(policy.actor_critic, policy.obs_normalizer), example, path)
+    def write_forgetful(policy, example, path, metadata):
+        write_graph(Forgetful(policy.actor_critic, policy.obs_normalizer), example, path, metadata)
 
     write_graph = onnx_policy._write_graph
     monkeypatch.setattr(onnx_policy, "_write_graph", write_forgetful)

@@ -42,8 +42,11 @@ class JointControl:
             )
         self._gains = (cfg.stiffness or 0.0, cfg.damping or 0.0) if is_torque else None
         limits = torch.tensor(robot.joint_range if is_torque else robot.control_range, dtype=torch.float32)
-        self._lower, self._upper = limits.to(backend.device).unbind(1)
-        self.default = float_tensor(robot.default_joint_pos, backend.device).clamp(self._lower, self._upper)
+        self.lower, self.upper = limits.to(backend.device).unbind(1)
+        """`(nu,)` limits of joint targets, rad."""
+        self.default = float_tensor(robot.default_joint_pos, backend.device).clamp(self.lower, self.upper)
+        self.targets = self.default
+        """`(N, nu)` joint targets of the last step, within the limits, before any latency."""
         self._effort = float_tensor(robot.effort_limit, backend.device)
         gain = robot.model.actuator_gainprm[:, 0] if is_torque else 1.0
         # Control per unit of joint position (servos) or joint torque (motors).
@@ -66,7 +69,7 @@ class JointControl:
 
     def apply(self, targets: torch.Tensor) -> None:
         """Step physics for one control period with joint targets `(N, nu)`."""
-        targets = targets.clamp(self._lower, self._upper)
+        targets = self.targets = targets.clamp(self.lower, self.upper)
         is_delayed = len(self._history) > 1
         if is_delayed:
             self._history[1:].copy_(self._history[:-1].clone())

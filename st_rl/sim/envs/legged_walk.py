@@ -14,6 +14,7 @@ from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsColumn, ObsTerm, Term
 from st_rl.sim.terms import terminations
 from st_rl.sim.terms.mirror import mirror_columns, side_names
+from st_rl.sim.terms.observations import gait_clock, zero_small_commands
 from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
 from st_rl.utils.rotations import quat_rotate_inverse
@@ -65,6 +66,8 @@ class LeggedWalk(Task):
     """`(N, 3)` rad/s"""
     base_height: torch.Tensor
     """`(N, 1)` m"""
+    orientation: torch.Tensor
+    """`(N, 4)` quaternion w, x, y, z of the base in the world."""
     projected_gravity: torch.Tensor
     """`(N, 3)` direction of gravity in the frame of the base."""
     joint_pos: torch.Tensor
@@ -96,10 +99,11 @@ class LeggedWalk(Task):
         self._base = robot.require_locomotion("walking")
         self._check_settings()
         uniform = torch.rand(num_envs, NUM_PROPERTIES + 1, generator=self.generator, device=self.device)
-        self._control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.register_buffer)
+        self.joint_control = JointControl(robot, self.backend, cfg.control, uniform[:, -1], self.register_buffer)
+        """Turns joint targets into actuator controls."""
         ranges = (cfg.randomization.friction, cfg.randomization.base_mass, cfg.randomization.motor_strength)
         sampled = randomize(self.backend, robot, ranges, uniform[:, :-1])
-        properties = torch.cat([sampled, self._control.latency_s[:, None]], dim=1)
+        properties = torch.cat([sampled, self.joint_control.latency_s[:, None]], dim=1)
         self.properties = self.register_buffer("properties", properties)
         """`(N, 4)` friction, factor of the base mass, factor of the motor torques, latency in s."""
         self.commands = self.register_buffer("commands", self._zeros(3))
@@ -216,10 +220,10 @@ class LeggedWalk(Task):
         """Step physics for one control period with targets `default_pose + scale * action`."""
         # Here and not in `_update_errors`: compiled code would copy them after new commands were sampled.
         self._tracked_commands.copy_(self.commands)
-        self._control.apply(self._targets(actions))
+        self.joint_control.apply(self.joint_targets(actions))
         self.phase.add_(self.step_dt / self.cfg.gait.period_s).frac_()
 
-    def _targets(self, actions: torch.Tensor) -> torch.Tensor:
+    def joint_targets(self, actions: torch.Tensor) -> torch.Tensor:
         """`(N, J)` joint position targets of actions `(N, J)`."""
         scale = self.cfg.control.action_scale
         if isinstance(scale, float | int):
@@ -230,7 +234,7 @@ class LeggedWalk(Task):
         """Compute base, joint and foot quantities from the backend."""
         qpos, qvel = self.backend.qpos, self.backend.qvel
         self._world_vectors[:, 1] = self._world_lin_vel
-        vectors = quat_rotate_inverse(self._orientation, self._world_vectors)
+        vectors = quat_rotate_inverse(self.orientation, self._world_vectors)
         self.projected_gravity, self.base_lin_vel = vectors[:, 0], vectors[:, 1]
         self.joint_pos, self.joint_vel = self._joint_pos_columns(qpos), self._joint_vel_columns(qvel)
         self.joint_offset = self.joint_pos - self._default_joint_pos
@@ -254,8 +258,7 @@ class LeggedWalk(Task):
 
     def clock(self) -> torch.Tensor:
         """`(N, 2)` sine and cosine of the gait clock; zeros for a robot that stands."""
-        angle = torch.addcmul(self._quarter_turn, self.phase[:, None], self._full_turn)
-        return angle.sin_().mul_(self.moving[:, None])
+        return gait_clock(self.phase, self.moving, self._quarter_turn, self._full_turn)
 
     def _metrics(self) -> torch.Tensor:
         """`(N, 3)` absolute tracking errors."""
@@ -265,7 +268,7 @@ class LeggedWalk(Task):
         """Reset the robots of `mask`, then resample commands and apply pushes where due."""
         self._sample_initial_states()
         self.backend.reset(mask, self._start_qpos, self._start_qvel)
-        self._control.reset(mask)
+        self.joint_control.reset(mask)
         self.actions.masked_fill_(mask[:, None], 0.0)
         self._episode_length.masked_fill_(mask, 0)
         self.phase.copy_(torch.where(mask, self.random["phase"].squeeze(1), self.phase))
@@ -295,7 +298,7 @@ class LeggedWalk(Task):
 
     def _zero_small(self, commands: torch.Tensor) -> torch.Tensor:
         """The commands `(N, 3)`, zero where too small to walk: a robot that stands and leans to move may fall."""
-        return commands * (commands.norm(dim=1, keepdim=True) > self.cfg.commands.moving_threshold)
+        return zero_small_commands(commands, self.cfg.commands.moving_threshold)
 
     def _push_at_random(self, was_reset: torch.Tensor) -> None:
         """Push robots at random intervals, except those that were just reset."""
@@ -332,7 +335,7 @@ class LeggedWalk(Task):
         self._resample_steps = max(1, round(cfg.commands.resample_s / self.step_dt))
         # Views of the backend tensors, which keep their address; reading the backend property updates them.
         qpos, qvel = self.backend.qpos[:, self._base.qpos :], self.backend.qvel[:, self._base.qvel :]
-        self.base_height, self._orientation = qpos[:, 2:3], qpos[:, 3:7]
+        self.base_height, self.orientation = qpos[:, 2:3], qpos[:, 3:7]
         self._world_lin_vel, self.base_ang_vel = qvel[:, :3], qvel[:, 3:6]
         # World vectors to rotate into the base frame: gravity, and the velocity of each step.
         self._world_vectors = self._zeros(2, 3)

@@ -11,6 +11,7 @@ from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.robots import Robot
+from st_rl.sim.terms.observations import yaw_angle
 
 SWING_AHEAD = 0.12
 """Distance ahead of a foot up to which the ground limits the height of its swing, m."""
@@ -109,9 +110,7 @@ class TerrainWalk(LeggedWalk):
     def _read_state(self) -> None:
         """Compute what walking needs, with heights above the ground, and steer."""
         super()._read_state()
-        w, x, y, z = self._orientation.unbind(1)
-        forward = torch.stack([1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z)], dim=1)
-        self.heading = torch.atan2(forward[:, 1], forward[:, 0])
+        self.heading = yaw_angle(self.orientation)
         feet = self.backend.sensordata.index_select(1, self._foot_position_columns).unflatten(1, (3, -1))
         under_hips, under_feet, ahead = self._read_ground(feet)
         self.base_height = self.base_position[:, 2:] - under_hips.mean(dim=1, keepdim=True)

@@ -121,7 +121,7 @@ class HumanoidWalk(LeggedWalk):
         """Compute the tracking errors and the distance of the feet."""
         super()._update_errors()
         feet = self.backend.sensordata.index_select(1, self._foot_position_columns).view(-1, 2, 3)
-        self.step_width = quat_rotate_inverse(self._orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
+        self.step_width = quat_rotate_inverse(self.orientation, feet[:, :1] - feet[:, 1:])[:, 0, 1]
 
 
 TASK = TaskEntry(

@@ -247,7 +247,7 @@ class QuadrupedParkour(TerrainWalk):
         camera = self.cfg.camera
         if camera.covered:
             return torch.ones(self.num_envs, len(self._rays), device=self.device)
-        rotation, position = quat_to_rotmat(self._orientation.roll(-1, dims=1)), self.base_position
+        rotation, position = quat_to_rotmat(self.orientation.roll(-1, dims=1)), self.base_position
         origin = position + (rotation @ self._lens)
         origin = torch.stack([origin[:, 0], origin[:, 1] + self.track_offset - position[:, 1], origin[:, 2]], 1)
         rays = self._rays @ rotation.transpose(1, 2)

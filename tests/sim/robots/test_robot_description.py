@@ -217,7 +217,7 @@ def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(describe):
 def test_described_robot_trots_in_walking_task(describe):
     env = make_task("quadruped-walk", 2, robot=str(describe("action_scale: {'.*': 0.2, '.*_knee': 0.4}")))
     assert env.cfg.control.action_scale == pytest.approx((0.2, 0.2, 0.4) * 4)
-    np.testing.assert_allclose(env._targets(torch.ones(2, 12)), [[0.2, 1.0, -1.2] * 4] * 2, rtol=1e-6)
+    np.testing.assert_allclose(env.joint_targets(torch.ones(2, 12)), [[0.2, 1.0, -1.2] * 4] * 2, rtol=1e-6)
     env.hold_commands(torch.tensor([[0.5, 0.0, 0.0]]).repeat(2, 1))
     stances = []
     for _ in range(20):

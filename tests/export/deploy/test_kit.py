@@ -1,0 +1,66 @@
+"""The kit: files that agree with each other and with torch."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+import yaml
+
+from st_rl.export.deploy import OnnxStep, kit, replay_golden
+from st_rl.export.onnx_file import ExportError
+from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
+
+pytest.importorskip("mujoco")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kit")
+    task = make_golden_task()
+    make_kit(folder, task, make_policy(task, "ActorCriticRecurrent", rnn_hidden_size=8))
+    return folder
+
+
+def test_onnx_replays_golden_run(folder):
+    step, golden = OnnxStep(folder / "policy.onnx"), dict(np.load(folder / "golden.npz"))
+    differences = replay_golden(step, golden, step.description)
+    assert max(differences.values()) <= 1e-5
+    assert golden["joint_targets"].shape == (600, 12)
+    golden["joint_pos"] = np.roll(golden["joint_pos"], 1, axis=1)
+    assert replay_golden(step, golden, step.description)["joint_targets"] > 1e-3
+
+
+def test_description_is_the_same_in_both_files_at_full_precision(folder):
+    description = yaml.safe_load((folder / "deploy.yaml").read_text())
+    assert description == OnnxStep(folder / "policy.onnx").description
+    assert json.loads(json.dumps(description)) == description
+    task = make_golden_task()
+    np.testing.assert_array_equal([j["default_pos"] for j in description["joints"]], task.robot.default_joint_pos)
+    np.testing.assert_array_equal([j["stiffness"] for j in description["joints"]], task.robot.stiffness)
+    assert [j["name"] for j in description["joints"]] == list(task.robot.joint_names)
+    assert description["inputs"]["orientation"] == {
+        "shape": [4], "unit": "unit quaternion w, x, y, z", "meaning": "rotation from the base to the world, z up"
+    }  # fmt: skip
+
+
+def test_checksums_hold_and_notice_changes(folder):
+    command = ["sha256sum", "--check", "--quiet", "checksums.sha256"]
+    assert subprocess.run(command, cwd=folder).returncode == 0
+    listed = {line.split()[1] for line in (folder / "checksums.sha256").read_text().splitlines()}
+    assert listed == {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {"checksums.sha256"}
+
+
+def test_refuses_file_that_differs(tmp_path, monkeypatch):
+    write_policy = kit.write_policy
+
+    def write_other(policy, path, description):
+        policy.interface.action_scale.mul_(1.01)
+        write_policy(policy, path, description)
+
+    monkeypatch.setattr(kit, "write_policy", write_other)
+    task = make_golden_task()
+    with pytest.raises(ExportError, match=r"policy.onnx differs from the policy by .* rad"):
+        make_kit(tmp_path / "kit", task, make_policy(task))
+    assert list((tmp_path / "kit").iterdir()) == []
