@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from st_rl.modules import ActorCritic, ActorCriticMutex, build_actor_critic
-from st_rl.modules.build_policy import EnvSpec
+from st_rl.modules.build_policy import EnvSpec, policy_class
 from st_rl.modules.load_policy import load_normalizer
 from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.log import logger
+
+KIND = "teacher policy class"
 
 
 class Teacher(NamedTuple):
@@ -38,11 +40,15 @@ def load_teacher(
 
     Sizes and segments missing in `settings` are those of the student's environment: of the critic observation if the
     teacher `sees_critic_obs`, else of the actor observation. Without a `path` the teacher is untrained, unless it is a
-    mutex policy, which loads its sub-policies itself.
+    mutex policy, which loads its sub-policies itself. `trust_pickle` in `settings` loads checkpoints with pickled
+    objects, which may run any code.
     """
     settings = drop_none(settings)
     path = settings.pop("teacher_ac_path", None) or path
     class_name = settings.pop("class_name", class_name)
+    trust_pickle = bool(settings.pop("trust_pickle", False))
+    if issubclass(policy_class(class_name, kind=KIND), ActorCriticMutex):
+        settings["trust_pickle"] = trust_pickle
     policy = _build(student, settings, class_name, sees_critic_obs)
     snapshot: Mapping[str, Any] = {}
     if path:
@@ -54,7 +60,7 @@ def load_teacher(
                     f"the teacher's folder {file} holds no model_*.pt; name a checkpoint or its folder"
                 )
             file = newest
-        snapshot = load_checkpoint(file, map_location="cpu")
+        snapshot = load_checkpoint(file, map_location="cpu", trust_pickle=trust_pickle)
         _load_weights(policy, snapshot, file)
         logger.info(f"teacher: {class_name} from {file}")
     elif not isinstance(policy, ActorCriticMutex):
@@ -86,7 +92,7 @@ def _build(student: EnvSpec, settings: Mapping[str, Any], class_name: str, sees_
     if sees_critic_obs:
         num_obs = student.num_privileged_obs or student.num_obs
         student = student._replace(num_obs=num_obs, obs_segments=student.critic_obs_segments)
-    return build_actor_critic(student, class_name, settings, kind="teacher policy class")
+    return build_actor_critic(student, class_name, settings, kind=KIND)
 
 
 def _load_weights(policy: ActorCritic, snapshot: Mapping[str, Any], file: Path) -> None:

@@ -18,7 +18,8 @@ from st_rl.utils.log import logger
 class ActorCriticMutex(ActorCritic):
     """Frozen policies from run folders, each with its action scale and, if it has one, its normalizer.
 
-    Sub-policies get raw observations: leave `empirical_normalization` off.
+    Sub-policies get raw observations: leave `empirical_normalization` off. `trust_pickle` loads checkpoints with
+    pickled objects, which may run any code.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class ActorCriticMutex(ActorCritic):
         obs_segments: Mapping[str, Any] | None = None,
         critic_obs_segments: Mapping[str, Any] | None = None,
         env_action_scale: float | Sequence[float] = 0.5,
+        trust_pickle: bool = False,
         **kwargs: Any,
     ):
         nn.Module.__init__(self)
@@ -60,12 +62,14 @@ class ActorCriticMutex(ActorCritic):
         self.submodules = nn.ModuleList()
         self.sub_normalizers = nn.ModuleList()
         self.sub_policy_configs: list[dict[str, Any]] = []
-        self._add_sub_policies(sub_policy_class_name, sub_policy_paths)
+        self._add_sub_policies(sub_policy_class_name, sub_policy_paths, trust_pickle)
         self.is_recurrent = any(policy.is_recurrent for policy in self._policies())
         self.requires_grad_(False)
         self.train(self.training)
 
-    def _add_sub_policies(self, class_name: str, paths: str | Path | Sequence[str | Path] | None) -> None:
+    def _add_sub_policies(
+        self, class_name: str, paths: str | Path | Sequence[str | Path] | None, trust_pickle: bool
+    ) -> None:
         """Append the policy of each run folder; ValueError for an unknown class, a warning if there are no folders."""
         policy_class(class_name, kind="sub_policy_class_name")
         if not paths:
@@ -74,11 +78,11 @@ class ActorCriticMutex(ActorCritic):
                 '"sub_policy_paths": ["folder of a run", ...] into its configuration'
             )
         for path in as_paths(paths):
-            self._add_sub_policy(class_name, path.expanduser())
+            self._add_sub_policy(class_name, path.expanduser(), trust_pickle)
 
-    def _add_sub_policy(self, class_name: str, folder: Path) -> None:
+    def _add_sub_policy(self, class_name: str, folder: Path, trust_pickle: bool) -> None:
         """Append the policy of a run folder's newest checkpoint, with the sizes and segments of the container."""
-        loaded = load_policy(folder, env=self._env_spec, policy_class_name=class_name)
+        loaded = load_policy(folder, env=self._env_spec, policy_class_name=class_name, trust_pickle=trust_pickle)
         scale = (loaded.config.get("control") or {}).get("action_scale")
         if scale is None:
             raise ValueError(

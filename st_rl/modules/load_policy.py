@@ -14,7 +14,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
-from st_rl.utils.registry import reject_class_paths
+from st_rl.utils.registry import reject_unsafe_settings
 from st_rl.utils.segments import segment_width
 
 # Keys of a policy's configuration that an environment decides.
@@ -70,6 +70,7 @@ def load_policy(
     *,
     env: SizedEnv | EnvSpec | None = None,
     policy_class_name: str | None = None,
+    trust_pickle: bool = False,
 ) -> LoadedPolicy:
     """Load policy and observation normalizer of a run, in evaluation mode and without gradients.
 
@@ -81,11 +82,12 @@ def load_policy(
         device: where the policy runs.
         env: sizes and segments (those of a `VecEnv`) that replace the ones of the run.
         policy_class_name: replaces the class name of the run; may be a path `package.module:Class`.
+        trust_pickle: load a checkpoint with pickled objects, which may run any code.
     """
     folder = Path(run).expanduser()
     config = read_run_config(folder, allow_policy_path=policy_class_name is not None)
     file = find_checkpoint(folder, checkpoint)
-    loaded = load_checkpoint(file, map_location="cpu")
+    loaded = load_checkpoint(file, map_location="cpu", trust_pickle=trust_pickle)
     if "model_state_dict" not in loaded:
         raise ValueError(f"{file} has no 'model_state_dict'; name a model_*.pt file of a run")
     policy_cfg = drop_none(config.get("policy") or {})
@@ -129,7 +131,7 @@ def load_normalizer(width: int, statistics: Mapping[str, Any] | None) -> nn.Modu
 
 
 def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, Any]:
-    """Read the `config.json` of a run folder; ValueError if it names a class by path, which would import code.
+    """Read the `config.json` of a run folder; ValueError if it names a class by path or sets `trust_pickle`.
 
     With `allow_policy_path` the policy's own class name is not checked, because the caller replaces it.
     """
@@ -147,7 +149,7 @@ def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, 
         policy = {key: value for key, value in (config.get("policy") or {}).items() if key != "class_name"}
         runner = {key: value for key, value in (config.get("runner") or {}).items() if key != "policy_class_name"}
         checked = {**config, "policy": policy, "runner": runner}
-    reject_class_paths(checked, path)
+    reject_unsafe_settings(checked, path)
     return config
 
 

@@ -22,6 +22,7 @@ from st_rl.utils.files import (
     write_json,
 )
 from st_rl.utils.log import logger
+from st_rl.utils.registry import drop_trust
 
 BEST_NAME = "best.pt"
 
@@ -107,7 +108,8 @@ def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Pol
         if value is not None:
             content[part] = {key: _as_plain(value)}
     try:
-        write_json(folder / "config.json", content)
+        # Whoever reads the folder decides again what to trust.
+        write_json(folder / "config.json", drop_trust(content))
     except OSError as error:
         raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
 

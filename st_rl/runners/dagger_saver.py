@@ -41,6 +41,7 @@ class DaggerSaver(DemonstrationSaver):
         update_times_scale: iterations over which a named schedule of that probability decays.
         action_sample_std: above 0, the standard deviation of the student's actions.
         log_to_tensorboard: write episode statistics to a subfolder of the student's run.
+        trust_pickle: load checkpoints of the student with pickled objects, which may run any code.
         **kwargs: those of `DemonstrationSaver`.
     """
 
@@ -52,6 +53,7 @@ class DaggerSaver(DemonstrationSaver):
         update_times_scale: float = 5000,
         action_sample_std: float = 0.0,
         log_to_tensorboard: bool = False,
+        trust_pickle: bool = False,
         **kwargs: Any,
     ):
         teacher = args[1] if len(args) > 1 else kwargs.get("policy")
@@ -63,6 +65,7 @@ class DaggerSaver(DemonstrationSaver):
         self.update_times_scale = update_times_scale
         self.action_sample_std = float(action_sample_std)
         self.log_to_tensorboard = log_to_tensorboard
+        self.trust_pickle = trust_pickle
         self.training_policy_iteration = self.policy_iteration = 0
         self.rollout_episode_infos: list[dict[str, Any]] = []
         self.tb_writer: Any = _make_writer(self.training_policy_logdir, self.save_dir) if log_to_tensorboard else None
@@ -131,7 +134,7 @@ class DaggerSaver(DemonstrationSaver):
                 time.sleep(_RETRY_S)
                 path = newest_checkpoint(self.training_policy_logdir) or path
             try:
-                self._load_student(load_checkpoint(path, map_location=self._device))
+                self._load_student(load_checkpoint(path, self._device, self.trust_pickle))
                 self._loaded = path
                 return
             except (CheckpointError, FileNotFoundError, KeyError) as error:

@@ -6,6 +6,8 @@ from typing import Any
 
 from st_rl.utils.config import unknown_name_message
 
+TRUST_KEY = "trust_pickle"
+
 
 def is_class_path(name: object) -> bool:
     """Whether a class name has the form `package.module:Class`."""
@@ -58,14 +60,14 @@ def _import_class(path: str, kind: str) -> type:
     return found
 
 
-def reject_class_paths(config: object, source: object) -> None:
-    """ValueError if a configuration that was read from a file, `source`, names a class by path.
+def reject_unsafe_settings(config: object, source: object) -> None:
+    """ValueError if a configuration that was read from a file, `source`, names a class by path or trusts pickles.
 
-    Checked are the values of all keys that end in `class_name`, at any depth.
+    Checked are `trust_pickle` and the values of all keys that end in `class_name`, at any depth.
     """
     if isinstance(config, list | tuple):
         for item in config:
-            reject_class_paths(item, source)
+            reject_unsafe_settings(item, source)
     for key, value in config.items() if isinstance(config, Mapping) else ():
         names = value if isinstance(value, list | tuple) else [value]
         if str(key).endswith("class_name"):
@@ -75,4 +77,16 @@ def reject_class_paths(config: object, source: object) -> None:
                     f"(for a policy, st_rl.modules.{name.split(':')[-1]} = ...) and write its plain name there, or "
                     "give the class from Python"
                 )
-        reject_class_paths(value, source)
+        if key == TRUST_KEY and value:
+            raise ValueError(
+                f"{source} sets {TRUST_KEY}, and a file must not decide that pickles are trusted: remove the key, and "
+                "give it from Python"
+            )
+        reject_unsafe_settings(value, source)
+
+
+def drop_trust(config: Any) -> Any:
+    """Return a configuration without its keys `trust_pickle`, at any depth, to be written to a file."""
+    if isinstance(config, Mapping):
+        return {key: drop_trust(value) for key, value in config.items() if key != TRUST_KEY}
+    return [drop_trust(item) for item in config] if isinstance(config, list | tuple) else config

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 import pytest
 
-from st_rl.utils.registry import reject_class_paths, resolve_class
+from st_rl.utils.registry import reject_unsafe_settings, resolve_class
 
 CLASSES = {"OrderedDict": OrderedDict, "dict": dict}
 
@@ -53,11 +53,20 @@ def test_disallowed_path_imports_nothing(tmp_path, monkeypatch):
 )
 def test_rejects_paths_in_a_file_at_any_depth(config):
     with pytest.raises(ValueError, match=r"config.json names the \w*class_name 'a.b:C' by path.*st_rl.modules.C = "):
-        reject_class_paths(config, "config.json")
+        reject_unsafe_settings(config, "config.json")
+
+
+def test_rejects_trust_pickle_in_a_file_at_any_depth():
+    for value in (True, 1, "yes"):
+        with pytest.raises(ValueError, match=r"config.json sets trust_pickle.*from Python"):
+            reject_unsafe_settings({"algorithm": {"teacher_policy": [{"trust_pickle": value}]}}, "config.json")
 
 
 def test_accepts_other_values_in_a_file():
-    reject_class_paths({"task": "gym:Pendulum-v1", "policy": {"class_name": "ActorCritic"}, "sizes": [1, None]}, "f")
+    reject_unsafe_settings({"policy": {"trust_pickle": False}, "algorithm": {"trust_pickle": None}}, "f")
+    reject_unsafe_settings(
+        {"task": "gym:Pendulum-v1", "policy": {"class_name": "ActorCritic"}, "sizes": [1, None]}, "f"
+    )
 
 
 class Outer:

@@ -52,14 +52,14 @@ class LoadedRun:
     """A run as its folder describes it; `task` is the id that the command line repeats, if any."""
 
     def __init__(self, run: RunFolder, task: str | None = None):
-        from st_rl.utils.registry import reject_class_paths
+        from st_rl.utils.registry import reject_unsafe_settings
 
         self.run = run
         self.settings = run.settings
         self.source = _find_source(run, str(self.settings["task"]), task)
         self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)
-        reject_class_paths(config, run.file(CONFIG_FILE))
+        reject_unsafe_settings(config, run.file(CONFIG_FILE))
         self.training = TrainingConfig.from_dict(config)
 
     def make_env(self, num_envs: int | None, device: str, seed: int) -> VecEnv:

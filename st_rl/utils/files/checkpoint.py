@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from st_rl.utils.files.atomic import StrPath, atomic_write
+from st_rl.utils.files.numpy_globals import NUMPY_GLOBALS
 from st_rl.utils.log import logger
 
 CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
@@ -121,6 +122,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load a checkpoint with `weights_only=True`; only `trust_pickle=True` opens a file that needs more.
 
+    NumPy numbers become Python numbers; numeric NumPy arrays stay arrays.
+
     FileNotFoundError, with the content of the folder, for a missing file; `CheckpointError` for any other file that is
     not a checkpoint.
     """
@@ -135,7 +138,8 @@ def load_checkpoint(
         with warnings.catch_warnings():
             # Warnings about old pickle protocols; the error below says what matters.
             warnings.simplefilter("ignore", UserWarning)
-            loaded = torch.load(path, map_location=map_location, weights_only=not trust_pickle)
+            with torch.serialization.safe_globals(NUMPY_GLOBALS):
+                loaded = torch.load(path, map_location=map_location, weights_only=not trust_pickle)
     # The errors of a corrupt or foreign file have no common base class.
     except Exception as error:
         raise CheckpointError(f"cannot load checkpoint {path}: {_explain_load_error(error)}") from error
@@ -159,7 +163,8 @@ def _explain_load_error(error: Exception) -> str:
     if needs:
         return (
             f"refused, because it holds more than tensors, numbers and plain containers (it names {needs[1]}); use a "
-            "checkpoint saved by st_rl, or pass trust_pickle=True if you trust its author, because it may run any code"
+            "checkpoint saved by st_rl. If you trust its author, set trust_pickle=True, which may run any code in the "
+            "file: an argument of load, load_policy and DaggerSaver, a key of teacher_policy and of mutex policies"
         )
     if "weights_only" in text:  # torch advises to load unsafely, which does not help with a file that is no checkpoint
         first_line = "it does not start like a file of torch.save"

@@ -200,6 +200,53 @@ def test_rejects_malicious_checkpoint_without_running_it(tmp_path):
         assert not trace.exists()
 
 
+def test_numpy_values_load_as_plain_data(tmp_path):
+    path = tmp_path / "model_1.pt"
+    numbers = [np.float64(0.5), np.float32(-1.5), np.int64(1 << 40), np.uint8(7), np.bool_(True), np.complex64(1 + 2j)]
+    arrays = [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=">i4").reshape(2, 3).T, np.array(3), np.zeros((0, 4))]
+    torch.save({"numbers": numbers, "arrays": arrays, "name": np.str_("walk")}, path)
+    loaded = load_checkpoint(path)
+    assert loaded["numbers"] == [number.item() for number in numbers]
+    assert {type(number) for number in loaded["numbers"]} == {float, int, bool, complex}
+    assert loaded["name"] == "walk"
+    for array, expected in zip(loaded["arrays"], arrays, strict=True):
+        assert array.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(array, expected)
+    save_checkpoint(loaded, path)  # a manipulated checkpoint is saved again
+    assert torch.equal(load_checkpoint(path)["arrays"][0], torch.arange(6.0, dtype=torch.float64).view(2, 3))
+
+
+class Reduced:
+    """Pickles as a call that a file may forge."""
+
+    def __init__(self, function, *args, state=None):
+        self.reduced = (function, args) if state is None else (function, args, state)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([None]),
+        np.array([(1, None)], dtype=[("a", "i8"), ("b", "O")]),
+        Reduced(np.ndarray, (1 << 33,), "f8"),
+        Reduced(np.dtype, "O"),
+        Reduced(bytes, 1 << 33),
+        Reduced(np.float64(0).__reduce__()[0], 1, b"12345678"),
+        Reduced(
+            np.empty(0).__reduce__()[0], np.ndarray, (1 << 33,), b"b", state=(1, (1 << 33,), np.dtype("f8"), 0, b"")
+        ),
+    ],
+)
+def test_rejects_forged_numpy_values(tmp_path, value):
+    path = tmp_path / "model_1.pt"
+    torch.save({"iter": 1, "infos": value}, path)
+    with pytest.raises(CheckpointError, match=r"model_1\.pt"):
+        load_checkpoint(path)
+
+
 def test_trust_pickle_opens_a_pickle(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save({"iter": 1, "infos": Pair(1, 2)}, path)
