@@ -1,12 +1,13 @@
 """`MotionClip`: a motion in memory, whatever file format it came from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from st_rl.utils import rotations
+from st_rl.utils.log import logger
 
 
 class MotionError(ValueError):
@@ -79,6 +80,10 @@ class MotionClip:
     """The file it came from, for error messages."""
     estimated: tuple[str, ...] = field(default=())
     """Velocities that were estimated because the file lacks them."""
+    quat_order: str = ""
+    """Order of the quaternions in the file, `xyzw` or `wxyz`; empty for a clip that is not from a file."""
+    notes: tuple[str, ...] = field(default=())
+    """What the reader found out or assumed because the file does not say it, one sentence each."""
 
     @property
     def num_frames(self) -> int:
@@ -142,6 +147,17 @@ def make_clip(
         source=source,
         estimated=tuple(reader.estimated),
     )
+
+
+def log_notes(clips: Iterable[MotionClip]) -> None:
+    """Log a warning for every note, with the clips that have it."""
+    names: dict[str, list[str]] = {}
+    for clip in clips:
+        for note in clip.notes:
+            names.setdefault(note, []).append(clip.name)
+    for note, found in names.items():
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        logger.warning(f"{', '.join(found[:3])}{more}: {note}")
 
 
 def _joint_positions(source: str, value: ArrayLike) -> np.ndarray:

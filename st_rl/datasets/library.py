@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.clip import MotionClip, MotionError, log_notes
 from st_rl.datasets.formats import SUFFIXES, read_motion
 
 CLIPS = Path(__file__).parent / "clips"
@@ -36,7 +36,7 @@ def motion_paths(name: str | Path) -> list[Path]:
 
 
 def load_clips(names: str | Path | Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
-    """The clips of one or several names.
+    """The clips of one or several names; notes of the reader are logged.
 
     `robot_joints` names the joints of files without names, in the order of the robot.
     """
@@ -45,4 +45,5 @@ def load_clips(names: str | Path | Sequence[str | Path], robot_joints: Sequence[
     clips = [clip for path in paths for clip in read_motion(path, robot_joints=robot_joints)]
     if not clips:
         raise ValueError("no motion given: name at least one file or clip")
+    log_notes(clips)
     return clips

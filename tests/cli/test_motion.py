@@ -33,6 +33,87 @@ def test_inspect_shows_figures_and_remarks(capsys, tmp_path):
     assert "estimated: joint_vel, root_lin_vel, root_ang_vel" in " ".join(capsys.readouterr().out.split())
 
 
+def write_biped(path):
+    """An MJCF of a base with two hinges and two feet, without actuators."""
+    leg = (
+        '<body pos="0 {y} -0.1"><joint name="{side}_hip" type="hinge" axis="0 1 0" range="-30 30"/>'
+        '<geom name="{side}_foot" type="sphere" size="0.05" pos="0 0 -0.4" mass="1"/></body>'
+    )
+    legs = "".join(leg.format(y=y, side=side) for side, y in (("left", 0.1), ("right", -0.1)))
+    path.write_text(
+        '<mujoco><worldbody><body name="base" pos="0 0 0.55"><freejoint/><geom type="box" size="0.1 0.1 0.1" mass="5"/>'
+        f"{legs}</body></worldbody></mujoco>"
+    )
+    return str(path)
+
+
+def write_biped_clip(path, fps=50.0, velocity_factor=1.0, joints=("left_hip", "right_hip", "tail"), **changes):
+    time = np.arange(60) / fps
+    angles = 0.3 * np.sin(6.0 * time[:, None] + np.arange(len(joints)))
+    pos = np.stack([0.4 * time, 0.0 * time, 0.55 + 0.01 * np.sin(12.0 * time)], axis=1)
+    content = {
+        "fps": fps,
+        "joint_names": np.array(joints),
+        "joint_pos": angles,
+        "joint_vel": velocity_factor * np.gradient(angles, 1.0 / fps, axis=0),
+        "body_pos_w": pos[:, None],
+        "body_quat_w": np.tile([1.0, 0.0, 0.0, 0.0], (60, 1, 1)),
+        "body_lin_vel_w": velocity_factor * np.gradient(pos, 1.0 / fps, axis=0)[:, None],
+    }
+    np.savez(path, **(content | changes))
+    return str(path)
+
+
+def inspect_text(capsys, *arguments):
+    assert main(["motion", "inspect", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_inspect_accepts_a_robot_without_actuators_and_continues_after_foreign_joints(capsys, tmp_path):
+    robot, clip = write_biped(tmp_path / "biped.xml"), write_biped_clip(tmp_path / "walk.npz", velocity_factor=0.5)
+    shown = inspect_text(capsys, clip, "--robot", robot)
+    assert "walk: joints that the robot does not have: tail" in shown
+    assert "positions move 2.00 times as fast as joint_vel" in shown
+    clip = write_biped_clip(tmp_path / "kick.npz", joints=("left_hip", "arm"), joint_pos=np.full((60, 2), 0.7))
+    shown = inspect_text(capsys, clip, "--robot", robot)
+    assert "kick: missing joints of the robot: right_hip" in shown
+    assert "kick: joints that the robot does not have: arm" in shown
+    assert "kick: left_hip exceeds its range by 0.18 rad" in shown
+    assert main(["motion", "convert", clip, str(tmp_path / "out.npz"), "--robot", robot, "--reorder"]) == 1
+
+
+def test_inspect_compares_stored_velocities_with_finite_differences(capsys, tmp_path):
+    robot = write_biped(tmp_path / "biped.xml")
+    joints = ("left_hip", "right_hip")
+    fitting = write_biped_clip(tmp_path / "a.npz", joints=joints)
+    assert "can follow all clips" not in inspect_text(capsys, fitting, "--robot", robot)  # estimated: root_ang_vel
+    slow = write_biped_clip(tmp_path / "b.npz", joints=joints, fps=50.0, velocity_factor=0.6)
+    shown = inspect_text(capsys, slow, "--robot", robot)
+    assert "b: positions move 1.67 times as fast as joint_vel: wrong fps? It fits 30 frames per second" in shown
+    assert "b: positions move 1.67 times as fast as root_lin_vel" in shown
+    still = write_biped_clip(tmp_path / "c.npz", joints=joints, joint_vel=np.zeros((60, 2)))
+    assert "c: joint_vel is zero, but the positions change" in inspect_text(capsys, still, "--robot", robot)
+    noise = np.random.default_rng(0).normal(size=(60, 2))
+    other = write_biped_clip(tmp_path / "d.npz", joints=joints, joint_vel=noise)
+    assert "d: joint_vel does not agree with the finite differences" in inspect_text(capsys, other, "--robot", robot)
+    assert "times as fast" not in inspect_text(capsys, fitting, "--robot", robot)
+
+
+def test_inspect_reports_the_quaternion_order(capsys, tmp_path):
+    (clip,) = load_clips(["trot_0.5"])
+    rows = np.concatenate([clip.root_pos, clip.root_rot, clip.joint_pos], axis=1)
+    path = tmp_path / "first.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    shown = inspect_text(capsys, str(path))
+    assert "12 - - wxyz" in shown
+    assert "first: 30 frames per second are assumed" in shown
+    assert "first: quaternions are read as w, x, y, z, in which the root is upright" in shown
+    shown = inspect_text(capsys, str(path), "--quat-order", "xyzw", "--fps", "50")
+    assert "12 - - xyzw" in shown
+    assert "first: the root is not upright" in shown
+    assert "assumed" not in shown
+
+
 def test_inspect_reports_a_bad_file_in_one_line(capsys, tmp_path):
     (tmp_path / "bad.csv").write_text("1,2,3\n")
     assert main(["motion", "inspect", str(tmp_path / "bad.csv")]) == 1

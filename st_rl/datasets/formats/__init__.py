@@ -5,8 +5,10 @@ from pathlib import Path
 
 from st_rl.datasets.clip import MotionClip, MotionError
 from st_rl.datasets.formats.amp import read_amp, write_amp
+from st_rl.datasets.formats.lfs_pointer import reject_lfs_pointer
 from st_rl.datasets.formats.npz import read_npz, write_isaaclab, write_mjlab
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
+from st_rl.datasets.formats.quaternion_order import ORDERS, QuatOrder
 from st_rl.datasets.formats.retargeted import is_retargeted, read_csv, read_gmr, write_csv, write_gmr
 
 __all__ = ["FORMATS", "SUFFIXES", "read_motion", "write_motion"]
@@ -31,6 +33,7 @@ def read_motion(
     body_names: Sequence[str] | None = None,
     foot_names: Sequence[str] | None = None,
     fps: float | None = None,
+    quat_order: QuatOrder | None = None,
 ) -> list[MotionClip]:
     """The clips of a file of any format; most hold one.
 
@@ -42,21 +45,26 @@ def read_motion(
         body_names: Links in the order of the file, for formats without names.
         foot_names: Feet in the order of the file, for AMP files without Fields.
         fps: Frames per second; overrides those of the file.
+        quat_order: Order of the quaternions in npz, csv and GMR files; None takes that of the header, else the one in
+            which the root stands upright, by default that of the format.
     """
+    if quat_order is not None and quat_order not in ORDERS:
+        raise ValueError(f"quat_order is '{quat_order}'; use one of {', '.join(ORDERS)}")
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise MotionError(str(path), "the suffix", f"is '{suffix}'", f"use one of {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise MotionError(str(path), "the file", "is not there", "give the path of a motion file")
+    reject_lfs_pointer(path)
     names = robot_joints if joint_names is None else joint_names
     if suffix == ".npz":
-        return read_npz(path, names, body_names, fps)
+        return read_npz(path, names, body_names, fps, quat_order)
     if suffix == ".csv":
-        return read_csv(path, names, fps)
+        return read_csv(path, names, fps, quat_order)
     content = load_pickle(path) if suffix in PICKLES else None
     if is_retargeted(content):
-        return read_gmr(path, content, names, fps)
+        return read_gmr(path, content, names, fps, quat_order)
     return read_amp(path, joint_names, foot_names, content, fps)
 
 

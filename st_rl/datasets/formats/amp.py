@@ -3,11 +3,13 @@
 import json
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from st_rl.datasets.checks import find_posture_problems
 from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils import rotations
@@ -183,7 +185,7 @@ def _clip(
         if pos is None:
             raise MotionError(source, "Fields", f"lack x, y or z of {', '.join(feet)}", "name foot_pos_FOOT_x, _y, _z")
         clip_feet = _feet_in_world(feet, pos, vel, root_pos, root_rot, lin_vel, ang_vel)
-    return make_clip(
+    clip = make_clip(
         trajectory.name,
         1.0 / trajectory.frame_duration if fps is None else fps,
         joints,
@@ -197,6 +199,7 @@ def _clip(
         weight=trajectory.weight,
         source=source,
     )
+    return replace(clip, quat_order="xyzw", notes=find_posture_problems(clip))
 
 
 def _quadruped_columns(

@@ -1,17 +1,21 @@
-"""`.npz` motion files of Isaac Lab's AMP tasks, and of mjlab and whole-body tracking."""
+"""`.npz` motion files of Isaac Lab's AMP tasks, of mjlab and whole-body tracking, and with MuJoCo's `qpos`."""
 
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from st_rl.datasets.checks import cosine_similarity
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
+from st_rl.datasets.formats.quaternion_order import TO_WXYZ, QuatOrder, read_in_order
+from st_rl.utils import rotations
 from st_rl.utils.files import atomic_write
 
-# Key of each quantity in the two kinds of file.
+# Key of each quantity in the kinds of file.
 ISAACLAB_KEYS = {
     "joint_pos": "dof_positions",
     "joint_vel": "dof_velocities",
@@ -28,7 +32,67 @@ MJLAB_KEYS = {
     "lin_vel": "body_lin_vel_w",
     "ang_vel": "body_ang_vel_w",
 }
+QPOS_KEYS = MJLAB_KEYS | {"joint_pos": "qpos", "joint_vel": "qvel"}
+KINDS = (ISAACLAB_KEYS, MJLAB_KEYS, QPOS_KEYS)
+NAME_KEYS = ("dof_names", "joint_names")
 ROOT = "root"
+WORLD = "world"
+# Position and quaternion of a root in front of joint positions, and its linear and angular velocity.
+_ROOT_WIDTH, _ROOT_VEL_WIDTH = 7, 6
+
+
+@dataclass
+class _Arrays:
+    """The arrays of a file by the names of `KINDS`, and its names, if it has any."""
+
+    source: str
+    values: dict[str, np.ndarray]
+    joint_names: Sequence[str] | None
+    body_names: Sequence[str] | None
+
+    def drop_world(self) -> None:
+        """Drop the bodies named `world`, or a first body that stays at the origin while others move."""
+        pos, rot = self.values.get("pos"), self.values.get("rot")
+        if pos is None or rot is None or pos.shape[1] < 2:
+            return
+        if self.body_names is not None:
+            kept = [index for index, name in enumerate(self.body_names) if name.lower() != WORLD]
+        else:
+            is_world = not pos[:, 0].any() and bool((rot[:, 0] == rot[0, 0]).all()) and bool(pos[:, 1:].any())
+            kept = list(range(int(is_world), pos.shape[1]))
+        if not kept or len(kept) == pos.shape[1] or kept[-1] >= pos.shape[1]:
+            return
+        for name in _BODY_ARRAYS & self.values.keys():
+            self.values[name] = self.values[name][:, kept]
+        self.body_names = None if self.body_names is None else [self.body_names[index] for index in kept]
+
+    def split_root(self, always: bool) -> None:
+        """Take the root out of the joints if it is in front of them; it is the only body if there are none."""
+        joint_pos, joint_vel, pos = self.values["joint_pos"], self.values.get("joint_vel"), self.values.get("pos")
+        if not (always or self._has_root(joint_pos, pos)):
+            return
+        if joint_pos.shape[1] <= _ROOT_WIDTH:
+            remedy = "store (frames, 7 + joints), the root in front"
+            raise MotionError(self.source, "qpos", f"has shape {joint_pos.shape}", remedy)
+        root, self.values["joint_pos"] = np.split(joint_pos, [_ROOT_WIDTH], axis=1)
+        if joint_vel is not None and joint_vel.shape[1] == joint_pos.shape[1] - 1:
+            root_vel, self.values["joint_vel"] = np.split(joint_vel, [_ROOT_VEL_WIDTH], axis=1)
+            if pos is None:
+                self.values |= {"lin_vel": root_vel[:, None, :3], "ang_vel": root_vel[:, None, 3:]}
+        if pos is None:
+            self.values |= {"pos": root[:, None, :3], "rot": root[:, None, 3:]}
+            self.body_names = None
+
+    def _has_root(self, joint_pos: np.ndarray, pos: np.ndarray | None) -> bool:
+        """Whether the width says so or, without names, the first columns are the position of the first body."""
+        if self.joint_names is not None:
+            return joint_pos.shape[1] == len(self.joint_names) + _ROOT_WIDTH
+        if pos is None or joint_pos.shape[1] <= _ROOT_WIDTH or len(joint_pos) != len(pos):
+            return False
+        return bool(np.allclose(joint_pos[:, :3], pos[:, 0], atol=1e-3))
+
+
+_BODY_ARRAYS = {"pos", "rot", "lin_vel", "ang_vel"}
 
 
 def read_npz(
@@ -36,43 +100,96 @@ def read_npz(
     joint_names: Sequence[str] | None = None,
     body_names: Sequence[str] | None = None,
     fps: float | None = None,
+    quat_order: QuatOrder | None = None,
 ) -> list[MotionClip]:
-    """The clip of a file of either kind; names in the file take precedence over those given."""
+    """The clip of a file of any kind; names in the file take precedence over those given.
+
+    Joint positions may have the root in front, as `qpos` has. The first body that is not `world` is the root.
+    """
     source = str(path)
     content = _load(path)
-    keys = next((keys for keys in (ISAACLAB_KEYS, MJLAB_KEYS) if keys["joint_pos"] in content), None)
-    if keys is None:
-        found = ", ".join(content) or "nothing"
-        wanted = " or ".join(keys["joint_pos"] for keys in (ISAACLAB_KEYS, MJLAB_KEYS))
-        raise MotionError(source, "joint positions", f"are missing (found: {found})", f"store them as {wanted}")
-    for name in ("pos", "rot"):
-        if keys[name] not in content:
-            raise MotionError(source, keys[name], "is missing", "the first body of it is the root, which is needed")
-    _check_axes(source, content, keys)
-    joint_pos, pos, rot = content[keys["joint_pos"]], content[keys["pos"]], content[keys["rot"]]
-    lin_vel, ang_vel = content.get(keys["lin_vel"]), content.get(keys["ang_vel"])
-    names = _names(content, "dof_names", joint_names, joint_pos.shape[1], "joint")
-    bodies = _names(content, "body_names", body_names, pos.shape[1], "body")
+    arrays = _read_arrays(source, content, joint_names, body_names)
+    values, num_frames = arrays.values, len(arrays.values["joint_pos"])
+    names = _numbered(arrays.joint_names, values["joint_pos"].shape[1], "joint")
+    bodies = _numbered(arrays.body_names, values["pos"].shape[1], "body")
+    rate = _rate(source, content, num_frames, fps)
+    weight = single_number(source, "weight", content.get("weight", 1.0))
+    pos, lin_vel, ang_vel = values["pos"], values.get("lin_vel"), values.get("ang_vel")
     feet = None
     if "foot_names" in content and "foot_positions" in content:
-        foot_names = [str(name) for name in content["foot_names"].reshape(-1)]
-        feet = (foot_names, content["foot_positions"], content.get("foot_velocities"))
-    clip = make_clip(
-        path.stem,
-        _rate(source, content, len(joint_pos), fps),
-        names,
-        joint_pos,
-        pos[:, 0],
-        rot[:, 0],
-        joint_vel=content.get(keys["joint_vel"]),
-        root_lin_vel=None if lin_vel is None else lin_vel[:, 0],
-        root_ang_vel=None if ang_vel is None else ang_vel[:, 0],
-        feet=feet,
-        bodies=(bodies, pos, rot, lin_vel, ang_vel) if pos.shape[1] > 1 else None,
-        weight=single_number(source, "weight", content.get("weight", 1.0)),
-        source=source,
+        feet = (_decode(content["foot_names"]), content["foot_positions"], content.get("foot_velocities"))
+
+    def read(order: QuatOrder) -> MotionClip:
+        rot = values["rot"][..., TO_WXYZ[order]]
+        return make_clip(
+            path.stem,
+            rate,
+            names,
+            values["joint_pos"],
+            pos[:, 0],
+            rot[:, 0],
+            joint_vel=values.get("joint_vel"),
+            root_lin_vel=None if lin_vel is None else lin_vel[:, 0],
+            root_ang_vel=None if ang_vel is None else ang_vel[:, 0],
+            feet=feet,
+            bodies=(bodies, pos, rot, lin_vel, ang_vel) if pos.shape[1] > 1 else None,
+            weight=weight,
+            source=source,
+        )
+
+    return [_with_world_ang_vel(read_in_order(read, "wxyz", quat_order))]
+
+
+def _read_arrays(
+    source: str,
+    content: Mapping[str, np.ndarray],
+    joint_names: Sequence[str] | None,
+    body_names: Sequence[str] | None,
+) -> _Arrays:
+    """The arrays of a file without the body `world`, joints without the root; MotionError for missing ones."""
+    keys = next((keys for keys in KINDS if keys["joint_pos"] in content), None)
+    if keys is None:
+        found = ", ".join(content) or "nothing"
+        wanted = " or ".join(keys["joint_pos"] for keys in KINDS)
+        raise MotionError(source, "joint positions", f"are missing (found: {found})", f"store them as {wanted}")
+    _check_axes(source, content, keys)
+    values = {name: content[key] for name, key in keys.items() if key in content}
+    in_file = next((_decode(content[key]) for key in NAME_KEYS if key in content), None)
+    bodies = _decode(content["body_names"]) if "body_names" in content else body_names
+    arrays = _Arrays(source, values, joint_names if in_file is None else in_file, bodies)
+    arrays.drop_world()
+    arrays.split_root(always=keys is QPOS_KEYS)
+    for name in ("pos", "rot"):
+        if name not in values:
+            raise MotionError(source, keys[name], "is missing", "the first body of it is the root, which is needed")
+    return arrays
+
+
+def _with_world_ang_vel(clip: MotionClip) -> MotionClip:
+    """The clip with angular velocities in the world frame, if those of the file are in the frame of each body.
+
+    They are compared with the finite differences of the rotations in both frames.
+    """
+    rot, stored = clip.root_rot, clip.root_ang_vel
+    if clip.bodies is not None:
+        rot, stored = clip.bodies.rot, clip.bodies.ang_vel
+    if "root_ang_vel" in clip.estimated:
+        return clip
+    measured = rotations.angular_velocity(rot, 1.0 / clip.fps)
+    in_world = cosine_similarity(stored, measured)
+    in_body = cosine_similarity(stored, rotations.rotate_inverse(rot, measured))
+    # Without a turn away from the world frame both agree, and nothing has to be changed.
+    if in_world > 0.9 or in_body < 0.8 or 1.0 - in_body > 0.25 * (1.0 - in_world):
+        return clip
+    note = (
+        f"angular velocities are in the frame of each body (correlation {in_body:.2f}, in the world frame "
+        f"{in_world:.2f}); they are rotated to the world frame"
     )
-    return [clip]
+    bodies = clip.bodies
+    if bodies is not None:
+        bodies = replace(bodies, ang_vel=rotations.rotate(bodies.rot, bodies.ang_vel))
+    root_ang_vel = rotations.rotate(clip.root_rot, clip.root_ang_vel)
+    return replace(clip, root_ang_vel=root_ang_vel, bodies=bodies, notes=(*clip.notes, note))
 
 
 def _check_axes(source: str, content: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> None:
@@ -104,13 +221,14 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         ) from error
 
 
-def _names(
-    content: Mapping[str, np.ndarray], key: str, given: Sequence[str] | None, count: int, kind: str
-) -> list[str]:
-    """Names in the file, else those given, else numbered ones."""
-    if key in content:
-        return [str(name) for name in content[key].reshape(-1)]
-    return list(given) if given is not None else [f"{kind}_{number}" for number in range(count)]
+def _decode(names: np.ndarray) -> list[str]:
+    """The strings of an array of text or bytes."""
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names.reshape(-1)]
+
+
+def _numbered(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
+    """The names, else numbered ones."""
+    return list(names) if names is not None else [f"{kind}_{number}" for number in range(count)]
 
 
 def _rate(source: str, content: Mapping[str, np.ndarray], num_frames: int, fps: float | None) -> float:

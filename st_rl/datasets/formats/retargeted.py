@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
+from st_rl.datasets.formats.quaternion_order import ORDERS, TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils.files import atomic_write
 from st_rl.utils.log import logger
-from st_rl.utils.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
+from st_rl.utils.rotations import WXYZ_TO_XYZW
 
 LAFAN_FPS = 30.0
 """Default frames per second of a CSV table."""
@@ -25,7 +27,11 @@ def is_retargeted(content: object) -> bool:
 
 
 def read_gmr(
-    path: Path, content: object, joint_names: Sequence[str] | None = None, fps: float | None = None
+    path: Path,
+    content: object,
+    joint_names: Sequence[str] | None = None,
+    fps: float | None = None,
+    quat_order: QuatOrder | None = None,
 ) -> list[MotionClip]:
     """The clip of a pickle's content: `fps`, `root_pos`, `root_rot` (x, y, z, w), `dof_pos`; other keys are ignored."""
     source = str(path)
@@ -42,7 +48,7 @@ def read_gmr(
     if fps is None:
         raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
     fps = single_number(source, "fps", fps)
-    return [_clip(path, fps, joint_names, joint_pos, content["root_pos"], rotation)]
+    return [_clip(path, fps, joint_names, joint_pos, content["root_pos"], rotation, quat_order)]
 
 
 def _table(source: str, content: Mapping[Any, Any], key: str) -> np.ndarray:
@@ -63,11 +69,16 @@ def _clip(
     joint_pos: np.ndarray,
     root_pos: ArrayLike,
     rotation: np.ndarray,
+    quat_order: QuatOrder | None,
 ) -> MotionClip:
-    """A clip from positions and rotations (x, y, z, w), with estimated velocities."""
+    """A clip from positions and rotations, x, y, z, w by default, with estimated velocities."""
     width = joint_pos.shape[1]
     names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
-    return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, XYZW_TO_WXYZ], source=str(path))
+
+    def read(order: QuatOrder) -> MotionClip:
+        return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, TO_WXYZ[order]], source=str(path))
+
+    return read_in_order(read, "xyzw", quat_order)
 
 
 def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
@@ -83,10 +94,16 @@ def write_gmr(path: Path, clips: Sequence[MotionClip]) -> None:
         temporary.write_bytes(pickle.dumps(content, protocol=4))
 
 
-def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | None = None) -> list[MotionClip]:
+def read_csv(
+    path: Path,
+    joint_names: Sequence[str] | None = None,
+    fps: float | None = None,
+    quat_order: QuatOrder | None = None,
+) -> list[MotionClip]:
     """The clip of a table: root x, y, z, quaternion x, y, z, w, then the joints.
 
-    A header line names the columns: joints from the eighth on, and optionally `time` before all others.
+    A header line names the columns: joints from the eighth on, and optionally `time` before all others. Its last
+    letters of columns four to seven give the order of the quaternion, otherwise the posture of the root does.
     """
     source = str(path)
     try:
@@ -115,8 +132,19 @@ def read_csv(path: Path, joint_names: Sequence[str] | None = None, fps: float | 
         )
     if joint_names is None and header is not None:
         joint_names = header[len(_ROOT_COLUMNS) :]
-    fps = LAFAN_FPS if fps is None else fps
-    return [_clip(path, fps, joint_names, table[:, 7:], table[:, :3], table[:, 3:7])]
+    quat_order = quat_order or _order_in_header(header)
+    rate = LAFAN_FPS if fps is None else fps
+    clip = _clip(path, rate, joint_names, table[:, 7:], table[:, :3], table[:, 3:7], quat_order)
+    if fps is None:
+        note = f"{LAFAN_FPS:g} frames per second are assumed: the file does not store the frame rate"
+        clip = replace(clip, notes=(note, *clip.notes))
+    return [clip]
+
+
+def _order_in_header(header: Sequence[str] | None) -> QuatOrder | None:
+    """The order of the quaternion by the last letters of its columns; None if they do not tell."""
+    letters = "".join(name[-1:].lower() for name in (header or ())[3:7])
+    return next((order for order in ORDERS if order == letters), None)
 
 
 def _header(line: str) -> list[str] | None:

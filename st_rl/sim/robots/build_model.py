@@ -49,6 +49,17 @@ def build_model(
     return (spec.compile() if recompile else model), floating
 
 
+def add_missing_motors(spec: MjSpec) -> None:
+    """Add a motor to every hinge and slide joint of a file without actuators."""
+    if len(spec.actuators):
+        return
+    joint_types, joint_transmission = mujoco.mjtJoint, mujoco.mjtTrn.mjTRN_JOINT
+    for number, joint in enumerate(spec.joints):
+        if joint.type in (joint_types.mjJNT_HINGE, joint_types.mjJNT_SLIDE):
+            joint.name = joint.name or f"joint_{number}"
+            spec.add_actuator(target=joint.name, trntype=joint_transmission).set_to_motor()
+
+
 def _add_floor(spec: MjSpec) -> None:
     """Add a checkered plane, a sky and light."""
     kinds, patterns = mujoco.mjtTexture, mujoco.mjtBuiltin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -23,6 +23,8 @@ class ClipOptions:
     the order FR, FL, RR, RL)."""
     fps: float | None = None
     """Frame rate; overrides that of the file, required for formats without it."""
+    quat_order: Literal["xyzw", "wxyz"] | None = None
+    """Order of the quaternions in npz, csv and GMR files; None uses the one in which the root stands upright."""
 
 
 def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionClip]:
@@ -34,10 +36,16 @@ def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionCli
     for path in (path for name in motions for path in motion_paths(name)):
         robot_joints = None
         if options.joint_names is None:
-            unnamed = read_motion(path, fps=options.fps)
+            unnamed = read_motion(path, fps=options.fps, quat_order=options.quat_order)
             names = load_robot(robot_of(options.robot, unnamed[0])).joint_names
             robot_joints = names if len(names) == len(unnamed[0].joint_names) else None
-        clips += read_motion(path, joint_names=options.joint_names, robot_joints=robot_joints, fps=options.fps)
+        clips += read_motion(
+            path,
+            joint_names=options.joint_names,
+            robot_joints=robot_joints,
+            fps=options.fps,
+            quat_order=options.quat_order,
+        )
     return clips
 
 
@@ -55,7 +63,8 @@ def _humanoid_joints() -> tuple[str, ...]:
 
 
 def load_robot(name: str) -> Robot:
-    """Load an MJCF file, a robot description, or a built-in robot."""
+    """Load an MJCF file, a robot description, or a built-in robot; one without actuators gets a motor per joint."""
     from st_rl.sim.robots import Robot, robot_path
+    from st_rl.sim.robots.build_model import add_missing_motors
 
-    return Robot.from_file(robot_path(name))
+    return Robot.from_file(robot_path(name), add_missing_motors)

@@ -43,11 +43,14 @@ class ConvertOptions(ClipOptions):
 def convert(arguments: Sequence[str]) -> int:
     """Convert, resample, mirror or cut a motion: st-rl motion convert FILE OUTPUT."""
     options = parse_options(ConvertOptions, arguments, "motion convert", convert.__doc__)
+    from st_rl.datasets.clip import log_notes
     from st_rl.datasets.formats import FORMATS, write_motion
 
     if options.weight is not None and not options.weight >= 0:
         raise UsageError(f"--weight must not be negative, got {options.weight}")
-    clips = [_convert(clip, options) for clip in read_clips((options.motion,), options)]
+    clips = read_clips((options.motion,), options)
+    log_notes(clips)
+    clips = [_convert(clip, options) for clip in clips]
     targets = [(options.output, clips)]
     if not options.output.suffix:
         if options.format is None:

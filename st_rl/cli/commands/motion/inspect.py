@@ -13,6 +13,7 @@ from st_rl.cli.support.command_line import parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
+    from st_rl.sim.robots import Robot
 
 
 @dataclass
@@ -33,14 +34,15 @@ def inspect(arguments: Sequence[str]) -> int:
     from st_rl.datasets.gaits import QUADRUPED_GAITS
 
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
-    for column in ("clip", "frames", "fps", "s", "joints", "feet", "bodies", "m/s", "height", "rad/s"):
+    for column in ("clip", "frames", "fps", "s", "joints", "feet", "bodies", "quat", "m/s", "height", "rad/s"):
         table.add_column(column, justify="left" if column == "clip" else "right", no_wrap=True)
     clips = read_clips(options.motions or tuple(QUADRUPED_GAITS), options)
     for clip in clips:
         table.add_row(*_row(clip))
     console = Console()
     console.print(table)
-    console.print("m/s: mean speed; height: of the root, mean, m; rad/s: fastest joint velocity", highlight=False)
+    legend = "quat: quaternion order of the file; m/s: mean speed; height: of the root, mean, m; rad/s: fastest joint"
+    console.print(legend, highlight=False)
     for joints in sorted({clip.joint_names for clip in clips}):
         console.print(f"joints: {', '.join(joints)}", highlight=False)
     robots = {clip.name: robot_of(options.robot, clip) for clip in clips}
@@ -69,6 +71,7 @@ def _row(clip: MotionClip) -> list[str]:
         str(len(clip.joint_names)),
         str(len(clip.feet.names)) if clip.feet is not None else "-",
         str(len(clip.bodies.names)) if clip.bodies is not None else "-",
+        clip.quat_order or "-",
         f"{np.linalg.norm(displacement) / clip.duration:.2f}",
         f"{clip.root_pos[:, 2].mean():.2f}",
         f"{np.abs(clip.joint_vel).max():.1f}",
@@ -76,29 +79,39 @@ def _row(clip: MotionClip) -> list[str]:
 
 
 def find_problems(clip: MotionClip, robot_name: str) -> list[str]:
-    """Return what could keep a robot from following the clip."""
-    import numpy as np
+    """Return what the reader assumed and what could keep a robot from following the clip."""
+    from st_rl.datasets.checks import find_velocity_problems
 
-    from st_rl.datasets.clip import linear_velocity
-    from st_rl.datasets.processing import reorder_joints
-
-    found = []
+    found = list(clip.notes)
     if clip.estimated:
         found.append(f"estimated: {', '.join(clip.estimated)}")
-    robot = load_robot(robot_name)
-    missing = [name for name in robot.joint_names if name not in clip.joint_names]
-    if missing:
-        return [*found, f"missing joints of the robot: {', '.join(missing)}"]
-    clip = reorder_joints(clip, robot.joint_names)
-    low, high = robot.joint_range.T
-    outside = np.maximum(low - clip.joint_pos, clip.joint_pos - high).max(axis=0)
-    for joint in np.flatnonzero(outside > 1e-3):
-        found.append(f"{robot.joint_names[joint]} exceeds its range by {outside[joint]:.2f} rad")
-    measured, given = linear_velocity(clip.joint_pos, 1.0 / clip.fps), clip.joint_vel
-    # Coarse sampling changes the ratio a little, a wrong frame rate by a factor.
-    ratio = float((measured * given).sum() / max((given * given).sum(), 1e-9))
-    if given.any() and not 0.75 < ratio < 1.33:
-        found.append(f"positions move {ratio:.2f} times as fast as the joint velocities: wrong fps?")
+    found += find_velocity_problems(clip)
     if clip.feet is not None and clip.feet.pos[..., 2].min() < -0.02:
         found.append(f"a foot is {-clip.feet.pos[..., 2].min():.2f} m below the ground")
+    return found + _find_joint_problems(clip, load_robot(robot_name))
+
+
+def _find_joint_problems(clip: MotionClip, robot: Robot) -> list[str]:
+    """Return joints that only the robot or only the clip has, and those out of range."""
+    import numpy as np
+
+    shared = [name for name in robot.joint_names if name in clip.joint_names]
+    if not shared:
+        names = ", ".join(robot.joint_names)
+        return [
+            f"no joint of {robot.path.name} ({names}): name the robot with --robot, or its joints with --joint-names"
+        ]
+    found = []
+    missing = [name for name in robot.joint_names if name not in shared]
+    foreign = [name for name in clip.joint_names if name not in shared]
+    if missing:
+        found.append(f"missing joints of the robot: {', '.join(missing)}")
+    if foreign:
+        found.append(f"joints that the robot does not have: {', '.join(foreign)}")
+    for name in shared:
+        low, high = robot.joint_range[robot.joint_names.index(name)]
+        angle = clip.joint_pos[:, clip.joint_names.index(name)]
+        outside = float(np.maximum(low - angle, angle - high).max())
+        if outside > 1e-3:
+            found.append(f"{name} exceeds its range by {outside:.2f} rad")
     return found

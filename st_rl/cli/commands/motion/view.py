@@ -38,11 +38,13 @@ class ViewOptions(ClipOptions):
 def view(arguments: Sequence[str]) -> int:
     """Render a motion as a video and a plot of joints and feet: st-rl motion view FILE."""
     options = parse_options(ViewOptions, arguments, "motion view", view.__doc__)
+    from st_rl.datasets.clip import log_notes
     from st_rl.sim.motions.clips import add_body_poses
 
     if not options.plot and not options.video:
         raise UsageError("--no-plot and --no-video leave nothing to do: remove one of them")
     clips = read_clips((options.motion,), options)
+    log_notes(clips)
     options.output.mkdir(parents=True, exist_ok=True)
     for clip in clips:
         robot = load_robot(robot_of(options.robot, clip))
