@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from st_rl.algorithms import PPO
 from st_rl.cli import main
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import RunFolder, find_run, list_runs, make_writable, new_run_folder
+from st_rl.cli.support.run_folder import (
+    RunFolder,
+    find_run,
+    list_runs,
+    make_run_folder,
+    make_writable,
+    new_run_folder,
+)
+from tests.runners.training import progress
 
 
 def make_run(root, name, started, checkpoints=(1,)):
@@ -119,6 +128,44 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(CommandError, match=r"cannot read .*run\.json"):
         _ = RunFolder(tmp_path).settings
+
+
+def test_folder_without_a_checkpoint_is_used_again(tmp_path):
+    folder = make_run(tmp_path, "run", "", checkpoints=())
+    assert make_run_folder(folder, "walk").path == folder
+    (folder / "best.pt").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"already contains a run: resume it with st-rl resume"):
+        make_run_folder(folder, "walk")
+    with pytest.raises(UsageError, match="already contains a run"):
+        make_run_folder(make_run(tmp_path, "other", ""), "walk")
+
+
+def test_training_that_failed_before_its_first_checkpoint_starts_again(tmp_path, monkeypatch, capsys):
+    arguments = ["train", "balance", "--num-envs", "4", "--iterations", "3", "--runner.num-steps-per-env", "4"]
+    arguments += ["--log-dir", str(tmp_path / "run")]
+    update, calls = PPO.update, []
+
+    def fail_in_second_iteration(self, iteration):
+        calls.append(iteration)
+        if len(calls) == 2:
+            raise RuntimeError("killed")
+        return update(self, iteration)
+
+    monkeypatch.setattr(PPO, "update", fail_in_second_iteration)
+    assert main(arguments) == 1
+    assert (tmp_path / "run" / "run.json").is_file()
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert (tmp_path / "run" / "model_3.pt").is_file()
+    assert [row["step"] for row in progress(tmp_path / "run")] == ["0", "1", "2"]
+    assert main(arguments) == 2
+    assert "already contains a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("logger", ["wandb", "neptune"])
+def test_logger_without_a_project_says_which_option(logger, tmp_path, capsys):
+    assert main(["train", "balance", "--logger", logger, "--log-dir", str(tmp_path / "run")]) == 2
+    assert f"--logger {logger} needs a project: add --runner.{logger}-project NAME" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_new_folder_names_are_unique_and_portable(tmp_path):

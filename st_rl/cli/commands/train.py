@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -137,10 +137,11 @@ def prepare_training(
 
     if training.runner.max_iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
+    config = with_settings(training.to_dict(), options.set)
+    _check_project(config)
     device = options.device
     torch_setup.check_device(device)
     torch_setup.use_tensor_cores(device)
-    config = with_settings(training.to_dict(), options.set)
     threads = torch_setup.set_threads(options.threads, device, config["policy"], options.env)
     torch_setup.seed_everything(options.seed)
     env = source.make(options.env, options.num_envs, device, options.seed)
@@ -168,3 +169,10 @@ def prepare_training(
     }
     write_settings(run, settings)
     return runner, run
+
+
+def _check_project(config: Mapping[str, Any]) -> None:
+    """UsageError if the logger of a training needs a project and has none."""
+    name = config["logger"]
+    if name in ("wandb", "neptune") and not config.get(f"{name}_project"):
+        raise UsageError(f"--logger {name} needs a project: add --runner.{name}-project NAME")

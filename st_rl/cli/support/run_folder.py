@@ -58,6 +58,11 @@ class RunFolder:
         """`run.json`: the task and the options of `st-rl train`."""
         return self.read_json(RUN_FILE)
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a checkpoint has been saved."""
+        return self.file(BEST_FILE).is_file() or any(self.path.glob("model_*.pt"))
+
     def checkpoint(self, choice: str = "best") -> Path:
         """Return a checkpoint: `best` (if there is none, the newest), `last`, an iteration number, or a file.
 
@@ -69,7 +74,8 @@ class RunFolder:
         newest = newest_checkpoint(self.path) or best
         if not newest.is_file():
             raise CommandError(
-                f"{self.path} has no checkpoints (model_*.pt): wait until the first one is saved, or name another run"
+                f"{self.path} has no checkpoints (model_*.pt): wait until the first one is saved, start the "
+                f"training again with the same command and --log-dir {shlex.quote(str(self.path))}, or name another run"
             )
         if choice in ("best", "last"):
             return best if choice == "best" and best.is_file() else newest
@@ -172,10 +178,13 @@ def new_run_folder(task: str, name_format: str = TIMESTAMP, root: Path = RUNS) -
 
 
 def make_run_folder(path: Path | None, task: str) -> RunFolder:
-    """Create the folder of a new run, `runs/TASK/TIME` if `path` is None; UsageError if it already contains a run."""
+    """Create the folder of a new run, `runs/TASK/TIME` if `path` is None; UsageError if it contains checkpoints.
+
+    A run without a checkpoint has nothing to resume: its files are replaced.
+    """
     run = RunFolder(path or new_run_folder(task))
     make_writable(run.path, "choose another with --log-dir")
-    if run.file(RUN_FILE).is_file():
+    if run.has_checkpoints:
         raise UsageError(
             f"{run.path} already contains a run: resume it with st-rl resume {shlex.quote(str(run.path))}, or choose "
             "another --log-dir"
