@@ -11,9 +11,9 @@ from st_rl.sim.envs import LeggedWalk
 from st_rl.sim.tasks import obs_term, reward_term
 
 
-@obs_term("quadruped-walk", width=4, scale=10.0, noise=0.005, mirror="feet")
+@obs_term("quadruped-walk", width=4, scale=10.0, noise=0.005, mirror="feet", unit="m", frame="world")
 def foot_clearance_height(task: LeggedWalk) -> torch.Tensor:
-    """`(N, 4)` height of each sole above the ground, m, seen by the actor with noise."""
+    """Height of each sole above the ground, in the order of foot_names, `(N, 4)`."""
     return task.foot_height
 
 

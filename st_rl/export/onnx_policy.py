@@ -1,11 +1,11 @@
-"""A policy as one ONNX file: raw observations in, mean actions out.
+"""A policy as one ONNX file: observations as the environment returns them in, mean actions out.
 
 A recurrent policy also takes its hidden states, zeros at the start, and returns the next ones.
 """
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from st_rl.export.onnx_file import OPSET, ExportError, require_onnx, write_onnx
 from st_rl.modules import ActorCritic, EmpiricalNormalization, Memory
-from st_rl.utils.files import atomic_write
+from st_rl.utils.files import atomic_write, to_json_values
 
 INPUT_NAME = "obs"
 OUTPUT_NAME = "actions"
@@ -36,10 +36,12 @@ class ExportReport:
     """Number of observations it was compared on."""
     state_names: tuple[str, ...] = ()
     """Hidden states that the file takes and returns in addition to observations and actions."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What the file says about itself, as JSON values."""
 
 
 class DeployedPolicy(nn.Module):
-    """A frozen policy with its normalizer: raw observations `(N, O)` to mean actions `(N, A)`.
+    """A frozen policy with its normalizer: observations of the environment `(N, O)` to mean actions `(N, A)`.
 
     `state_names` are its hidden states, `(L, N, H)` each: inputs after the observations, outputs after the actions.
     A feed-forward policy has none.
@@ -71,7 +73,7 @@ class DeployedPolicy(nn.Module):
         policy.clear_hidden_states()
 
     def forward(self, obs: Tensor, state: tuple[Tensor, ...] = ()) -> Any:
-        """Return mean actions `(N, A)` for raw observations `(N, O)`; recurrent: followed by the next hidden states."""
+        """Return mean actions `(N, A)` for observations `(N, O)`; recurrent: followed by the next hidden states."""
         if not self._memories:
             return self.actor_critic.act_inference(self.obs_normalizer(obs))
         with self.actor_critic.preserve_hidden_states():
@@ -95,7 +97,8 @@ def export_onnx(
     """Write the policy to `path`, unless the file disagrees with torch.
 
     The file is compared on random observations and on `recorded` ones `(M, O)`. ExportError when any action differs by
-    more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON.
+    more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON, with `inputs`,
+    `outputs`, `memory` of a recurrent policy and `observation_normalizer`.
     """
     runtime = require_onnx()[1]
     path = Path(path)
@@ -104,10 +107,9 @@ def export_onnx(
     if recorded is not None:
         observations.append(recorded.detach().to("cpu", torch.float32).reshape(-1, observations[0].shape[1]))
     samples = torch.cat(observations)
-    facts = dict(metadata or {})
-    if policy.state_names:
-        shapes = {name: [leaf.shape[0], "batch", leaf.shape[2]] for name, leaf in zip(policy.state_names, policy.start)}
-        facts["memory"] = {"start": "zeros", "inputs": shapes, "outputs": [f"next_{name}" for name in shapes]}
+    facts: dict[str, Any] = to_json_values(
+        {"obs_formula": "obs as the environment returns it", **(metadata or {}), **_describe_tensors(policy)}
+    )
     with atomic_write(path) as temporary:
         _write_graph(policy, samples[:2], temporary, facts)
         difference = _largest_difference(runtime, temporary, policy, samples)
@@ -117,7 +119,27 @@ def export_onnx(
                 f"the exported policy differs from torch by {difference:.2e} in an action, more than {tolerance:.0e}; "
                 "nothing was written"
             )
-    return ExportReport(path.name, OPSET, difference, len(samples), tuple(policy.state_names))
+    return ExportReport(path.name, OPSET, difference, len(samples), tuple(policy.state_names), facts)
+
+
+def _describe_tensors(policy: DeployedPolicy) -> dict[str, Any]:
+    """Names and shapes of inputs and outputs, and what the file does to the observations."""
+    actor_critic = policy.actor_critic
+    states = {name: [leaf.shape[0], "batch", leaf.shape[2]] for name, leaf in zip(policy.state_names, policy.start)}
+    is_normalized = isinstance(policy.obs_normalizer, EmpiricalNormalization)
+    facts: dict[str, Any] = {
+        "inputs": {INPUT_NAME: ["batch", int(actor_critic.num_actor_obs)], **states},
+        "outputs": {
+            OUTPUT_NAME: ["batch", int(actor_critic.num_actions)],
+            **{f"next_{name}": shape for name, shape in states.items()},
+        },
+        "observation_normalizer": "inside the file: give obs as obs_formula says, and do not normalize it"
+        if is_normalized
+        else "none: give obs as obs_formula says",
+    }
+    if states:
+        facts["memory"] = {"start": "zeros", "inputs": states, "outputs": [f"next_{name}" for name in states]}
+    return facts
 
 
 def _random_observations(policy: DeployedPolicy, count: int = 256) -> Tensor:

@@ -60,7 +60,10 @@ def test_metadata_travels_inside_the_file(exported):
     path = exported[2]
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     found = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
-    assert found == {"joint_names": ["a", "b"], "action_scale": 0.3, "obs_segments": {"gravity": 3, "joints": 4}}
+    given = {"joint_names": ["a", "b"], "action_scale": 0.3, "obs_segments": {"gravity": 3, "joints": 4}}
+    assert {key: found[key] for key in given} == given
+    assert found["inputs"] == {"obs": ["batch", 7]}
+    assert found["obs_formula"] == "obs as the environment returns it"
 
 
 def test_file_names_no_path_of_the_machine_that_wrote_it(exported):

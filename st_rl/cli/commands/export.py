@@ -46,16 +46,11 @@ def main(arguments: Sequence[str]) -> int:
         "task": run.settings["task"],
         "iteration": policy.iteration,
         "st_rl_version": __version__,
-        "observation_normalizer": "inside the file: give raw observations",
         **policy_io,
     }
     actor_critic = policy.actor_critic
     report = export_onnx(actor_critic, policy.obs_normalizer, target, metadata, observations)
-    content = {
-        **dataclasses.asdict(report),
-        "metadata": metadata,
-        "command_line": f"st-rl export {shlex.join(arguments)}",
-    }
+    content = {**dataclasses.asdict(report), "command_line": f"st-rl export {shlex.join(arguments)}"}
     write_json(target.with_suffix(".json"), content)
     states = "; hidden states are inputs and outputs" if report.state_names else ""
     print(
@@ -67,9 +62,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str, Any], Tensor] | None:
-    """Return the policy, its metadata and raw observations `(M, O)` from the folder; None if these are not stored."""
+    """Return the policy, its metadata and observations `(M, O)` from the folder; None if these are not stored."""
     import torch
 
+    from st_rl.cli.support.policy_metadata import FORMAT
     from st_rl.modules.load_policy import load_policy
     from st_rl.modules.normalizer import EmpiricalNormalization
     from st_rl.utils.files import load_checkpoint
@@ -77,7 +73,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     metadata = run.settings.get("policy_metadata")
     # The normalized observations from which a resumed training continues, one of each environment.
     runner_state = load_checkpoint(checkpoint, map_location="cpu").get("runner_state_dict") or {}
-    if metadata is None or runner_state.get("observations") is None:
+    if metadata is None or metadata.get("format") != FORMAT or runner_state.get("observations") is None:
         return None
     policy = load_policy(run.path, checkpoint.resolve())
     normalizer, obs = policy.obs_normalizer, runner_state["observations"][0][:NUM_OBSERVATIONS]
@@ -90,7 +86,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
 
 
 def _simulate_run(run: RunFolder, checkpoint: Path, task: str | None) -> tuple[LoadedPolicy, dict[str, Any], Tensor]:
-    """Return the policy, its metadata and raw observations `(M, O)` from an environment of the run's task."""
+    """Return the policy, its metadata and observations `(M, O)` from an environment of the run's task."""
     import torch
 
     from st_rl.cli.support.loaded_run import LoadedRun

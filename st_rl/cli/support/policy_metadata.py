@@ -2,38 +2,34 @@
 
 from typing import Any
 
-from st_rl.env import VecEnv
+from st_rl.env import ObservationHistory, VecEnv
+
+FORMAT = 2
+"""Version of the metadata; a run with an older one is described again from its task."""
 
 
 def describe_policy_io(env: VecEnv) -> dict[str, Any]:
-    """Return how observations are made and actions are applied: segments, and of a built-in task joints and gains."""
+    """Return how observations are computed and actions are applied; of a task that is not built in, its segments."""
     from st_rl.env.protocols import SegmentedEnv
     from st_rl.sim.envs.task import Task
 
-    metadata: dict[str, Any] = {"obs_segments": dict(env.obs_segments) if isinstance(env, SegmentedEnv) else {}}
-    if not isinstance(env, Task):
-        return metadata
-    cfg: Any = env.cfg
-    robot, control, normalization = env.robot, cfg.control, cfg.normalization
-    metadata |= {
-        "joint_names": list(robot.joint_names),
-        "default_joint_pos": robot.default_joint_pos,
-        "action_scale": control.action_scale,
-        "clip_actions": control.clip_actions,
-        "obs_terms": env.observation_table.describe(),
-        "obs_scales": normalization.obs_scales,
-        "clip_observations": normalization.clip_observations,
-        "control_period_s": env.step_dt,
-        "actuation": robot.actuation,
-        "effort_limit": robot.effort_limit,
-        "stiffness": robot.stiffness if control.stiffness is None else [control.stiffness] * robot.num_joints,
-        "damping": robot.damping if control.damping is None else [control.damping] * robot.num_joints,
+    if isinstance(env, ObservationHistory):
+        return _add_history(describe_policy_io(env.env), env)
+    segments = dict(env.obs_segments) if isinstance(env, SegmentedEnv) else {}
+    return {"format": FORMAT, "obs_segments": segments, **(env.describe_io() if isinstance(env, Task) else {})}
+
+
+def _add_history(metadata: dict[str, Any], env: ObservationHistory) -> dict[str, Any]:
+    """Return the metadata of an environment with the component that `env` appends."""
+    length, width = env.obs_segments["history"]
+    term = {
+        "name": "history",
+        "segment": "history",
+        "start": env.env.num_obs,
+        "width": length * width,
+        "shape": (length, width),
+        "description": f"{', '.join(env.components)} of the last {length} observations, scaled and clipped, oldest "
+        "first, the current one last; at the start the first one repeated",
+        "history_length": length,
     }
-    if any(column.name == "clock" for column in env.observation_table.columns):
-        # No sensor measures it: the controller has to compute it.
-        metadata["clock"] = {
-            "period_s": cfg.gait.period_s,
-            "values": "sin and cos of 2 pi t / period_s; zeros unless the norm of the command exceeds moving_threshold",
-            "moving_threshold": cfg.commands.moving_threshold,
-        }
-    return metadata
+    return {**metadata, "obs_segments": dict(env.obs_segments), "obs_terms": [*metadata.get("obs_terms", []), term]}

@@ -41,9 +41,11 @@ class JointControl:
                 "not change: leave these out, and set the gains in the MJCF or in `actuators` of its description"
             )
         self._gains = (cfg.stiffness or 0.0, cfg.damping or 0.0) if is_torque else None
-        limits = torch.tensor(robot.joint_range if is_torque else robot.control_range, dtype=torch.float32)
+        self.target_range = robot.joint_range if is_torque else robot.control_range
+        """`(nu, 2)` limits of joint targets, rad; infinite where there are none."""
+        limits = torch.tensor(self.target_range, dtype=torch.float32)
         self.lower, self.upper = limits.to(backend.device).unbind(1)
-        """`(nu,)` limits of joint targets, rad."""
+        """`(nu,)` the same as tensors."""
         self.default = float_tensor(robot.default_joint_pos, backend.device).clamp(self.lower, self.upper)
         self.targets = self.default
         """`(N, nu)` joint targets of the last step, within the limits, before any latency."""

@@ -39,24 +39,126 @@ class LeggedWalk(Task):
     """
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
-        "base_lin_vel": ObsTerm(lambda task: task.base_lin_vel, 3, "lin_vel", "lin_vel", mirror="vector"),
-        "base_ang_vel": ObsTerm(lambda task: task.base_ang_vel, 3, "ang_vel", "ang_vel", mirror="pseudovector"),
-        "projected_gravity": ObsTerm(lambda task: task.projected_gravity, 3, noise="gravity", mirror="vector"),
-        "joint_pos": ObsTerm(lambda task: task.joint_offset, num_joints, "joint_pos", "joint_pos", mirror="joints"),
-        "joint_vel": ObsTerm(lambda task: task.joint_vel, num_joints, "joint_vel", "joint_vel", mirror="joints"),
-        "commands": ObsTerm(lambda task: task.commands, 3, "commands", mirror="command"),
-        "actions": ObsTerm(lambda task: task.actions, num_joints, mirror="joints"),
-        "clock": ObsTerm(lambda task: task.clock(), 2, mirror="clock"),
-        "base_height": ObsTerm(lambda task: task.base_height, 1, mirror="scalar", privileged=True),
-        "foot_contact": ObsTerm(lambda task: task.foot_contact.float(), num_feet, mirror="feet", privileged=True),
-        "foot_height": ObsTerm(lambda task: task.foot_height, num_feet, mirror="feet", privileged=True),
-        "properties": ObsTerm(lambda task: task.properties, NUM_PROPERTIES + 1, mirror="scalar", privileged=True),
+        "base_lin_vel": ObsTerm(
+            lambda task: task.base_lin_vel,
+            width=3,
+            scale="lin_vel",
+            noise="lin_vel",
+            mirror="vector",
+            unit="m/s",
+            frame="base",
+            description="x, y, z of the linear velocity of the origin of the base body",
+        ),
+        "base_ang_vel": ObsTerm(
+            lambda task: task.base_ang_vel,
+            width=3,
+            scale="ang_vel",
+            noise="ang_vel",
+            mirror="pseudovector",
+            unit="rad/s",
+            frame="base",
+            description="x, y, z of the angular velocity of the base body, as a gyroscope measures it",
+        ),
+        "projected_gravity": ObsTerm(
+            lambda task: task.projected_gravity,
+            width=3,
+            noise="gravity",
+            mirror="vector",
+            frame="base",
+            description="x, y, z of the unit vector along gravity; (0, 0, -1) when the base is level",
+        ),
+        "joint_pos": ObsTerm(
+            lambda task: task.joint_offset,
+            width=num_joints,
+            scale="joint_pos",
+            noise="joint_pos",
+            mirror="joints",
+            unit="rad",
+            frame="joint",
+            description="joint positions minus default_joint_pos",
+        ),
+        "joint_vel": ObsTerm(
+            lambda task: task.joint_vel,
+            width=num_joints,
+            scale="joint_vel",
+            noise="joint_vel",
+            mirror="joints",
+            unit="rad/s",
+            frame="joint",
+            description="joint velocities",
+        ),
+        "commands": ObsTerm(
+            lambda task: task.commands,
+            width=3,
+            scale="commands",
+            mirror="command",
+            unit="m/s, m/s, rad/s",
+            frame="base",
+            description=lambda task: (
+                "forward velocity, leftward velocity, yaw rate; all zero, to stand, unless their "
+                f"norm exceeds {task.cfg.commands.moving_threshold}"
+            ),
+        ),
+        "actions": ObsTerm(
+            lambda task: task.actions,
+            num_joints,
+            mirror="joints",
+            frame="joint",
+            description="last output of the policy, clipped to +-clip_actions; zeros before the first",
+        ),
+        "clock": ObsTerm(
+            lambda task: task.clock(),
+            2,
+            mirror="clock",
+            description=lambda task: (
+                f"sine and cosine of 2 pi t / {task.cfg.gait.period_s} s from any start; zeros "
+                "while the command is zero"
+            ),
+        ),
+        "base_height": ObsTerm(
+            lambda task: task.base_height,
+            1,
+            mirror="scalar",
+            privileged=True,
+            unit="m",
+            frame="world",
+            description="height of the origin of the base body above the ground",
+        ),
+        "foot_contact": ObsTerm(
+            lambda task: task.foot_contact.float(),
+            num_feet,
+            mirror="feet",
+            privileged=True,
+            description="1 for each foot that touches something, else 0, in the order of foot_names",
+        ),
+        "foot_height": ObsTerm(
+            lambda task: task.foot_height,
+            num_feet,
+            mirror="feet",
+            privileged=True,
+            unit="m",
+            frame="world",
+            description="height of each sole above the ground, in the order of foot_names",
+        ),
+        "properties": ObsTerm(
+            lambda task: task.properties,
+            NUM_PROPERTIES + 1,
+            mirror="scalar",
+            privileged=True,
+            unit="1, 1, 1, s",
+            description="friction coefficient, factor of the base mass, factor of the motor torques, latency",
+        ),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {"fall": terminations.touches_ground, "tilt": terminations.tilted_over}
     METRICS: ClassVar[Sequence[str]] = (
         "Tracking/lin_vel_x_error",
         "Tracking/lin_vel_y_error",
         "Tracking/ang_vel_yaw_error",
+    )
+    ACTION_FORMULA: ClassVar[str] = (
+        "joint_target = clip(default_joint_pos + action_scale * clip(actions, -clip_actions, clip_actions), lower and "
+        "upper of joint_target_range), rad; torque = clip(stiffness * (joint_target - joint position) - damping * "
+        "joint velocity, -effort_limit, effort_limit), Nm, computed at least every torque_period_s"
     )
 
     cfg: LeggedWalkCfg
@@ -161,6 +263,24 @@ class LeggedWalk(Task):
         self.backend.add_velocity(velocity, mask, self._base.qvel)
         self._read_state()
         self._deliver(self.compute_observation())
+
+    def describe_io(self) -> dict[str, Any]:
+        """Add the limits of joint targets, and what names and the gait clock of the observation refer to."""
+        cfg = self.cfg
+        return {
+            **super().describe_io(),
+            "joint_target_range": self.control.target_range,
+            "torque_period_s": cfg.physics.timestep,
+            "base_body": self.robot.model.body(self._base.body).name,
+            "foot_names": [foot.name for foot in self.robot.feet],
+            # No sensor measures it: the controller has to compute it.
+            "clock": {
+                "period_s": cfg.gait.period_s,
+                "values": "sin and cos of 2 pi t / period_s; zeros unless the norm of the command exceeds "
+                "moving_threshold",
+                "moving_threshold": cfg.commands.moving_threshold,
+            },
+        }
 
     @property
     def mirror(self) -> dict[str, Any]:

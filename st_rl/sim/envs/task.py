@@ -12,7 +12,7 @@ import torch
 from st_rl.env import VecEnv
 from st_rl.sim.backends import make_backend
 from st_rl.sim.envs.cfg import Range, TaskCfg
-from st_rl.sim.envs.term_tables import ObservationTable, ObsTerm, RewardTerm, Term
+from st_rl.sim.envs.term_tables import FRAMES, ObservationTable, ObsTerm, RewardTerm, Term
 from st_rl.sim.old_names import BUFFERS, with_new_names
 from st_rl.sim.require import MjSpec
 from st_rl.sim.robots import Robot, robot_path
@@ -59,6 +59,8 @@ class Task(VecEnv):
     """Functions `(N,)` bool that end an episode early; a diverged simulation or a non-finite action always does."""
     METRICS: ClassVar[Sequence[str]] = ()
     """Log tags of the columns of `_metrics`."""
+    ACTION_FORMULA: ClassVar[str] = ""
+    """How `_apply_actions` drives the robot, for a controller, in the names of `describe_io`."""
 
     def __init_subclass__(cls) -> None:
         """Give every class tables of its own, so that a term added to one task does not reach another."""
@@ -251,6 +253,29 @@ class Task(VecEnv):
     def compute_observation(self) -> torch.Tensor:
         """`(N, Oc)` scaled observation without noise: actor columns, then those of the critic only; a new tensor."""
         return self.observation_table.compute(self)
+
+    def describe_io(self) -> dict[str, Any]:
+        """What a controller needs: how the observation is computed, and how actions drive the joints."""
+        robot, control, normalization = self.robot, self.cfg.control, self.cfg.normalization
+        terms = self.observation_table.describe()
+        return {
+            "obs_terms": terms,
+            "obs_formula": "obs[start : start + width] = clip(scale * value, -clip, clip) for each of obs_terms, "
+            "value in its unit and frame, images row by row",
+            "frames": {name: text for name, text in FRAMES.items() if name in {term["frame"] for term in terms}},
+            "obs_scales": normalization.obs_scales,
+            "clip_observations": normalization.clip_observations,
+            "control_period_s": self.step_dt,
+            "joint_names": list(robot.joint_names),
+            "default_joint_pos": robot.default_joint_pos,
+            "action_formula": self.ACTION_FORMULA,
+            "action_scale": control.action_scale,
+            "clip_actions": control.clip_actions,
+            "actuation": robot.actuation,
+            "effort_limit": robot.effort_limit,
+            "stiffness": robot.stiffness if control.stiffness is None else [control.stiffness] * robot.num_joints,
+            "damping": robot.damping if control.damping is None else [control.damping] * robot.num_joints,
+        }
 
     # Hooks of a subclass.
 

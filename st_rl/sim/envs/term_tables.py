@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 Term = Callable[[Any], torch.Tensor]
 """A function of the task; rewards and terminations return `(N,)`, observations `(N, width)`."""
 Shape = int | tuple[int, ...]
+FRAMES = {
+    "base": "axes of the base body: x forward, y left, z up",
+    "heading": "origin of the base body; z up, against gravity; x is the horizontal direction of the base's x axis",
+    "world": "z up, against gravity; fixed to the ground",
+    "joint": "one value per joint, about or along its axis, in the order of joint_names",
+}
+"""Frames of observation terms by name."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,12 @@ class ObsTerm:
     """Whether only the critic observes it."""
     segment: str | None = None
     """Entry of `obs_segments` that it belongs to, together with its neighbors; one of its own name by default."""
+    unit: str = ""
+    """Unit of the columns, such as `rad/s`; empty for numbers without one."""
+    frame: str = ""
+    """Frame of the columns, a name in `FRAMES` or your own words; empty for numbers without one."""
+    description: str | Callable[[Any], str] = ""
+    """What the columns are, in their order, for a controller; a text, or a function of the task that returns one."""
 
 
 class RewardTerm(NamedTuple):
@@ -69,6 +82,7 @@ class ObsColumn(NamedTuple):
     scale: float
     noise: float
     """Amplitude after scaling; 0 for terms without noise."""
+    description: str
 
     @property
     def segment(self) -> str:
@@ -93,7 +107,8 @@ class ObservationTable:
             is_noisy = not (term.privileged or cfg.privileged_actor)
             amplitude = vars(cfg.noise)[term.noise] if isinstance(term.noise, str) else term.noise
             noise = cfg.noise.level * amplitude * scales[name] if is_noisy else 0.0
-            self.columns.append(ObsColumn(name, term, shape, start, width, scales[name], noise))
+            description = term.description(task) if callable(term.description) else term.description
+            self.columns.append(ObsColumn(name, term, shape, start, width, scales[name], noise, description))
         # A privileged actor has the order of the critic: what it sees is what the critic of a student sees.
         actor = [column for column in self.columns if cfg.privileged_actor or not column.term.privileged]
         self.actor_segments = _segments(actor)
@@ -134,9 +149,21 @@ class ObservationTable:
                 )
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name, segment, shape and scale of the terms that the actor sees, in order, for a controller."""
+        """The terms that the actor sees, in order, for a controller: where they are, and how they are computed."""
         return [
-            {"name": c.name, "segment": c.segment, "shape": c.shape, "scale": c.scale}
+            {
+                "name": c.name,
+                "segment": c.segment,
+                "start": c.start,
+                "width": c.width,
+                "shape": c.shape,
+                "unit": c.term.unit,
+                "frame": c.term.frame,
+                "description": c.description,
+                "scale": c.scale,
+                "clip": self._clip,
+                "history_length": 1,
+            }
             for c in self.columns
             if c.start < self.num_actor
         ]

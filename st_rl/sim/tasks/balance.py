@@ -64,10 +64,38 @@ class Balance(Task):
     """Cart-poles that are pushed by a force on the cart."""
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
-        "cart_position": ObsTerm(lambda task: task.cart_position[:, None], 1, "position"),
-        "cart_velocity": ObsTerm(lambda task: task.cart_velocity[:, None], 1, "lin_vel"),
-        "pole_angle": ObsTerm(lambda task: task.pole_angle[:, None], 1, "angle"),
-        "pole_velocity": ObsTerm(lambda task: task.pole_velocity[:, None], 1, "ang_vel"),
+        "cart_position": ObsTerm(
+            lambda task: task.cart_position[:, None],
+            width=1,
+            scale="position",
+            unit="m",
+            frame="joint",
+            description="position of the cart on its rail, from the middle",
+        ),
+        "cart_velocity": ObsTerm(
+            lambda task: task.cart_velocity[:, None],
+            width=1,
+            scale="lin_vel",
+            unit="m/s",
+            frame="joint",
+            description="velocity of the cart",
+        ),
+        "pole_angle": ObsTerm(
+            lambda task: task.pole_angle[:, None],
+            width=1,
+            scale="angle",
+            unit="rad",
+            frame="joint",
+            description="angle of the pole from upright, from -pi to pi",
+        ),
+        "pole_velocity": ObsTerm(
+            lambda task: task.pole_velocity[:, None],
+            width=1,
+            scale="ang_vel",
+            unit="rad/s",
+            frame="joint",
+            description="angular velocity of the pole",
+        ),
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         "upright": RewardTerm(upright, 1.0),
@@ -76,6 +104,7 @@ class Balance(Task):
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {"pole_down": pole_down, "off_rail": off_rail}
     METRICS: ClassVar[Sequence[str]] = ("Balance/angle", "Balance/position")
+    ACTION_FORMULA: ClassVar[str] = "force = action_scale * clip(actions, -clip_actions, clip_actions), N on the cart"
 
     cfg: BalanceCfg
     cart_position: torch.Tensor

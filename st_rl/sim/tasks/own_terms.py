@@ -21,14 +21,20 @@ def obs_term(
     mirror: MirrorKind | Callable[[Any], MirrorKind] | None = None,
     privileged: bool = False,
     segment: str | None = None,
+    unit: str = "",
+    frame: str = "",
 ) -> Callable[[Function], Function]:
     """Add the decorated function, `(N, width)` of the task, to the observation of the task of this name.
 
-    The columns come last in the actor observation, or last in the critic's if `privileged`. `ObsTerm` explains the
-    other arguments.
+    The columns come last in the actor observation, or last in the critic's if `privileged`. The first line of the
+    function's docstring describes them to a controller; `ObsTerm` explains the other arguments.
     """
-    table = find_task(task).task.OBSERVATIONS
-    return _decorator(table, task, lambda f: ObsTerm(f, width, scale, noise, mirror, privileged, segment))
+
+    def make_term(function: Term) -> ObsTerm:
+        description = (function.__doc__ or "").strip().partition("\n")[0]
+        return ObsTerm(function, width, scale, noise, mirror, privileged, segment, unit, frame, description)
+
+    return _decorator(find_task(task).task.OBSERVATIONS, task, make_term)
 
 
 def reward_term(task: str, weight: float) -> Callable[[Function], Function]:

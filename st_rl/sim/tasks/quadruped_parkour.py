@@ -132,6 +132,27 @@ def mirror_image(task: "QuadrupedParkour") -> dict[str, list[int]]:
     return {"columns": [row * width + width - 1 - column for row in range(rows) for column in range(width)]}
 
 
+def describe_block(task: "QuadrupedParkour") -> str:
+    """The columns of the block, with the settings that they depend on."""
+    view = task.cfg.blocks
+    ids = ", ".join(f"{column} {kind}" for kind, column in view.ids.items())
+    return (
+        f"distance of the base to the start of the next block, one-hot of its kind (0 walking, {ids}), height, length, "
+        f"direction (1 up, -1 down, 0 neither); while it is farther than {view.engage_m} m: {view.far_m}, walking, "
+        f"zeros. A block is passed {view.clear_m} m behind its end"
+    )
+
+
+def describe_camera(task: "QuadrupedParkour") -> str:
+    """The pose and the image of the camera."""
+    camera = task.cfg.camera
+    return (
+        f"depth along the optical axis as a fraction of {camera.far} m, at most 1, row by row from the upper left; "
+        f"lens at {tuple(camera.position)} m, pitched down by {camera.pitch} rad; rows span {camera.vertical_view} "
+        f"rad, columns {camera.horizontal_view} rad, at even angles; the robot itself is not seen"
+    )
+
+
 def terrain_scan(task: "QuadrupedParkour") -> torch.Tensor:
     """`(N, S)` heights of the ground ahead, relative to the base, m."""
     ahead = task.base_position[:, :1] + task.scan_offsets * task.heading.cos()[:, None]
@@ -153,7 +174,14 @@ _PROPRIOCEPTION = {
     name: replace(term, segment="proprioception")
     for name, term in {
         **{name: TerrainWalk.OBSERVATIONS[name] for name in ("base_ang_vel", "projected_gravity", "clock")},
-        "heading": ObsTerm(lambda task: task.heading[:, None], 1, mirror=(-1,)),
+        "heading": ObsTerm(
+            lambda task: task.heading[:, None],
+            1,
+            mirror=(-1,),
+            unit="rad",
+            frame="world",
+            description="yaw of the base's x axis from the direction of the track, positive to the left",
+        ),
         **{name: TerrainWalk.OBSERVATIONS[name] for name in ("commands", "joint_pos", "joint_vel", "actions")},
     }.items()
 }
@@ -168,10 +196,34 @@ class QuadrupedParkour(TerrainWalk):
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
         **_PROPRIOCEPTION,
-        "engaging_block": ObsTerm(engaging_block, 1 + NUM_OBSTACLES + 3, mirror="scalar"),
-        "forward_depth": ObsTerm(lambda task: task.render_depth(), image_shape, mirror=mirror_image),
+        "engaging_block": ObsTerm(
+            engaging_block,
+            1 + NUM_OBSTACLES + 3,
+            mirror="scalar",
+            unit="m, 5 x 1, m, m, 1",
+            frame="heading",
+            description=describe_block,
+        ),
+        "forward_depth": ObsTerm(
+            lambda task: task.render_depth(),
+            image_shape,
+            mirror=mirror_image,
+            frame="base",
+            description=describe_camera,
+        ),
         **_PRIVILEGED,
-        "terrain_scan": ObsTerm(terrain_scan, lambda task: task.cfg.scan[2], mirror="scalar", privileged=True),
+        "terrain_scan": ObsTerm(
+            terrain_scan,
+            lambda task: task.cfg.scan[2],
+            mirror="scalar",
+            privileged=True,
+            unit="m",
+            frame="heading",
+            description=lambda task: (
+                "height of the ground minus that of the base's origin, at x in "
+                "linspace({}, {}, {}) along the track".format(*task.cfg.scan)
+            ),
+        ),
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
         "progress": RewardTerm(progress, 2.0),

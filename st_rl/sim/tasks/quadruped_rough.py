@@ -96,6 +96,15 @@ def mirror_scan(task: "QuadrupedRough") -> dict[str, list[int]]:
     return {"columns": [row * width + width - 1 - column for row in range(rows) for column in range(width)]}
 
 
+def describe_scan(task: "QuadrupedRough") -> str:
+    """The points of the scan and where its zero is."""
+    scan = task.cfg.scan
+    return (
+        "height of the ground minus that of the base's origin, plus {:.6g}, at the points (x, y) for x in "
+        "linspace({}, {}, {}) for y in linspace({}, {}, {})"
+    ).format(task.default_height, *scan.forward, *scan.sideways)
+
+
 class QuadrupedRough(TerrainWalk):
     """Robots that cross patches of rough ground.
 
@@ -105,7 +114,15 @@ class QuadrupedRough(TerrainWalk):
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
         **TerrainWalk.OBSERVATIONS,
-        "height_scan": ObsTerm(lambda task: task.height_scan, num_scan_points, noise="height_scan", mirror=mirror_scan),
+        "height_scan": ObsTerm(
+            lambda task: task.height_scan,
+            num_scan_points,
+            noise="height_scan",
+            mirror=mirror_scan,
+            unit="m",
+            frame="heading",
+            description=describe_scan,
+        ),
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = reweight(QuadrupedWalk.REWARDS, lin_vel_z=-0.2, tilt=-1.0)
     TERMINATIONS: ClassVar[dict[str, Term]] = {**TerrainWalk.TERMINATIONS, "too_low": terminations.base_too_low}
