@@ -165,6 +165,11 @@ class APPOAlgoMixin(_Algorithm):
         """The state of policy, discriminator, optimizers and normalizers for a checkpoint."""
         return super().state_dict() | self._discriminator_trainer.state_dict()
 
+    def rank_state_dict(self) -> dict[str, Any]:
+        """The parts of `state_dict` that differ between ranks, the replay buffer among them."""
+        key, state = "discriminator_replay_state_dict", self._discriminator_trainer.state_dict()
+        return super().rank_state_dict() | ({key: state[key]} if key in state else {})
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the result of `state_dict`; all parts but the model may be missing."""
         for key in ("ref_obs_norm_state_dict", "ref_motion_norm_state_dict"):

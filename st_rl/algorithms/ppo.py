@@ -608,6 +608,10 @@ class PPO(Configurable):
         else:
             self.lr_scheduler.load_state_dict(dict(state))
 
+    def rank_state_dict(self) -> dict[str, Any]:
+        """The parts of `state_dict` that differ between ranks: what holds values of single environments."""
+        return {} if self._rnd_trainer is None else {"rnd_state_dict": self._rnd_trainer.rnd.state_dict()}
+
     def pin_hidden_states(self) -> None:
         """Copy the hidden states into the fixed buffers that a captured rollout reads."""
         if isinstance(self.actor_critic, StatefulPolicy):

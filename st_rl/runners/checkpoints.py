@@ -38,8 +38,13 @@ def environment_state(env: VecEnv) -> Any:
         return None
 
 
+def checkpoint_path(folder: Path, iteration: int) -> Path:
+    """Return the path of the checkpoint after a number of completed iterations."""
+    return folder / f"model_{iteration}.pt"
+
+
 class CheckpointKeeper:
-    """Names the checkpoints of a run folder, removes old ones and keeps the best."""
+    """Removes old checkpoints of a run folder and keeps the best."""
 
     def __init__(self, folder: Path, keep_last: int | None, keep_best: bool, resumed: bool = False):
         self.folder = folder
@@ -47,10 +52,6 @@ class CheckpointKeeper:
         self.keep_best = keep_best
         # A resumed training must exceed the best score in its folder; a new training starts without one.
         self.best_score = self._score_on_disk() if resumed and keep_best else float("-inf")
-
-    def path(self, iteration: int) -> Path:
-        """Return the path of the checkpoint after a number of completed iterations."""
-        return self.folder / f"model_{iteration}.pt"
 
     def offer_best(self, checkpoint: dict[str, Any], score: float) -> None:
         """Save the checkpoint as `best.pt` if its score is the highest so far."""

@@ -31,7 +31,13 @@ from st_rl.modules import ActorCriticMutex, InferencePolicy
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
-from st_rl.runners.checkpoints import CheckpointKeeper, environment_state, make_run_folder, write_run_config
+from st_rl.runners.checkpoints import (
+    CheckpointKeeper,
+    checkpoint_path,
+    environment_state,
+    make_run_folder,
+    write_run_config,
+)
 from st_rl.runners.env_sizes import critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
@@ -39,7 +45,15 @@ from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_conf
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
 from st_rl.utils.config import Configurable, unknown_name_message
-from st_rl.utils.distributed import is_main
+from st_rl.utils.distributed import (
+    RANK_TIMEOUT_S,
+    any_rank,
+    gather_to_main,
+    is_main,
+    join_process_group,
+    rank,
+    world_size,
+)
 from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint, write_checkpoint
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
@@ -68,8 +82,10 @@ class OnPolicyRunner(Configurable):
     ):
         self._train_config = read_train_config(train_cfg)
         self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
-        self.device = device
+        self.device = device = join_process_group(device, float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S))
         self.env = env
+        # On every rank; only rank 0 writes to it and has a `log_dir`.
+        self._run_folder = None if log_dir is None else Path(log_dir)
         self.log_dir = str(log_dir) if log_dir is not None and is_main() else None
         self.num_steps_per_env = int(self.cfg["num_steps_per_env"])
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
@@ -155,9 +171,9 @@ class OnPolicyRunner(Configurable):
                 begin = time.perf_counter()
                 self._iterate(it, start_iter, tot_iter, trial)
                 self._durations.append(time.perf_counter() - begin)
-                if self._stop_requested:
+                if any_rank(self._stop_requested, self.device):
                     break
-            if self.log_dir is not None:
+            if self._run_folder is not None:
                 self._finish_log()
         except BaseException:
             self.close()
@@ -203,9 +219,10 @@ class OnPolicyRunner(Configurable):
         self.evaluation()
         self._report_non_finite(it, self.alg.non_finite_counts())
         learned = time.perf_counter()
-        self.tot_timesteps += self.num_steps_per_env * self.env.num_envs
+        self.tot_timesteps += self.num_steps_per_env * self.env.num_envs * world_size()
         self.tot_time += learned - begin
-        if trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT):
+        is_pruned = trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT)
+        if any_rank(is_pruned, self.device):
             self._prune(it)
         if self.log_dir is not None and it % self.log_interval == 0:
             locs = {"it": it, "start_iter": start_iter, "tot_iter": tot_iter, "losses": losses, "stats": stats}
@@ -399,7 +416,7 @@ class OnPolicyRunner(Configurable):
         scalars |= {f"Train/{name}": value for name, value in locs["stats"].items()}
         scalars["Loss/learning_rate"] = alg.learning_rate
         scalars["Policy/mean_noise_std"] = policy.std if isinstance(policy, GaussianPolicy) else NAN
-        scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs / max(seconds, 1e-9)
+        scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs * world_size() / max(seconds, 1e-9)
         scalars["Perf/collection time"] = locs["collection_time"]
         scalars["Perf/learning_time"] = locs["learn_time"]
         scalars |= memory_scalars(self.device)
@@ -426,7 +443,8 @@ class OnPolicyRunner(Configurable):
         duration = median(self._durations) if self._durations else locs["collection_time"] + locs["learn_time"]
         seconds_left = duration * (locs["tot_iter"] - locs["it"] - 1)
         totals = self.tot_timesteps, self.tot_time
-        title = f"Learning iteration {locs['it']}/{locs['tot_iter']}"
+        ranks = f", {world_size()} ranks x {self.env.num_envs} environments" if world_size() > 1 else ""
+        title = f"Learning iteration {locs['it']}/{locs['tot_iter']}{ranks}"
 
         def write() -> None:
             episodes = episode_scalars(ep_infos)
@@ -457,9 +475,11 @@ class OnPolicyRunner(Configurable):
     # ---- save ----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: object = None) -> None:
-        """Write a checkpoint; it appears under its name only when complete."""
+        """Write a checkpoint; it appears under its name only when complete. With several ranks, call it on all."""
         self._background.wait()
-        self._write_checkpoint(self._checkpoint(infos), Path(path))
+        checkpoint = self._checkpoint(infos)
+        if is_main():
+            self._write_checkpoint(checkpoint, Path(path))
 
     def _write_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
         # A resumed training replaces the curves from its checkpoint on: what is before must be on disk.
@@ -468,10 +488,18 @@ class OnPolicyRunner(Configurable):
         self._call_writer("save_model", str(path), checkpoint["iter"])
 
     def _checkpoint(self, infos: object = None) -> dict[str, Any]:
-        """Return everything that a bit-exact resume needs, in types that a checkpoint holds."""
-        checkpoint = self.alg.state_dict() | {
-            "iter": self.current_learning_iteration,
-            "infos": infos,
+        """Return everything that a bit-exact resume needs, in types that a checkpoint holds; complete on rank 0."""
+        shared = {"iter": self.current_learning_iteration, "infos": infos}
+        checkpoint = plain_value(self.alg.state_dict() | shared, "checkpoint")
+        own = self._rank_state()
+        if world_size() == 1:
+            return checkpoint | own
+        ranks = gather_to_main(tree_map(_copy_to_host, own | plain_value(self.alg.rank_state_dict(), "checkpoint")))
+        return checkpoint | own | {"rank_state_dicts": ranks[1:]}
+
+    def _rank_state(self) -> dict[str, Any]:
+        """Return what differs between ranks: random generators, running episodes, environment."""
+        state: dict[str, Any] = {
             "rng_state_dict": rng_state_dict(self.device),
             "runner_state_dict": {
                 "tot_timesteps": self.tot_timesteps,
@@ -483,9 +511,9 @@ class OnPolicyRunner(Configurable):
                 **self.alg.rollout_state(),
             },
         }
-        checkpoint = plain_value(checkpoint, "checkpoint")
+        state = plain_value(state, "checkpoint")
         env_state = environment_state(self.env)
-        return checkpoint if env_state is None else checkpoint | {"env_state_dict": env_state}
+        return state if env_state is None else state | {"env_state_dict": env_state}
 
     def _init_checkpoints(self) -> None:
         """Save checkpoints to the run folder from now on, if there is one."""
@@ -502,18 +530,21 @@ class OnPolicyRunner(Configurable):
     def _save_checkpoint(self) -> None:
         """Save this iteration to the run folder, also as `best.pt` if its score is the highest so far."""
         keeper, iteration = self._checkpoints, self.current_learning_iteration
+        if self._run_folder is None:
+            return
+        checkpoint, path = self._checkpoint(), checkpoint_path(self._run_folder, iteration)
+        self._saved_iteration = iteration
+        is_overridden = type(self).save is not OnPolicyRunner.save or "save" in vars(self)
+        if is_overridden:
+            # It may read the file when ours returns, so it is not called in the background.
+            self.save(str(path))
         if keeper is None:
             return
-        checkpoint = self._checkpoint()
         if self._writes_in_background:
             # Training changes its tensors while the file is written.
             checkpoint = tree_map(_copy_to_host, checkpoint)
-        if type(self).save is OnPolicyRunner.save and "save" not in vars(self):
-            self._run_in_background(self._write_checkpoint, checkpoint, keeper.path(iteration))
-        else:
-            # An overridden `save` may read the file when ours returns.
-            self.save(str(keeper.path(iteration)))
-        self._saved_iteration = iteration
+        if not is_overridden:
+            self._run_in_background(self._write_checkpoint, checkpoint, path)
         score = self._score_policy()
 
         def update_folder() -> None:
@@ -565,6 +596,8 @@ class OnPolicyRunner(Configurable):
             )
         if not load_optimizer:
             loaded = {key: value for key, value in loaded.items() if key not in OPTIMIZER_KEYS}
+        elif rank() > 0 and len(loaded.get("rank_state_dicts", ())) == world_size() - 1:
+            loaded |= loaded["rank_state_dicts"][rank() - 1]
         self.alg.load_state_dict(loaded)
         self.current_learning_iteration = int(loaded["iter"])
         self.alg.current_learning_iteration = self.current_learning_iteration
@@ -576,9 +609,14 @@ class OnPolicyRunner(Configurable):
 
     def _resume(self, loaded: dict[str, Any]) -> None:
         """Restore counters and, with the same number of environments, hidden states, environment and generators."""
-        state = loaded["runner_state_dict"]
+        state, num_ranks = loaded["runner_state_dict"], 1 + len(loaded.get("rank_state_dicts", ()))
         self.tot_timesteps, self.tot_time = int(state["tot_timesteps"]), float(state["tot_time"])
-        same_num_envs = state["num_envs"] == self.env.num_envs
+        if num_ranks != world_size():
+            logger.warning(
+                f"the checkpoint was trained on {num_ranks} ranks and continues on {world_size()}: weights, optimizer "
+                "and normalizers are the same, all environments start new episodes (not bit-exact)"
+            )
+        same_num_envs = num_ranks == world_size() and state["num_envs"] == self.env.num_envs
         same_episodes = same_num_envs and self._load_env_state(loaded.get("env_state_dict"))
         self._episodes.load_state_dict(state["episodes"], same_episodes)
         if same_episodes:

@@ -1,11 +1,43 @@
-"""Collectives over all ranks; every function is a no-op on one rank."""
+"""Several processes as one training: the process group of torchrun, and collectives that are no-ops on one rank."""
 
+import atexit
+import os
 from collections.abc import Sequence
-from typing import overload
+from datetime import timedelta
+from typing import Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+RANK_TIMEOUT_S = 600.0
+_SEED_STRIDE = 1_000_003
+
+Value = TypeVar("Value")
+
+
+def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEOUT_S) -> torch.device | str:
+    """Join the process group that torchrun started this process for; returns the device of this rank.
+
+    Without torchrun, or in a process group already, only the device is chosen: `cuda` becomes the GPU of the local
+    rank. A collective that a rank does not join within `timeout_s` raises on all others.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    kind = torch.device(device)
+    if kind.type == "cuda" and kind.index is None and "LOCAL_RANK" in os.environ:
+        device = f"cuda:{local_rank % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    if dist.is_available() and not dist.is_initialized() and "TORCHELASTIC_RUN_ID" in os.environ:
+        # NCCL needs a GPU for each rank.
+        has_own_gpu = kind.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count()
+        dist.init_process_group("nccl" if has_own_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+        atexit.register(_leave_process_group)
+    return device
+
+
+def _leave_process_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def world_size() -> int:
@@ -21,6 +53,37 @@ def rank() -> int:
 def is_main() -> bool:
     """Whether this is rank 0, which writes logs and checkpoints."""
     return rank() == 0
+
+
+def rank_seed(seed: int) -> int:
+    """The seed of this rank: `seed` itself on rank 0, another one on every other rank."""
+    return (seed + rank() * _SEED_STRIDE) % 2**63
+
+
+def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
+    """Whether the flag is set on any rank; a host sync with several ranks."""
+    if world_size() == 1:
+        return flag
+    total = torch.tensor(float(flag), device=device if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(total)
+    return bool(total > 0)
+
+
+def value_of_main(value: Value) -> Value:
+    """The value of rank 0 on every rank: plain Python values and tensors on the host."""
+    values: list[Any] = [value]
+    if world_size() > 1:
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def gather_to_main(value: Value) -> list[Value]:
+    """The values of all ranks by rank on rank 0, an empty list elsewhere: plain values and tensors on the host."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size() if is_main() else []
+    dist.gather_object(value, values if is_main() else None, dst=0)
+    return values
 
 
 def average(tensor: Tensor) -> Tensor:
