@@ -269,7 +269,7 @@ class LeggedWalk(Task):
         cfg = self.cfg
         return {
             **super().describe_io(),
-            "joint_target_range": self.control.target_range,
+            "joint_target_range": self.joint_control.target_range,
             "torque_period_s": cfg.physics.timestep,
             "base_body": self.robot.model.body(self._base.body).name,
             "foot_names": [foot.name for foot in self.robot.feet],
