@@ -477,6 +477,23 @@ class PPO(Configurable):
         """Non-finite values of the last update, name -> number of mini-batches; syncs with the device."""
         return {name.split("/")[-1]: count for name, count in self._averages.non_finite_counts().items()}
 
+    def take_outlier_counts(self) -> dict[str, list[int]]:
+        """Values that normalizers clipped in their statistics since the last call, name -> number of each column.
+
+        Names without any are left out; syncs with the device.
+        """
+        named = {key.removesuffix("_norm_state_dict"): module for key, module in self._normalizers().items()}
+        if self.rnd is not None:
+            named |= {f"rnd.{name}": module for name, module in self.rnd.named_modules()}
+        counters = {name: n.num_clipped for name, n in named.items() if isinstance(n, EmpiricalNormalization)}
+        if not counters:
+            return {}
+        counts = torch.cat([counter.view(-1) for counter in counters.values()]).cpu()
+        parts = counts.split([counter.numel() for counter in counters.values()])
+        for counter in counters.values():
+            counter.zero_()
+        return {name: part.tolist() for name, part in zip(counters, parts) if part.any()}
+
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""
         policy, hidden = self.actor_critic, self._initial_hidden_states(minibatch)

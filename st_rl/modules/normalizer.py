@@ -10,21 +10,31 @@ from torch import Tensor, nn
 
 from st_rl.utils.capability import CapabilityMeta
 from st_rl.utils.distributed import combine_moments
+from st_rl.utils.log import logger
 
 _BATCH_SIZE = 4096
+# Samples further than this from the mean, in standard deviations, are clipped before they enter the statistics.
+OUTLIER_DEVIATIONS = 50.0
+# The smallest standard deviation that counts for this: a component that was constant so far may start to move.
+SMALLEST_DEVIATION = 0.1
+# Batches that the statistics must hold first.
+OUTLIER_WARM_UP = 32
 
 
 class EmpiricalNormalization(nn.Module):
     """Normalizes observations by the running mean and standard deviation of those passed in training mode.
 
     All writes are in place and without host sync, so it may run in inference mode and in a captured graph. With several
-    ranks (batches of equal size) the statistics are over all ranks.
+    ranks (batches of equal size) the statistics are over all ranks. One huge value does not ruin them: after 32 batches
+    values more than 50 standard deviations (of at least 0.1) from the mean are clipped before they enter.
     """
 
     _mean: Tensor
     _var: Tensor
     _std: Tensor
     count: Tensor
+    num_clipped: Tensor
+    """Values clipped so far, of `shape`, on this rank; not part of the state."""
 
     def __init__(self, shape: int | Sequence[int], eps: float = 1e-2, until: float | None = None):
         super().__init__()
@@ -35,6 +45,7 @@ class EmpiricalNormalization(nn.Module):
         self.register_buffer("_var", torch.ones(1, *self.shape))
         self.register_buffer("_std", torch.ones(1, *self.shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("num_clipped", torch.zeros(self.shape, dtype=torch.int64), persistent=False)
 
     @property
     def mean(self) -> Tensor:
@@ -73,13 +84,21 @@ class EmpiricalNormalization(nn.Module):
             return
         if tuple(x.shape[x.dim() - len(self.shape) :]) != self.shape or x.numel() == 0:
             raise ValueError(f"expected observations of shape (..., {self.shape}), got {tuple(x.shape)}")
-        x = x.reshape(-1, *self.shape).to(self._mean.dtype)
+        given = x.reshape(-1, *self.shape).to(self._mean.dtype)
+        x = self.clip_outliers(given)
+        excess = given - x
+        # NaN if the batch holds a NaN or Inf, else 0.
+        non_finite = 0.0 * excess.sum()
+        # Signs, because sums of a comparison are slow on a CPU.
+        num_clipped = excess.sign_().abs_().sum(dim=0)
         if x.is_cuda:
             batch_var, batch_mean = torch.var_mean(x, dim=0, correction=0, keepdim=True)
         else:
             # Two passes: torch.var_mean is up to ten times slower along the first axis on a CPU.
             batch_mean = x.mean(dim=0, keepdim=True)
-            batch_var = (x - batch_mean).square_().mean(dim=0, keepdim=True)
+            batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
+        # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
+        batch_var = batch_var + non_finite
         batch_mean, batch_var, num_samples = combine_moments(batch_mean, batch_var, x.shape[0])
 
         active = batch_var.sum() < torch.inf
@@ -90,15 +109,33 @@ class EmpiricalNormalization(nn.Module):
         batch_var = torch.where(active, batch_var, self._var)
         rate = num_samples / (self.count + num_samples)
         self.count.add_(active, alpha=num_samples)
+        self.num_clipped.add_(torch.where(active, num_clipped, 0.0).long())
         delta = batch_mean - self._mean
         self._mean.lerp_(batch_mean, rate)
         self._var.lerp_(torch.addcmul(batch_var, delta, batch_mean - self._mean), rate)
         torch.sqrt(self._var, out=self._std)
 
+    @torch.jit.unused
+    def clip_outliers(self, x: Tensor) -> Tensor:
+        """Clip samples `(B, *shape)` to the range around the mean that may enter the statistics."""
+        limit = OUTLIER_DEVIATIONS * self._std.clamp(min=SMALLEST_DEVIATION)
+        limit = torch.where(self.count >= OUTLIER_WARM_UP * x.shape[0], limit, torch.inf)
+        return x.clamp(self._mean - limit, self._mean + limit)
+
 
 def normalize_without_update(normalizer: nn.Module, x: Tensor) -> Tensor:
     """Normalize observations `(..., *shape)` without updating the statistics, also in training mode."""
     return normalizer.normalize(x) if isinstance(normalizer, EmpiricalNormalization) else normalizer(x)
+
+
+def outlier_message(name: str, num_clipped: Sequence[int]) -> str:
+    """Say how many values of which columns of `name` were clipped, from the number of each column."""
+    found = [f"{number} in column {column}" for column, number in enumerate(num_clipped) if number]
+    shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more columns" if len(found) > 8 else "")
+    return (
+        f"outliers in {name}: {shown}; values beyond {OUTLIER_DEVIATIONS:g} standard deviations are clipped in the "
+        "statistics of the normalizer. Check that the simulation is stable"
+    )
 
 
 class Normalize(nn.Module):
@@ -135,12 +172,30 @@ class RunningMeanStd:
 
 
 class Normalizer(RunningMeanStd):
-    """Scales by running statistics and clips."""
+    """Scales by running statistics and clips.
+
+    Outliers are clipped before they enter the statistics, like those of `EmpiricalNormalization`.
+    """
 
     def __init__(self, input_dim: int | Sequence[int], epsilon: float = 1e-4, clip_obs: float = 10.0):
         super().__init__(shape=input_dim)
         self.epsilon = epsilon
         self.clip_obs = clip_obs
+        self.num_clipped = np.zeros(self.shape, dtype=np.int64)
+        """Values clipped so far, of `input_dim`."""
+
+    def update(self, arr: np.ndarray) -> None:
+        """Add the samples `arr (n, *input_dim)`; logs how many values were clipped."""
+        arr = np.asarray(arr, dtype=np.float64).reshape(-1, *self.shape)
+        if self.count >= OUTLIER_WARM_UP * len(arr):
+            limit = OUTLIER_DEVIATIONS * np.maximum(np.sqrt(self.var), SMALLEST_DEVIATION)
+            clipped = np.clip(arr, self.mean - limit, self.mean + limit)
+            num_clipped = (clipped != arr).sum(axis=0)
+            self.num_clipped += num_clipped
+            if num_clipped.any():
+                logger.warning(outlier_message(type(self).__name__, num_clipped.ravel().tolist()))
+            arr = clipped
+        super().update(arr)
 
     def normalize(self, input: np.ndarray) -> np.ndarray:
         """`input (..., *input_dim)`, scaled and clipped to +-`clip_obs`."""

@@ -83,6 +83,8 @@ class RandomNetworkDistillation(nn.Module):
             self.call_count.add_(1)
         states = rnd_state if self.state_normalizer is None else self.state_normalizer(rnd_state)
         reward = torch.linalg.vector_norm(self.target(states) - self.predictor(states), dim=-1)
+        # The error of a huge state may overflow; an infinite reward would discard the whole rollout.
+        reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0)
         if self.reward_normalizer is not None:
             reward = self.reward_normalizer(reward)
         return self.weight * reward
@@ -112,7 +114,11 @@ class DiscountedRewardScaling(nn.Module):
         if self.training:
             self._allocate(reward.shape[0])
             self.discounted_sum.mul_(self.discount).add_(reward)
+            # An infinite sum would stay infinite.
+            torch.nan_to_num_(self.discounted_sum, nan=0.0, posinf=0.0, neginf=0.0)
             self.statistics.update(self.discounted_sum)
+            # A huge sum would be an outlier for hundreds of steps.
+            self.discounted_sum.copy_(self.statistics.clip_outliers(self.discounted_sum))
         std = self.statistics.std
         return reward / torch.where(std > 0.0, std, 1.0)
 

@@ -17,7 +17,7 @@ from st_rl.engine import Engine, torch_threads
 from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
-from st_rl.env.utils import check_tensor, observe, split_step
+from st_rl.env.utils import observe, split_step
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import (
     console_rows,
@@ -28,6 +28,7 @@ from st_rl.loggers.iteration_report import (
 )
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import ActorCriticMutex, InferencePolicy
+from st_rl.modules.normalizer import outlier_message
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
@@ -218,6 +219,8 @@ class OnPolicyRunner(Configurable):
             raise
         self.evaluation()
         self._report_non_finite(it, self.alg.non_finite_counts())
+        for name, num_clipped in self.alg.take_outlier_counts().items():
+            logger.warning(f"iteration {it}: {outlier_message(name, num_clipped)}")
         learned = time.perf_counter()
         self.tot_timesteps += self.num_steps_per_env * self.env.num_envs * world_size()
         self.tot_time += learned - begin
@@ -371,9 +374,7 @@ class OnPolicyRunner(Configurable):
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
         """Replace non-finite values in the infos that the algorithm reads; without any, returns the same object."""
-        if infos.get("time_outs") is not None:
-            check_tensor("time_outs", infos["time_outs"])
-        for name in self.alg.required_info_keys:
+        for name in ("time_outs", *self.alg.required_info_keys):
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))
             if value is None:

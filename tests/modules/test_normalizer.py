@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from st_rl.datasets.library import CLIPS
 from st_rl.datasets.motion_loader import AMPLoader
+from st_rl.modules import normalizer as normalizers
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
 from st_rl.storage import AmpRolloutStorage, ReplayBuffer
 from tests.modules.graph_safety import NoHostSync
@@ -143,8 +144,88 @@ def test_never_waits_for_the_device():
         for _ in range(3):
             normalizer(torch.randn(60, 3))
     assert int(normalizer.count) == 120
+    with NoHostSync():
+        batch = fill(robust := EmpiricalNormalization(3))
+        batch[0, 0] = 1e6
+        robust(batch)
+    assert robust.num_clipped.tolist() == [1, 0, 0]
     with pytest.raises(AssertionError, match="waits"), NoHostSync():
         bool(normalizer.count > 3)
+
+
+def fill(normalizer, num_batches=40, size=64):
+    """Add batches of standard normal samples; returns a further batch."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(num_batches):
+        normalizer.update(torch.randn(size, *normalizer.shape, generator=generator))
+    return torch.randn(size, *normalizer.shape, generator=generator)
+
+
+@pytest.mark.parametrize("value", [1e6, -1e6, 1e30])
+def test_one_huge_value_hardly_moves_the_statistics(value):
+    normalizer, clean = EmpiricalNormalization(3), EmpiricalNormalization(3)
+    batch = fill(normalizer)
+    clean.update(fill(clean))
+    batch[5, 1] = value
+    output = normalizer(batch)
+    # Clipped to 50 standard deviations, it is one of 2,624 samples.
+    assert float(normalizer.std[1]) == pytest.approx((1 + 50**2 / 2624) ** 0.5, rel=0.05)
+    assert abs(float(normalizer.mean[1])) < 0.06
+    assert int(normalizer.count) == int(clean.count)
+    for column in (0, 2):
+        assert torch.equal(normalizer.mean[column], clean.mean[column])
+        assert torch.equal(normalizer.std[column], clean.std[column])
+    assert normalizer.num_clipped.tolist() == [0, 1, 0]
+    # Only the statistics are protected; the output is that of the formula.
+    torch.testing.assert_close(output, (batch - normalizer.mean) / (normalizer.std + 1e-2))
+
+
+def test_values_count_as_outliers_from_fifty_deviations_on():
+    for factor, num_clipped in ((49.0, 0), (51.0, 1)):
+        normalizer = EmpiricalNormalization(1)
+        batch = fill(normalizer)
+        batch[0] = normalizer.mean + factor * normalizer.std
+        normalizer.update(batch)
+        assert normalizer.num_clipped.tolist() == [num_clipped]
+
+
+def test_the_first_batches_are_taken_as_they_are():
+    normalizer = EmpiricalNormalization(1)
+    fill(normalizer, num_batches=31)
+    normalizer.update(torch.full((64, 1), 1e4))
+    assert normalizer.num_clipped.tolist() == [0]
+    assert float(normalizer.std) > 1e3
+
+
+def test_ordinary_data_give_the_same_bits_as_without_clipping(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    # Rare events, a component that starts to move, different scales.
+    data = torch.randn(80, 64, 4, generator=generator) * torch.tensor([1.0, 1e-3, 300.0, 0.0])
+    data[..., 3] += (torch.rand(80, 64, generator=generator) < 1e-3).float()
+    data[:40, :, 3] = 0.0
+    states = []
+    for warm_up in (32, 10**6):
+        monkeypatch.setattr(normalizers, "OUTLIER_WARM_UP", warm_up)
+        normalizer = EmpiricalNormalization(4)
+        for batch in data:
+            normalizer(batch)
+        assert normalizer.num_clipped.sum() == 0
+        states.append(normalizer.state_dict())
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_a_component_that_starts_to_move_is_followed():
+    normalizer = EmpiricalNormalization(1)
+    for _ in range(100):
+        normalizer.update(torch.full((64, 1), 2.0))
+    generator = torch.Generator().manual_seed(0)
+    moving = 500.0 + 100.0 * torch.randn(300, 64, 1, generator=generator)
+    for batch in moving:
+        normalizer.update(batch)
+    # Those of 100 batches of 2 and 300 of 500 +- 100; only the first few were clipped.
+    assert float(normalizer.mean) == pytest.approx(0.25 * 2 + 0.75 * 500, rel=0.1)
+    assert float(normalizer.std) == pytest.approx((0.75 * 100**2 + 0.25 * 0.75 * 498**2) ** 0.5, rel=0.1)
+    assert int(normalizer.num_clipped) < 30 * 64
 
 
 def one_rank(rank, world_size, folder, sizes):
@@ -162,18 +243,18 @@ def one_rank(rank, world_size, folder, sizes):
 
 
 def rank_batches(rank, sizes):
-    """This rank's batches, with an offset of its own; one poisoned batch on rank 1 only."""
+    """This rank's batches, with an offset of its own; one poisoned batch and one huge value on rank 1 only."""
     generator = torch.Generator().manual_seed(rank)
     data = [100 + 10 * rank + torch.randn(size, 5, generator=generator) for size in sizes]
     if rank == 1:
         data[2][0, 0] = torch.nan
+        if len(data) > 35:
+            data[35][1, 1] = 1e6
     return data
 
 
-@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
-    # the third batch is poisoned on one rank and so skipped on both; the last comes after `until`
-    sizes = [50, 40, 30, 90, 70, 10]
+def states_of_two_ranks(tmp_path, sizes):
+    """The state of each of two ranks after batches of the given sizes, which must be equal."""
     other = torch.multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), sizes))
     other.start()
     one_rank(0, 2, str(tmp_path), sizes)
@@ -181,6 +262,23 @@ def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
     states = [torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
     for key, value in states[0].items():
         assert torch.equal(value, states[1][key])
+    return states
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_a_huge_value_on_one_rank_hardly_moves_the_statistics_of_all(tmp_path):
+    state = states_of_two_ranks(tmp_path, [4] * 40)[0]
+    assert int(state["count"]) == 39 * 2 * 4
+    # The ranks are 10 apart, so the standard deviation is about 5; 50 of it are one of 312 samples.
+    assert 10 < state["_std"][0, 1] < 20
+    assert (state["_std"][0, [0, 2, 3, 4]] < 6).all()
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
+    # the third batch is poisoned on one rank and so skipped on both; the last comes after `until`
+    sizes = [50, 40, 30, 90, 70, 10]
+    states = states_of_two_ranks(tmp_path, sizes)
     used = [rank_batches(rank, sizes)[step].numpy() for step in (0, 1, 3, 4) for rank in range(2)]
     mean, std = moments(used)
     assert int(states[0]["count"]) == sum(map(len, used))
@@ -308,6 +406,36 @@ def test_normalize_torch_updates_first():
     expected.update(x.numpy())
     np.testing.assert_allclose(normalizer.mean, expected.mean)
     np.testing.assert_allclose(output.numpy(), expected.normalize(x.numpy()), rtol=1e-4, atol=1e-5)
+
+
+def test_one_huge_value_hardly_moves_the_amp_normalizer(caplog):
+    normalizer, clean = Normalizer(3), Normalizer(3)
+    generator = np.random.default_rng(0)
+    for batch in generator.normal(size=(40, 64, 3)):
+        normalizer.update(batch)
+        clean.update(batch)
+    batch = generator.normal(size=(64, 3))
+    clean.update(batch)
+    batch[5, 1] = 1e6
+    normalizer.update(batch)
+    assert normalizer.var[1] == pytest.approx(1 + 50**2 / 2624, rel=0.1)
+    assert normalizer.num_clipped.tolist() == [0, 1, 0]
+    assert normalizer.count == clean.count
+    np.testing.assert_array_equal(normalizer.var[[0, 2]], clean.var[[0, 2]])
+    assert [record.getMessage() for record in caplog.records] == [
+        "outliers in Normalizer: 1 in column 1; values beyond 50 standard deviations are clipped in the statistics of "
+        "the normalizer. Check that the simulation is stable"
+    ]
+
+
+def test_ordinary_data_give_the_amp_normalizer_the_plain_statistics():
+    normalizer, plain = Normalizer(5), RunningMeanStd(shape=5)
+    for batch in batches(num_batches=80):
+        normalizer.update(batch)
+        plain.update(batch)
+    np.testing.assert_array_equal(normalizer.mean, plain.mean)
+    np.testing.assert_array_equal(normalizer.var, plain.var)
+    assert normalizer.count == plain.count
 
 
 class AmpSource:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.modules.rnd import RandomNetworkDistillation
+from st_rl.modules.rnd import DiscountedRewardScaling, RandomNetworkDistillation
 from tests.modules.graph_safety import NoHostSync
 
 
@@ -73,6 +73,32 @@ def test_reward_falls_where_the_predictor_was_trained():
     after = rnd.get_intrinsic_reward(known).mean()
     assert after < 0.2 * before
     assert rnd.get_intrinsic_reward(unknown).mean() > 5 * after
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_infinite_sum_of_rewards_recovers(bad):
+    scaling = DiscountedRewardScaling()
+    rewards = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
+    for reward in rewards[:20]:
+        scaling(reward)
+    scaling(torch.tensor([0.5, bad, 0.5, 0.5]))
+    count = int(scaling.statistics.count)
+    for reward in rewards[20:]:
+        assert torch.isfinite(scaling(reward)).all()
+    assert int(scaling.statistics.count) == count + 30 * 4
+    assert torch.isfinite(scaling.discounted_sum).all()
+
+
+def test_reward_of_a_huge_state_is_finite():
+    rnd = RandomNetworkDistillation(3, 4, [8], [8], weight=1.0, state_normalization=True, reward_normalization=True)
+    states = torch.randn(40, 6, 3, generator=torch.Generator().manual_seed(0))
+    for state in states:
+        rnd.get_intrinsic_reward(state)
+    states[0, 2] = 1e30
+    reward = rnd.get_intrinsic_reward(states[0])
+    assert reward[2] == 0
+    assert torch.isfinite(reward).all()
+    assert torch.isfinite(rnd.get_intrinsic_reward(states[1])).all()
 
 
 def test_reward_is_divided_by_the_std_of_its_discounted_sum():

@@ -68,6 +68,27 @@ def test_non_finite_rnd_state_is_reported_and_replaced(caplog):
     assert torch.isfinite(runner.alg.storage.returns).all()
 
 
+@pytest.mark.parametrize("name", ["dones", "time_outs"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_non_finite_dones_and_time_outs_are_reported_and_replaced(name, bad, caplog):
+    class Env(EchoEnv):
+        def step(self, actions):
+            obs, rewards, dones, infos = super().step(actions)
+            ends = {"dones": dones.float(), "time_outs": infos["time_outs"].float()}
+            if self.num_steps_done == 9:
+                ends[name][5] = bad
+            return obs, rewards, ends["dones"], infos | {"time_outs": ends["time_outs"]}
+
+    runner = make_runner(Env(episode_length=50), small_config(empirical_normalization=True))
+    runner.learn(2)
+    assert warnings(caplog) == [
+        f"iteration 1: the environment delivered NaN or Inf in 1 of 48 rows of {name} (first at step 2 of the "
+        "rollout); replaced with 0 before the update. Check that the simulation is stable"
+    ]
+    assert is_finite(runner.alg.state_dict())
+    assert not runner.alg.storage.dones.any()
+
+
 class BrokenFrom(EchoEnv):
     """The echo task, non-finite from a step on."""
 
