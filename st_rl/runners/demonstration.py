@@ -25,7 +25,7 @@ from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.data_compresser import get_compressor
 from st_rl.utils.files import to_json_values, write_json
-from st_rl.utils.files.heartbeat import Heartbeat, heartbeats, is_alive, new_writer_id
+from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id, remove_dead_heartbeats
 from st_rl.utils.log import logger
 from st_rl.utils.segments import segment_slices
 
@@ -307,11 +307,14 @@ class DemonstrationSaver:
         os.makedirs(self.save_dir, exist_ok=True)
         self._closed = False
         self.metadata = self.metadata or self._new_metadata()
-        others_are_alive = self._announce_writer()
+        if self._heartbeat is None:
+            # Before looking for others: of two that start together, each sees the other.
+            self._heartbeat = Heartbeat(self.save_dir, layout.COLLECTOR, self.writer_id)
+        before = self._recover_from_kill() or maintenance.recorded_totals(self.save_dir)
+        others_are_alive = self._warn_of_other_writers()
         self._folders = FolderAllocator(self.save_dir)
         if not self._folders.is_fresh:
             # Without metadata, the files are counted.
-            before = maintenance.recorded_totals(self.save_dir)
             before = before or maintenance.totals(maintenance.inspect_folder(self.save_dir))
             self.total_timesteps, self.total_traj_completed = before
             logger.info(f"continuing {self.save_dir} after {self.total_timesteps:,} steps")
@@ -326,20 +329,25 @@ class DemonstrationSaver:
         self.dump_metadata()
         self._reset_progress()
 
-    def _announce_writer(self) -> bool:
-        """Start the heartbeat in the folder, remove those of dead writers; returns whether another writer is alive."""
-        if self._heartbeat is None:
-            # Before looking for others: of two that start together, each sees the other.
-            self._heartbeat = Heartbeat(self.save_dir, layout.COLLECTOR, self.writer_id)
-        others = [path for path in heartbeats(self.save_dir, layout.COLLECTOR) if path != self._heartbeat.path]
-        alive = [path for path in others if is_alive(path)]
-        if alive:
-            names = ", ".join(path.name for path in alive)
-            logger.warning(f"{self.save_dir} is being written to by {names} too: trajectories get separate indices")
-        for path in set(others) - set(alive):
-            with contextlib.suppress(OSError):
-                path.unlink()
-        return bool(alive)
+    def _recover_from_kill(self) -> tuple[int, int] | None:
+        """Return steps and finished trajectories after removing what killed writers left; None if there were none.
+
+        The totals in the metadata of a killed writer are older than its files.
+        """
+        if not remove_dead_heartbeats(self.save_dir, layout.COLLECTOR):
+            return None
+        # Of episodes that were to be deleted, the end may be on disk too.
+        return maintenance.recover_folder(self.save_dir, mark_finished=not self.success_traj_only)
+
+    def _warn_of_other_writers(self) -> bool:
+        """Return whether another writer is alive."""
+        names = maintenance.active_writers(self.save_dir)
+        others = [name for name in names if self._heartbeat is None or name != self._heartbeat.path.name]
+        if others:
+            logger.warning(
+                f"{self.save_dir} is being written to by {', '.join(others)} too: trajectories get separate indices"
+            )
+        return bool(others)
 
     @property
     def _obs_segments(self) -> Mapping[str, Any]:

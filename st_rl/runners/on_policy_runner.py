@@ -1,5 +1,6 @@
 """The on-policy training loop."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
 from st_rl.env.utils import observe, split_step
 from st_rl.loggers.console_panel import ConsolePanel
+from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.iteration_report import (
     console_rows,
     episode_scalars,
@@ -55,7 +57,15 @@ from st_rl.utils.distributed import (
     rank,
     world_size,
 )
-from st_rl.utils.files import CheckpointError, load_checkpoint, plain_value, save_checkpoint, write_checkpoint
+from st_rl.utils.files import (
+    CheckpointError,
+    load_checkpoint,
+    plain_value,
+    remove_temporary_files,
+    save_checkpoint,
+    write_checkpoint,
+)
+from st_rl.utils.files.folder_lock import FolderLock
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 from st_rl.utils.tree import tree_map
@@ -103,7 +113,10 @@ class OnPolicyRunner(Configurable):
         self.evaluator: Callable[[InferencePolicy], float] | None = None
         # Created when learning starts, so that playing a policy writes nothing.
         self.writer: Any = None
+        self._writer_guard = FailureGuard("runner.writer")
         self.logger_type: str | None = None
+        self._folder_lock: FolderLock | None = None
+        self._is_learning = threading.Lock()
         self._checkpoints: CheckpointKeeper | None = None
         self._saved_iteration: int | None = None
         self._background = BackgroundCalls()
@@ -126,9 +139,9 @@ class OnPolicyRunner(Configurable):
 
     def init_writter(self, init_at_random_ep_len: bool) -> None:
         """Create the run folder and its writers; optionally randomize the elapsed time of all episodes."""
+        self.lock_run_folder()
         if self.log_dir is not None and self.writer is None:
-            folder = make_run_folder(self.log_dir)
-            write_run_config(folder, self.env, self._train_config, self.alg.actor_critic)
+            write_run_config(Path(self.log_dir), self.env, self._train_config, self.alg.actor_critic)
             self.logger_type = str(self.cfg.get("logger") or "tensorboard").lower()
             self.writer = make_writer(self.logger_type, self.log_dir, self.cfg, flush_secs=10)
             env_cfg = self.env.cfg if isinstance(self.env, ConfiguredEnv) else None
@@ -156,9 +169,7 @@ class OnPolicyRunner(Configurable):
                 "critic. Play it with get_inference_policy(), record it with DemonstrationSaver, or name it in "
                 "teacher_policy of TPPO to train a student"
             )
-        self._stop_requested = False
-        self._durations.clear()
-        try:
+        with self._learning_session():
             self.init_writter(init_at_random_ep_len)
             self._init_checkpoints()
             # An inference policy may have moved it to another device.
@@ -176,16 +187,49 @@ class OnPolicyRunner(Configurable):
                     break
             if self._run_folder is not None:
                 self._finish_log()
+        return self.metrics_velrmsd, self.metrics_CoT
+
+    @contextmanager
+    def _learning_session(self) -> Iterator[None]:
+        """Admit one `learn` at a time, with the run folder locked; an exception closes the writers."""
+        if not self._is_learning.acquire(blocking=False):
+            raise RuntimeError(
+                "learn() is already running in this runner: call it again after it has returned, or build another "
+                "runner with its own environment and log_dir"
+            )
+        try:
+            self._stop_requested = False
+            self._durations.clear()
+            self.lock_run_folder()
+            yield
         except BaseException:
             self.close()
             raise
-        return self.metrics_velrmsd, self.metrics_CoT
+        finally:
+            self._unlock_run_folder()
+            self._is_learning.release()
+
+    def lock_run_folder(self) -> None:
+        """Create the run folder and lock it until `learn` ends or `close`; removes temporary files of killed trainings.
+
+        `learn` calls it; call it before that to write to the folder earlier. FolderInUseError names another writer.
+        """
+        if self.log_dir is not None and self._folder_lock is None:
+            folder = make_run_folder(self.log_dir)
+            self._folder_lock = FolderLock(folder)
+            for part in (folder, folder / "git"):
+                remove_temporary_files(part)
+
+    def _unlock_run_folder(self) -> None:
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+            self._folder_lock = None
 
     def _finish_log(self) -> None:
         """Save the last iteration, wait until everything is written and leave the last panel on the terminal."""
         if self._saved_iteration != self.current_learning_iteration:
             self._save_checkpoint()
-        self._background.wait()
+        self._background.close()
         self._call_writer("flush")
         self._console.close()
 
@@ -194,11 +238,14 @@ class OnPolicyRunner(Configurable):
         self._stop_requested = True
 
     def close(self) -> None:
-        """Close the writers; `learn` may be called again."""
-        self._background.close()
-        self._console.close()
-        self._call_writer("close")
-        self.writer = None
+        """Close the writers and unlock the run folder; `learn` may be called again."""
+        try:
+            self._background.close()
+        finally:
+            self._console.close()
+            self._call_writer("close")
+            self.writer = None
+            self._unlock_run_folder()
 
     def _iterate(self, it: int, start_iter: int, tot_iter: int, trial: Trial | None) -> None:
         """Run one iteration: rollout, update, evaluation, log and checkpoint; an error discards the rollout."""
@@ -449,20 +496,19 @@ class OnPolicyRunner(Configurable):
 
         def write() -> None:
             episodes = episode_scalars(ep_infos)
-            if self.writer is not None:
-                for tag, value in (scalars | episodes).items():
-                    self.writer.add_scalar(tag, value, locs["it"])
-                for tag, value in by_time.items():
-                    self.writer.add_scalar(tag, value, int(totals[1]))
+            for tag, value in (scalars | episodes).items():
+                self._call_writer("add_scalar", tag, value, locs["it"])
+            for tag, value in by_time.items():
+                self._call_writer("add_scalar", tag, value, int(totals[1]))
             self._console.show(title, console_rows(scalars, episodes, locs, *totals, seconds_left), width, pad)
 
         self._run_in_background(write)
 
     def _call_writer(self, method: str, *args: Any) -> None:
-        """Call an optional method of the writer: a user's own may have `add_scalar` only."""
+        """Call a method of the writer; a user's own may have `add_scalar` only, and its exceptions are reported."""
         function = getattr(self.writer, method, None)
         if function is not None:
-            function(*args)
+            self._writer_guard.call(method, function, *args)
 
     @property
     def _writes_in_background(self) -> bool:
@@ -652,11 +698,14 @@ class OnPolicyRunner(Configurable):
         if self.log_dir is not None and "iter" in result:
             target = Path(self.log_dir) / f"model_{result['iter']}.pt"
             if target.resolve() != source.resolve():
+                was_locked = self._folder_lock is not None
                 try:
-                    make_run_folder(self.log_dir)
+                    self.lock_run_folder()
                     save_checkpoint(result, target)
                 except (OSError, TypeError) as error:
                     logger.warning(f"could not save the modified checkpoint: {error}")
+                if not was_locked:
+                    self._unlock_run_folder()
         return result
 
     # ---- inference -----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """`TwoStageRunner`: trains on recorded trajectories first, on the environment afterwards."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,9 @@ from st_rl.env import VecEnv
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
-from st_rl.runners.trial import Trial
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
-from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id
+from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id, remove_dead_heartbeats
 from st_rl.utils.log import logger
 
 # Maximum number of frames from which the observation statistics of a data set are computed.
@@ -170,19 +170,21 @@ class TwoStageRunner(OnPolicyRunner):
         super().init_writter(init_at_random_ep_len)
         if self.log_dir is not None and self._heartbeat is None:
             self._heartbeat = Heartbeat(self.log_dir, TRAINER, new_writer_id())
+            # After the start of the own one: without any heartbeat, collectors stop.
+            remove_dead_heartbeats(self.log_dir, TRAINER)
 
-    def learn(
-        self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Trial | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Train as `OnPolicyRunner` does; the heartbeat for the collectors ends with it."""
-        if self._file_dataset is not None:
-            self._file_dataset.may_wait = True
-        try:
-            return super().learn(num_learning_iterations, init_at_random_ep_len, trial)
-        finally:
-            if self._heartbeat is not None:
-                self._heartbeat.stop()
-                self._heartbeat = None
+    @contextmanager
+    def _learning_session(self) -> Iterator[None]:
+        """Admit one `learn` at a time; the heartbeat for the collectors ends with it."""
+        with super()._learning_session():
+            if self._file_dataset is not None:
+                self._file_dataset.may_wait = True
+            try:
+                yield
+            finally:
+                if self._heartbeat is not None:
+                    self._heartbeat.stop()
+                    self._heartbeat = None
 
     def request_stop(self) -> None:
         """Make `learn` finish its iteration, save and return; a wait for files ends at once."""
@@ -238,16 +240,15 @@ class TwoStageRunner(OnPolicyRunner):
     # ---- log -----------------------------------------------------------------------------------------------------
 
     def _log_infos(self, infos: Mapping[str, Any]) -> None:
-        if self.writer is not None:
-            for key, value in infos.items():
-                if key != "time_outs":
-                    self.writer.add_scalar(f"Perf/dataset_{key}", value, self.current_learning_iteration)
+        for key, value in infos.items():
+            if key != "time_outs":
+                self._call_writer("add_scalar", f"Perf/dataset_{key}", value, self.current_learning_iteration)
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:
         """Write one iteration to the writers and the console, with the counters of the data set."""
-        if self._was_pretraining and self.writer is not None and self._file_dataset is not None:
+        if self._was_pretraining and self._file_dataset is not None:
             for key, value in self._dataset_scalars(self._file_dataset).items():
-                self.writer.add_scalar(f"Perf/dataset_{key}", value, locs["it"])
+                self._call_writer("add_scalar", f"Perf/dataset_{key}", value, locs["it"])
         super().log(locs, width, pad)
 
     def _dataset_scalars(self, dataset: RolloutDataset) -> dict[str, float]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from st_rl.runners import DemonstrationSaver
+from st_rl.storage.rollout_files import layout
+from st_rl.utils.files.heartbeat import heartbeats
 
 EPISODE_LENGTH = 23
 
@@ -76,6 +78,9 @@ def let_collectors_die(folder: str, num_deaths: int, seed: int) -> None:
                     os._exit(1)
             victims.append(pid)
         for pid in victims:
+            # From its first file on, however busy the machine is.
+            while not any(f"-{pid}-" in path.name for path in heartbeats(folder, layout.COLLECTOR)):
+                time.sleep(0.001)
             time.sleep(generator.uniform(0.002, 0.06))
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)

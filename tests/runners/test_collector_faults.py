@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from st_rl.cli import main
-from st_rl.runners import DaggerSaver
+from st_rl.runners import DaggerSaver, DemonstrationSaver
 from st_rl.storage.rollout_files import rollout_dataset
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.files import newest_checkpoint
 from st_rl.utils.files.heartbeat import Heartbeat
+from st_rl.utils.files.process_id import ProcessId
 from tests.runners.killed_collectors import EPISODE_LENGTH, let_collectors_die
 from tests.runners.test_demonstration import load, on_disk, totals
 from tests.runners.test_two_stage_runner import demonstrations, make
@@ -125,6 +126,30 @@ def test_files_cut_at_random_offsets_are_skipped_and_mended(tmp_path, capsys):
     assert after.num_files_skipped == 0
 
 
+def test_next_start_counts_marks_and_cleans_after_a_killed_collector(tmp_path):
+    record(tmp_path, RecordingEnv(num_envs=3, termination_prob=0.1), min_timesteps=100)
+    expected = on_disk(tmp_path)
+    marks = sorted(tmp_path.glob("trajectory_*/done"))
+    # As if it had been killed after the last frame of an episode and before the rest.
+    marks[0].unlink()
+    metadata = json.loads((tmp_path / "metadata.json").read_text())
+    (tmp_path / "metadata.json").write_text(json.dumps({**metadata, "total_timesteps": 7, "total_trajectories": 0}))
+    dead = ProcessId.current()._replace(start="1")
+    (tmp_path / ".alive-collector-dead").write_text(json.dumps({"process": str(dead)}))
+    for folder in (tmp_path, marks[0].parent):
+        (folder / f".tmp-{dead}-0a1b-traj_000000_000007.pickle").write_bytes(b"half")
+    for index in range(900, 909):
+        (tmp_path / f"trajectory_{index}").mkdir()
+    saver = DemonstrationSaver(RecordingEnv(num_envs=3), EchoPolicy(), tmp_path)
+    saver.init_traj_handlers()
+    assert (saver.total_timesteps, saver.total_traj_completed) == expected
+    saver.close()
+    assert totals(tmp_path) == expected == on_disk(tmp_path)
+    assert sorted(tmp_path.glob("trajectory_*/done")) == marks
+    assert not list(tmp_path.rglob(".*"))
+    assert all(any(folder.iterdir()) for folder in tmp_path.glob("trajectory_*"))
+
+
 def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
     record(tmp_path, RecordingEnv(num_envs=2))
 
@@ -156,7 +181,8 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
     os.waitpid(pid, 0)
     # As from another machine, where nobody can ask for the process.
     path = next(tmp_path.glob(".alive-*"))
-    path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
+    elsewhere = ProcessId.current()._replace(machine="00000000")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": str(elsewhere)}))
     data = RolloutDataset(tmp_path, 2, device="cpu", wait_seconds=0, dataset_loops=0)
     data.collectors.gone_after_s = 0.3
     begin = time.monotonic()

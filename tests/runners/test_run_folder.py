@@ -176,6 +176,24 @@ def test_a_writer_of_the_users_own_takes_the_place_of_ours(tmp_path, make):
     assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt"]
 
 
+class FailingWriter(Recorder):
+    """A writer of a user's own of which every method raises."""
+
+    def add_scalar(self, tag, value, step):
+        raise ConnectionError("the service has closed")
+
+    flush = save_model = close = add_scalar
+
+
+def test_failing_writer_of_the_user_does_not_stop_training(tmp_path, caplog):
+    runner = make_runner(config=small_config(save_interval=2, keep_best=False), log_dir=tmp_path)
+    runner.writer = FailingWriter()
+    runner.learn(3)
+    runner.close()
+    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt"]
+    assert "runner.writer: add_scalar failed: ConnectionError: the service has closed" in caplog.text
+
+
 @pytest.fixture
 def offline_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")

@@ -63,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     settings["iterations"] = max(int(settings["iterations"]), done + left)
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
+    runner.lock_run_folder()
     write_settings(run, settings)
     print(f"Resuming {settings['task']} after iteration {done} ({checkpoint.name}). Run: {run.path}")
     return learn(runner, left, options.minutes, run, random_episode_start=False)

@@ -167,6 +167,7 @@ def prepare_training(
         **describe_system(),
         "policy_metadata": describe_policy_io(env),
     }
+    runner.lock_run_folder()
     write_settings(run, settings)
     return runner, run
 

@@ -21,9 +21,13 @@ class FolderAllocator:
         self._next_index = 1 + max((index for index, _ in self._known), default=-1)
 
     def allocate(self, count: int, reuse_empty: bool) -> list[int]:
-        """Allocate `count` indices; empty folders first if `reuse_empty`, which needs that no other process runs."""
-        empty = [index for index, folder in self._known if not layout.frame_files(folder)] if reuse_empty else []
-        reused = sorted(empty)[:count]
+        """Allocate `count` indices; empty folders first if `reuse_empty`, which needs that no other process runs.
+
+        Further empty folders, of killed processes, are then removed.
+        """
+        empty = sorted(index for index, folder in self._known if reuse_empty and not layout.frame_files(folder))
+        reused = empty[:count]
+        self.release(empty[count:])
         return reused + [self.allocate_next() for _ in range(count - len(reused))]
 
     def allocate_next(self) -> int:

@@ -14,8 +14,8 @@ from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
-from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, write_json
-from st_rl.utils.files.heartbeat import heartbeats, is_alive
+from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, remove_temporary_files, write_json
+from st_rl.utils.files.heartbeat import heartbeats, is_alive, remove_dead_heartbeats
 
 DAMAGED_FOLDER = "damaged"
 
@@ -87,6 +87,32 @@ def totals(states: Iterable[TrajectoryState]) -> tuple[int, int]:
     """Frames and finished trajectories."""
     states = list(states)
     return sum(state.num_frames for state in states), sum(state.is_finished for state in states)
+
+
+def recover_folder(folder: str, mark_finished: bool) -> tuple[int, int]:
+    """Remove temporary files of killed writers and count frames, by file names, and finished trajectories.
+
+    Only the last file of trajectories without the file `done` is read; `mark_finished` writes that file where it is
+    missing because the writer was killed.
+    """
+    metadata = layout.read_metadata(folder) or {}
+    num_frames = num_finished = 0
+    remove_temporary_files(folder)
+    for trajectory in layout.own_trajectories(folder):
+        remove_temporary_files(trajectory)
+        names = layout.frame_files(trajectory)
+        if not names:
+            continue
+        num_frames += sum(stop - start for start, stop in map(layout.frame_range, names))
+        is_finished = layout.is_finished(trajectory)
+        if not is_finished:
+            with contextlib.suppress(FrameFileError, OSError):
+                frames = complete_fields(read_complete_frames(os.path.join(trajectory, names[-1]), metadata))
+                is_finished = bool(frames["dones"][-1, 0])
+            if is_finished and mark_finished:
+                Path(trajectory, layout.DONE_FILE).touch()
+        num_finished += is_finished
+    return num_frames, num_finished
 
 
 def recorded_totals(folder: str) -> tuple[int, int] | None:
@@ -180,11 +206,10 @@ def mark_finished(state: TrajectoryState) -> str | None:
 
 def remove_leftovers(folder: str) -> int:
     """Remove heartbeats and temporary files of killed collectors; returns their number."""
-    left = [path for path in heartbeats(folder, layout.COLLECTOR) if not is_alive(path)]
-    left += Path(folder).glob(f"{TEMPORARY_PREFIX}*")
-    for path in left:
+    temporary = list(Path(folder).glob(f"{TEMPORARY_PREFIX}*"))
+    for path in temporary:
         path.unlink(missing_ok=True)
-    return len(left)
+    return len(temporary) + len(remove_dead_heartbeats(folder, layout.COLLECTOR))
 
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:

@@ -5,6 +5,7 @@ from st_rl.utils.files.atomic import (
     StrPath,
     atomic_write,
     flush_to_disk,
+    remove_temporary_files,
     to_json_values,
     write_json,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "natural_order",
     "newest_checkpoint",
     "plain_value",
+    "remove_temporary_files",
     "save_checkpoint",
     "to_json_values",
     "write_checkpoint",

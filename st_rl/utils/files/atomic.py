@@ -5,6 +5,7 @@ import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from st_rl.utils.files.process_id import ProcessId
+
 StrPath = str | os.PathLike[str]
 TEMPORARY_PREFIX = ".tmp-"
+# A temporary file of another machine, of which the writer is unknown, is left over when unchanged for this long.
+LEFT_OVER_AFTER_S = 3600.0
 
 
 @contextlib.contextmanager
@@ -25,7 +30,7 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
     with a dot, so that no pattern for finished files matches it.
     """
     path = Path(path)
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{ProcessId.current()}-{secrets.token_hex(4)}-{path.name}")
     try:
         yield temporary
         if durable:
@@ -39,6 +44,26 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
         # The rename is durable only when the folder is flushed, which not every file system supports.
         with contextlib.suppress(OSError):
             flush_to_disk(path.parent)
+
+
+def remove_temporary_files(folder: StrPath) -> int:
+    """Remove the temporary files that killed writers left in a folder; returns their number."""
+    num_removed = 0
+    for path in Path(folder).glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):  # removed by another process
+            if _is_left_over(path):
+                path.unlink()
+                num_removed += 1
+    return num_removed
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether the writer of a temporary file is gone."""
+    writer = ProcessId.parse("-".join(path.name.removeprefix(TEMPORARY_PREFIX).split("-")[:3]))
+    is_running = None if writer is None else writer.is_running()
+    if is_running is None:
+        return time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_S
+    return not is_running
 
 
 def flush_to_disk(path: Path) -> None:

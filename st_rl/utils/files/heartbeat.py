@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from st_rl.utils.files.atomic import StrPath, write_json
+from st_rl.utils.files.process_id import ProcessId
+
 PREFIX = ".alive-"
 INTERVAL_S = 1.0
 GONE_AFTER_S = 5.0
@@ -25,19 +28,26 @@ def new_writer_id() -> str:
 class Heartbeat:
     """Touches a file every second until `stop` removes it; a killed process leaves the file behind."""
 
-    def __init__(self, folder: str | os.PathLike[str], role: str, identity: str):
+    def __init__(self, folder: StrPath, role: str, identity: str):
         self.path = Path(folder) / f"{PREFIX}{role}-{identity}"
-        self._stopped = threading.Event()
-        content = {"role": role, "id": identity, "host": socket.gethostname(), "pid": os.getpid()}
-        self.path.write_text(json.dumps(content), encoding="utf-8")
-        # A daemon thread that references only the path keeps neither the process nor this object alive.
-        threading.Thread(target=_beat, args=(self.path, self._stopped), daemon=True, name="st_rl heartbeat").start()
+        content = {"role": role, "id": identity, "host": socket.gethostname(), "process": str(ProcessId.current())}
+        # Complete from the start: others remove a heartbeat that they cannot read.
+        write_json(self.path, content, durable=False)
+        self._stopped = keep_touched(self.path)
 
     def stop(self) -> None:
         """Stop the thread and remove the file."""
         self._stopped.set()
         with contextlib.suppress(OSError):
             self.path.unlink()
+
+
+def keep_touched(path: Path) -> threading.Event:
+    """Touch a file every second in the background until the returned event is set."""
+    stopped = threading.Event()
+    # A daemon thread that references only the path keeps neither the process nor the owner of the file alive.
+    threading.Thread(target=_beat, args=(path, stopped), daemon=True, name="st_rl heartbeat").start()
+    return stopped
 
 
 def _beat(path: Path, stopped: threading.Event) -> None:
@@ -47,9 +57,17 @@ def _beat(path: Path, stopped: threading.Event) -> None:
             os.utime(path)
 
 
-def heartbeats(folder: str | os.PathLike[str], role: str) -> list[Path]:
+def heartbeats(folder: StrPath, role: str) -> list[Path]:
     """Heartbeat files of a role in a folder, those of killed processes included."""
     return sorted(Path(folder).glob(f"{PREFIX}{role}-*"))
+
+
+def remove_dead_heartbeats(folder: StrPath, role: str) -> list[Path]:
+    """Remove the heartbeats that killed processes left in a folder, and return them."""
+    dead = [path for path in heartbeats(folder, role) if not is_alive(path)]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return dead
 
 
 def is_heartbeat(name: str, role: str) -> bool:
@@ -61,27 +79,21 @@ def is_alive(path: Path) -> bool:
     """Whether the process behind a heartbeat is running; by its pid on this machine, else by the file's age."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        age_s = _file_system_time(path.parent) - path.stat().st_mtime
-    except (OSError, ValueError):
+        process = ProcessId.parse(str(about.get("process")))
+        is_running = None if process is None else process.is_running()
+        return file_age_s(path) < GONE_AFTER_S if is_running is None else is_running
+    except (OSError, ValueError, AttributeError):
         return False
-    if about.get("host") == socket.gethostname():
-        try:
-            os.kill(int(about["pid"]), 0)
-        except (ProcessLookupError, KeyError, ValueError):
-            return False
-        except PermissionError:  # it runs under another user
-            pass
-        return age_s < 10 * GONE_AFTER_S
-    return age_s < GONE_AFTER_S
 
 
-def _file_system_time(folder: Path) -> float:
-    """Current time by the clock of the file system, which may be another machine's."""
+def file_age_s(path: Path) -> float:
+    """Seconds since a file was touched, by the clock of the file system, which may be another machine's."""
     try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
-            return os.fstat(probe.fileno()).st_mtime
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            now = os.fstat(probe.fileno()).st_mtime
     except OSError:
-        return time.time()
+        now = time.time()
+    return now - path.stat().st_mtime
 
 
 @dataclass

@@ -8,7 +8,16 @@ import time
 import pytest
 
 from st_rl.utils.files import heartbeat
-from st_rl.utils.files.heartbeat import Heartbeat, HeartbeatMonitor, heartbeats, is_alive, is_heartbeat, new_writer_id
+from st_rl.utils.files.heartbeat import (
+    Heartbeat,
+    HeartbeatMonitor,
+    heartbeats,
+    is_alive,
+    is_heartbeat,
+    new_writer_id,
+    remove_dead_heartbeats,
+)
+from st_rl.utils.files.process_id import ProcessId
 
 
 @pytest.fixture
@@ -39,17 +48,34 @@ def test_heartbeat_touches_file_until_stopped(tmp_path, quick):
 
 def test_dead_local_process_is_not_alive(tmp_path):
     path = tmp_path / ".alive-collector-x"
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
+    path.write_text(json.dumps({"process": str(ProcessId.current()._replace(pid=2**22 - 3))}))
     assert not is_alive(path)
 
 
 @pytest.mark.parametrize(("age_s", "alive"), [(0, True), (60, False)])
 def test_remote_process_is_alive_by_file_age(tmp_path, age_s, alive):
     path = tmp_path / ".alive-collector-x"
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    path.write_text(json.dumps({"process": str(ProcessId.current()._replace(machine="00000000"))}))
     now = time.time()
     os.utime(path, (now - age_s, now - age_s))
     assert is_alive(path) is alive
+
+
+@pytest.mark.parametrize("content", ["", "half a fi", "[]", "{}"])
+def test_old_unreadable_heartbeat_is_not_alive(tmp_path, content):
+    path = tmp_path / ".alive-collector-x"
+    path.write_text(content)
+    os.utime(path, (0, 0))
+    assert not is_alive(path)
+
+
+def test_removes_heartbeats_of_dead_processes_only(tmp_path):
+    heart = Heartbeat(tmp_path, "collector", "a")
+    dead = tmp_path / ".alive-collector-x"
+    dead.write_text(json.dumps({"process": str(ProcessId.current()._replace(pid=2**22 - 3))}))
+    assert remove_dead_heartbeats(tmp_path, "collector") == [dead]
+    assert list(tmp_path.iterdir()) == [heart.path]
+    heart.stop()
 
 
 def test_monitor_reports_start_death_return_and_end(tmp_path, quick):
@@ -77,7 +103,7 @@ def test_monitor_reports_start_death_return_and_end(tmp_path, quick):
 
 def test_stale_heartbeat_is_not_reported(tmp_path):
     path = tmp_path / ".alive-collector-x"
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 - 3}))
+    path.write_text(json.dumps({"process": str(ProcessId.current()._replace(pid=2**22 - 3))}))
     monitor = HeartbeatMonitor()
     assert monitor.check([path]) == []
     assert monitor.num_alive == 0
