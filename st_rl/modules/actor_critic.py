@@ -102,6 +102,7 @@ class ActorCritic(nn.Module, Configurable):
         min_noise_std: float | None = None,
         max_noise_std: float | None = None,
         action_bound: float | Sequence[float] | None = None,
+        noise_std_type: str = "scalar",
         **kwargs: Any,
     ):
         super().__init__()
@@ -121,7 +122,7 @@ class ActorCritic(nn.Module, Configurable):
                 f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "
                 "a deviation that is not negative, and a minimum below the maximum"
             )
-        self.std = nn.Parameter(float(init_noise_std) * torch.ones(self.num_actions))
+        self._register_std(float(init_noise_std), noise_std_type)
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
         self.clip_std()
         # Not in the state dict: it is a setting, and policies without it have no such key.
@@ -134,6 +135,23 @@ class ActorCritic(nn.Module, Configurable):
         self._num_noise_columns = 0
         # Noise `(..., L)` of these columns; only set while `act` runs.
         self._noise: Tensor | None = None
+
+    def _register_std(self, init_noise_std: float, noise_std_type: str) -> None:
+        """Register the parameter `std`, or `log_std`, `(A,)`."""
+        if noise_std_type not in ("scalar", "log"):
+            raise ValueError(f"noise_std_type='{noise_std_type}'; use 'scalar' or 'log'")
+        if noise_std_type == "scalar":
+            self.register_parameter("std", nn.Parameter(init_noise_std * torch.ones(self.num_actions)))
+            return
+        if init_noise_std <= 0:
+            raise ValueError(f"noise_std_type='log' needs init_noise_std above 0, got {init_noise_std}")
+        self.log_std = nn.Parameter(math.log(init_noise_std) * torch.ones(self.num_actions))
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation `(A,)`: a parameter, or with `noise_std_type="log"` the exponential of `log_std`."""
+        std = self._parameters.get("std")
+        return self.log_std.exp() if std is None else std
 
     @property
     def privileged_obs_segments(self) -> Mapping[str, Any] | None:
@@ -174,10 +192,8 @@ class ActorCritic(nn.Module, Configurable):
         """Set the action distribution for inputs of the actor head."""
         is_autocast = torch.is_autocast_enabled(observations.device.type)
         mean = run_head(self.actor, observations) if is_autocast else self.actor(observations)
-        bound = self.action_bound
-        self.distribution = (
-            DiagonalGaussian(mean, self.std) if bound is None else SquashedGaussian(mean, self.std, bound)
-        )
+        std, bound = self.std, self.action_bound
+        self.distribution = DiagonalGaussian(mean, std) if bound is None else SquashedGaussian(mean, std, bound)
 
     def act(
         self,
@@ -310,12 +326,20 @@ class ActorCritic(nn.Module, Configurable):
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
         """Clamp the standard deviation in place, to these limits and to those of the policy."""
+        std = self._parameters.get("std")
+        parameter = self.log_std if std is None else std
         for low in (min, self.min_noise_std):
             if low is not None:
-                self.std.clamp_(min=low)
+                parameter.clamp_(min=low if std is not None else _logarithm(low))
         for high in (max, self.max_noise_std):
             if high is not None:
-                self.std.clamp_(max=high)
+                parameter.clamp_(max=high if std is not None else _logarithm(high))
+
+    @torch.no_grad()
+    def fill_std(self, value: float) -> None:
+        """Set the standard deviation of all actions in place."""
+        std = self._parameters.get("std")
+        self.log_std.fill_(math.log(value)) if std is None else std.fill_(value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies leave out what the last act stored: its graph cannot be copied."""
@@ -384,6 +408,13 @@ def _resolve_sizes(
             f"got num_actor_obs={num_actor_obs}, num_critic_obs={num_critic_obs}, num_actions={num_actions}"
         )
     return int(num_actor_obs), int(num_critic_obs), int(num_actions)
+
+
+def _logarithm(value: float | Tensor) -> float | Tensor:
+    """Return the logarithm of a limit that is not negative."""
+    if isinstance(value, Tensor):
+        return value.log()
+    return math.log(value) if value > 0 else -math.inf
 
 
 def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:

@@ -16,7 +16,9 @@ from st_rl.modules.networks.encoders import (
     embed_latents,
     embedded_width,
     find_components,
+    latent_size,
     one_for_each,
+    resolve_names,
     same_by_name,
 )
 from st_rl.utils.segments import get_obs_slice, segment_width
@@ -53,33 +55,36 @@ class EncoderActorCriticMixin(_Policy):
         critic_segments = critic_segments if critic_obs_segments is None else critic_obs_segments
         self.obs_segments = obs_segments
         self.critic_obs_segments = obs_segments if critic_segments is None else critic_segments
-        self.encoder_component_names = as_names(encoder_component_names)
-        self.critic_encoder_component_names = (
-            SHARED if critic_encoder_component_names == SHARED else as_names(critic_encoder_component_names)
-        )
         self.encoder_output_size = DEFAULT_OUTPUT_SIZE if encoder_output_size is None else int(encoder_output_size)
         if self.encoder_output_size < 1:
             raise ValueError(f"encoder_output_size is {encoder_output_size}: give a latent at least one number")
+        self._set_component_names(encoder_component_names, critic_encoder_component_names)
         self.prepare_obs_slices()
+        names, critic_names = self.encoder_component_names, as_names(self.critic_encoder_component_names)
+        if critic_encoder_class_name is None:
+            critic_encoder_class_name = same_by_name(critic_names, encoder_class_name, names)
+        if critic_encoder_kwargs is None:
+            critic_encoder_kwargs = same_by_name(critic_names, encoder_kwargs or {}, names)
+        actor_sizes = self._latent_sizes(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs)
+        critic_sizes = actor_sizes
+        if not self.shares_encoders:
+            critic_sizes = self._latent_sizes(
+                critic_names, critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs
+            )
         super().__init__(
-            embedded_width(num_actor_obs, self.encoder_obs_slices, self.encoder_output_size),
-            embedded_width(num_critic_obs, self.critic_encoder_obs_slices, self.encoder_output_size),
+            embedded_width(num_actor_obs, self.encoder_obs_slices, actor_sizes),
+            embedded_width(num_critic_obs, self.critic_encoder_obs_slices, critic_sizes),
             num_actions,
             obs_segments=obs_segments,
             critic_obs_segments=critic_segments,
             **kwargs,
         )
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
-        names, size = self.encoder_component_names, self.encoder_output_size
+        size = self.encoder_output_size
         self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
         # Empty if the critic shares the actor's encoders or has none.
         self.critic_encoders = nn.ModuleList()
-        critic_names = [] if self.shares_encoders else as_names(self.critic_encoder_component_names)
-        if critic_names:
-            if critic_encoder_class_name is None:
-                critic_encoder_class_name = same_by_name(critic_names, encoder_class_name, names)
-            if critic_encoder_kwargs is None:
-                critic_encoder_kwargs = same_by_name(critic_names, encoder_kwargs or {}, names)
+        if critic_names and not self.shares_encoders:
             self.critic_encoders = self.build_encoders(
                 critic_names, critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs, size
             )
@@ -88,6 +93,15 @@ class EncoderActorCriticMixin(_Policy):
     def shares_encoders(self) -> bool:
         """Whether the critic uses the actor's encoders."""
         return self.critic_encoder_component_names == SHARED
+
+    def _set_component_names(self, names: str | Sequence[str] | None, critic_names: str | Sequence[str] | None) -> None:
+        """Set the components that actor and critic encode."""
+        self.encoder_component_names = resolve_names(names, self.obs_segments, "encoder_component_names")
+        self.critic_encoder_component_names = SHARED
+        if critic_names != SHARED:
+            self.critic_encoder_component_names = resolve_names(
+                critic_names, self.critic_obs_segments, "critic_encoder_component_names"
+            )
 
     def prepare_obs_slices(self) -> None:
         """Set the `(slice, shape)` of the encoded components in the order of the names, and their order by position."""
@@ -116,6 +130,21 @@ class EncoderActorCriticMixin(_Policy):
             # In the shape of the encoder: the critic's segments may have it flat.
             found.append((where, shape))
         return found
+
+    def _latent_sizes(
+        self,
+        component_names: Sequence[str],
+        class_name: str | Sequence[str],
+        obs_slices: Sequence[ComponentSlice],
+        kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    ) -> list[int]:
+        """Return the width of the latent of each component, in the order of the names."""
+        class_names = one_for_each(component_names, class_name, "encoder_class_name")
+        settings = one_for_each(component_names, kwargs or {}, "encoder_kwargs")
+        return [
+            latent_size(name, encoder_class, shape, self.encoder_output_size, arguments)
+            for name, encoder_class, (_, shape), arguments in zip(component_names, class_names, obs_slices, settings)
+        ]
 
     def build_encoders(
         self,

@@ -187,7 +187,7 @@ def _spec_from_weights(loaded: Mapping[str, Any], policy_cfg: Mapping[str, Any],
             policy_cfg.get("obs_segments"), loaded.get("obs_norm_state_dict"), weights, "memory_a", "actor"
         ),
         "num_critic_obs": _input_width(critic_segments, critic_statistics, weights, "memory_c", "critic"),
-        "num_actions": weights["std"].numel() if "std" in weights else None,
+        "num_actions": next((weights[key].numel() for key in ("std", "log_std") if key in weights), None),
     }
     sizes |= {key: int(policy_cfg[key]) for key in sizes if key in policy_cfg}
     missing = [key for key, size in sizes.items() if size is None]

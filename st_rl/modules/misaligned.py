@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
+from st_rl.modules.networks.cnn import CnnModel
 from st_rl.modules.networks.estimator_head import EstimatorHead
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
@@ -93,7 +94,8 @@ def _embedded_blocks(policy: ActorCritic, segments: Segments, critic: bool) -> d
     encoders: dict[str, tuple[nn.Module, int]] = {}
     if isinstance(policy, EncoderActorCriticMixin):
         for name, encoder in policy.encoders_by_component(critic).items():
-            encoders[name] = encoder, policy.encoder_output_size
+            size = encoder.output_size if isinstance(encoder, CnnModel) else policy.encoder_output_size
+            encoders[name] = encoder, size
     if isinstance(policy, VisualActorCriticMixin) and not critic:
         encoders[policy.visual_component_name] = policy.visual_encoder, policy.visual_latent_size
     blocks = _raw_blocks(segments)

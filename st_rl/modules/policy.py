@@ -137,8 +137,10 @@ class StatefulPolicy(Protocol):
 class GaussianPolicy(Protocol, metaclass=CapabilityMeta):
     """A policy with one learned standard deviation for each action."""
 
-    std: nn.Parameter
-    """Standard deviation `(A,)`."""
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation `(A,)`."""
+        ...
 
 
 @runtime_checkable

@@ -50,7 +50,7 @@ class VisualActorCriticMixin(_Policy):
         check_settings("visual_kwargs", self.visual_kwargs, Conv2dHeadModel, decided=["image_shape", "output_size"])
         shape = image_shape(visual_component_name, self.visual_obs_slice[1])
         super().__init__(
-            embedded_width(num_actor_obs, [self.visual_obs_slice], self.visual_latent_size),
+            embedded_width(num_actor_obs, [self.visual_obs_slice], [self.visual_latent_size]),
             num_critic_obs,
             num_actions,
             obs_segments=obs_segments,

@@ -13,7 +13,7 @@ from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import aggregate_infos
-from st_rl.modules import build_actor_critic
+from st_rl.modules import ActorCritic, build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.load_policy import read_run_config, run_policy_class_name
 from st_rl.modules.normalizer import EmpiricalNormalization
@@ -150,7 +150,11 @@ class DaggerSaver(DemonstrationSaver):
 
     def _set_noise(self) -> None:
         """Set the standard deviation of a stochastic student to `action_sample_std` if that is positive."""
-        if self.action_sample_std > 0 and not self._is_deterministic:
+        if self.action_sample_std <= 0 or self._is_deterministic:
+            return
+        if isinstance(self.training_policy, ActorCritic):
+            self.training_policy.fill_std(self.action_sample_std)
+        else:
             with torch.no_grad():
                 self.training_policy.std.fill_(self.action_sample_std)
 

@@ -142,9 +142,7 @@ def test_a_configuration_of_rsl_rl_or_legged_gym_is_taken_without_a_word_where_i
 
 
 def test_what_rsl_rl_does_and_we_do_not_is_said(caplog):
-    policy = {"noise_std_type": "log"}
-    make_runner(config=small_config(policy, obs_groups={"policy": ["policy"], "critic": ["policy", "critic"]}))
-    assert "unknown key 'noise_std_type' for ActorCritic: here one standard deviation" in caplog.text
+    make_runner(config=small_config(obs_groups={"policy": ["policy"], "critic": ["policy", "critic"]}))
     assert "obs_groups['critic'] is ['policy', 'critic'], but groups are not concatenated here" in caplog.text
 
 

@@ -57,6 +57,8 @@ class PolicyConfig:
     """Activation function."""
     init_noise_std: float = 1.0
     """Initial standard deviation of the actions."""
+    noise_std_type: Literal["scalar", "log"] | None = None
+    """Whether the standard deviation of the actions is learned (scalar, the default) or its logarithm (log)."""
     mu_activation: str | None = None
     """Activation of the actor's output."""
     rnn_type: Literal["gru", "lstm"] | None = None

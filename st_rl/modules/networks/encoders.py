@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.mlp import MlpModel
+from st_rl.modules.networks.cnn import CnnModel
 from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
@@ -19,7 +20,13 @@ Shape = int | Sequence[int]
 ComponentSlice = tuple[slice, Shape]
 """Position of a component along the observation axis, and its shape in the segments."""
 
-ENCODERS: dict[str, type[nn.Module]] = {"MlpModel": MlpModel, "Conv2dHeadModel": Conv2dHeadModel}
+ENCODERS: dict[str, type[nn.Module]] = {
+    "MlpModel": MlpModel,
+    "Conv2dHeadModel": Conv2dHeadModel,
+    "CnnModel": CnnModel,
+}
+IMAGES = "images"
+"""In place of component names: all components of shape `(C, H, W)`."""
 DEFAULT_HIDDEN_SIZES = (256, 128)
 DEFAULT_CONVOLUTIONS: dict[str, Any] = {"channels": [64, 64], "kernel_sizes": [3, 3], "strides": [1, 1]}
 
@@ -30,6 +37,20 @@ def as_names(names: str | Iterable[str] | None) -> list[str]:
     if len(set(found)) != len(found):
         raise ValueError(f"a component is named twice in {found}")
     return found
+
+
+def resolve_names(names: str | Iterable[str] | None, segments: Segments | None, setting: str) -> list[str]:
+    """Return component names, `"images"` replaced by all image components; ValueError, naming the setting, if none.
+
+    A component that is itself called `images` is one like any other.
+    """
+    given = as_names(names)
+    if IMAGES not in given or segments is None or IMAGES in segments:
+        return given
+    images = [name for name, shape in segments.items() if isinstance(shape, Iterable) and len(tuple(shape)) == 3]
+    if not images:
+        raise ValueError(f"{setting}={given}: no component has the shape (C, H, W) of an image: {dict(segments)}")
+    return [*(name for name in given if name != IMAGES), *(name for name in images if name not in given)]
 
 
 def find_components(segments: Segments | None, names: Sequence[str], setting: str) -> list[ComponentSlice]:
@@ -77,15 +98,15 @@ def build_encoder(
 ) -> nn.Module:
     """Build the encoder of one component of this shape; its latent comes after the nonlinearity.
 
-    `class_name` is one of `ENCODERS` or a path `package.module:Class`. A class that is neither an `MlpModel` nor a
-    `Conv2dHeadModel` is called as `Class(shape, output_size=..., **kwargs)` and maps `(B, *shape) -> (B, output_size)`.
+    `class_name` is one of `ENCODERS` or a path `package.module:Class`. The latent of a `CnnModel` is as wide as its
+    convolutions make it, that of all others `output_size`. A class that is none of the registered ones is called as
+    `Class(shape, output_size=..., **kwargs)` and maps `(B, *shape) -> (B, output_size)`.
     """
-    if not is_class_path(class_name) and class_name not in ENCODERS:
-        raise NotImplementedError(
-            f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, Conv2dHeadModel for images, or your own "
-            "class as package.module:Class"
-        )
-    encoder_class = resolve_class(class_name, ENCODERS, "encoder class", nn.Module)
+    encoder_class = _encoder_class(name, class_name)
+    where = f"encoder_kwargs of '{name}'"
+    if issubclass(encoder_class, CnnModel):
+        check_settings(where, drop_none(kwargs or {}), encoder_class, decided=["image_shape"])
+        return encoder_class(image_shape(name, shape), **drop_none(kwargs or {}))
     if not issubclass(encoder_class, MlpModel | Conv2dHeadModel):
         return encoder_class(shape, output_size=output_size, **(kwargs or {}))
     settings = drop_none(kwargs or {})
@@ -94,12 +115,30 @@ def build_encoder(
     hidden_sizes = settings.pop("hidden_sizes", DEFAULT_HIDDEN_SIZES)
     hidden_sizes = [hidden_sizes] if isinstance(hidden_sizes, int) else list(hidden_sizes)
     settings |= {"hidden_sizes": [*hidden_sizes, output_size], "output_size": None}
-    where = f"encoder_kwargs of '{name}'"
     if issubclass(encoder_class, MlpModel):
         check_settings(where, settings, encoder_class, decided=["input_size"])
         return encoder_class(segment_width(shape), **settings)
     check_settings(where, settings, encoder_class, decided=["image_shape"])
     return encoder_class(image_shape(name, shape), **{**DEFAULT_CONVOLUTIONS, **settings})
+
+
+def latent_size(name: str, class_name: str, shape: Shape, output_size: int, kwargs: Mapping[str, Any] | None) -> int:
+    """Return the width of the latent of `build_encoder`: `output_size`, or that of the convolutions of a `CnnModel`."""
+    if not issubclass(_encoder_class(name, class_name), CnnModel):
+        return output_size
+    # On the meta device no weights are allocated and no random numbers drawn.
+    with torch.device("meta"):
+        return build_encoder(name, class_name, shape, output_size, kwargs).output_size  # pyright: ignore[reportReturnType]
+
+
+def _encoder_class(name: str, class_name: str) -> type[nn.Module]:
+    """Return the class of the encoder of one component."""
+    if not is_class_path(class_name) and class_name not in ENCODERS:
+        raise NotImplementedError(
+            f"unknown encoder class '{class_name}' for '{name}'; use MlpModel, Conv2dHeadModel or CnnModel for images, "
+            "or your own class as package.module:Class"
+        )
+    return resolve_class(class_name, ENCODERS, "encoder class", nn.Module)
 
 
 def apply_encoder(encoder: nn.Module, component: Tensor, shape: Shape) -> Tensor:
@@ -124,8 +163,8 @@ def embed_latents(observations: Tensor, latents: Iterable[tuple[slice, Tensor]])
     return torch.cat(parts, dim=-1)
 
 
-def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_size: int) -> int:
-    """Return the width of an observation with slices replaced by latents of one size.
+def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_sizes: Iterable[int]) -> int:
+    """Return the width of an observation with slices replaced by latents of these sizes.
 
     ValueError for a slice beyond the end: the segments do not belong to this observation.
     """
@@ -135,4 +174,4 @@ def embedded_width(width: int, obs_slices: Iterable[ComponentSlice], latent_size
         raise ValueError(
             f"the observation is {int(width)} wide, but by its segments a component ends at {end}: correct them"
         )
-    return int(width) + sum(int(latent_size) - (where.stop - where.start) for where, _ in obs_slices)
+    return int(width) + sum(latent_sizes) - sum(where.stop - where.start for where, _ in obs_slices)
