@@ -30,6 +30,7 @@ from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average_in_place, world_size
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
+from st_rl.utils.segments import Segments, expand_images, segment_slices
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}
@@ -82,6 +83,8 @@ class PPO(Configurable):
         empirical_normalization: bool = False,
         *args: Any,
         mixed_precision: str | None = None,
+        critic_obs_normalization: bool | None = None,
+        unnormalized_components: Sequence[str] = (),
         **kwargs: Any,
     ):
         _check_arguments(actor_critic, schedule, mixed_precision, max_grad_norm)
@@ -105,6 +108,9 @@ class PPO(Configurable):
         self.schedule = schedule
         self.desired_kl = desired_kl
         self.empirical_normalization = empirical_normalization
+        is_same = critic_obs_normalization is None
+        self.critic_obs_normalization = empirical_normalization if is_same else critic_obs_normalization
+        self.unnormalized_components = list(unnormalized_components)
         self.mixed_precision = mixed_precision
         if args:
             logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
@@ -188,12 +194,31 @@ class PPO(Configurable):
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
         """Create the observation normalizers: running statistics, or identities."""
-        if not self.empirical_normalization:
+        if not self.empirical_normalization and not self.critic_obs_normalization:
             logger.info("observations are not normalized (empirical_normalization is off)")
-            self.obs_normalizer, self.critic_obs_normalizer = nn.Identity(), nn.Identity()
-            return
-        self.obs_normalizer = EmpiricalNormalization(shape=[num_obs], until=1.0e8).to(self.device)
-        self.critic_obs_normalizer = EmpiricalNormalization(shape=[num_critic_obs], until=1.0e8).to(self.device)
+        segments: tuple[Segments, Segments] = ({}, {})
+        if self.unnormalized_components:
+            segments = (self.actor_critic.obs_segments or {}, self.actor_critic.critic_obs_segments or {})
+            known = {**segments[0], **segments[1]}
+            unknown = set(expand_images(self.unnormalized_components, known)) - set(known)
+            if unknown:
+                raise ValueError(
+                    f"unnormalized_components names {sorted(unknown)}; the observations have {list(known)}"
+                )
+        self.obs_normalizer = self._make_normalizer(self.empirical_normalization, num_obs, segments[0])
+        self.critic_obs_normalizer = self._make_normalizer(self.critic_obs_normalization, num_critic_obs, segments[1])
+
+    def _make_normalizer(self, is_normalized: bool, width: int, segments: Segments) -> nn.Module:
+        """Return the normalizer of observations `(..., width)`, which leaves `unnormalized_components` unchanged."""
+        if not is_normalized:
+            return nn.Identity()
+        names, slices = expand_images(self.unnormalized_components, segments), segment_slices(segments)
+        unchanged: Tensor | None = None
+        if set(names) & set(slices):
+            unchanged = torch.zeros(width, dtype=torch.bool)
+            for name in set(names) & set(slices):
+                unchanged[slices[name]] = True
+        return EmpiricalNormalization([width], until=1.0e8, unchanged=unchanged).to(self.device)
 
     def init_storage(
         self,
@@ -212,7 +237,8 @@ class PPO(Configurable):
             kwargs["rnd_state_shape"] = [self.rnd.num_states]
         obs_dtypes = kwargs.get("obs_dtypes")
         if obs_dtypes:
-            if "uint8" in obs_dtypes.values() and self.empirical_normalization:
+            is_normalized = self.empirical_normalization or self.critic_obs_normalization
+            if "uint8" in obs_dtypes.values() and is_normalized:
                 raise ValueError(
                     f"obs_dtypes={dict(obs_dtypes)}: uint8 stores values from 0 to 1, normalized observations are "
                     "larger; use float16, or empirical_normalization=False"

@@ -24,6 +24,8 @@ OUTLIER_WARM_UP = 32
 class EmpiricalNormalization(nn.Module):
     """Normalizes observations by the running mean and standard deviation of those passed in training mode.
 
+    Elements that are True in `unchanged`, of `shape`, keep statistics with which they pass unchanged.
+
     All writes are in place and without host sync, so it may run in inference mode and in a captured graph. With several
     ranks (batches of equal size) the statistics are over all ranks. One huge value does not ruin them: after 32 batches
     values more than 50 standard deviations (of at least 0.1) from the mean are clipped before they enter.
@@ -35,8 +37,15 @@ class EmpiricalNormalization(nn.Module):
     count: Tensor
     num_clipped: Tensor
     """Values clipped so far, of `shape`, on this rank; not part of the state."""
+    _unchanged: Tensor | None
 
-    def __init__(self, shape: int | Sequence[int], eps: float = 1e-2, until: float | None = None):
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        eps: float = 1e-2,
+        until: float | None = None,
+        unchanged: Tensor | None = None,
+    ):
         super().__init__()
         self.shape = tuple(int(size) for size in shape) if isinstance(shape, Iterable) else (int(shape),)
         self.eps = float(eps)
@@ -46,6 +55,11 @@ class EmpiricalNormalization(nn.Module):
         self.register_buffer("_std", torch.ones(1, *self.shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("num_clipped", torch.zeros(self.shape, dtype=torch.int64), persistent=False)
+        # Not in the state dict: in evaluation the statistics alone decide.
+        self.register_buffer("_unchanged", None if unchanged is None else unchanged.reshape(1, *self.shape), False)
+        if unchanged is not None:
+            self._var.masked_fill_(unchanged, (1.0 - self.eps) ** 2)
+            torch.sqrt(self._var, out=self._std)
 
     @property
     def mean(self) -> Tensor:
@@ -105,11 +119,12 @@ class EmpiricalNormalization(nn.Module):
         if self.until is not None:
             active = active & (self.count < self.until)
         # A batch with the current moments leaves the statistics unchanged, bit for bit.
-        batch_mean = torch.where(active, batch_mean, self._mean)
-        batch_var = torch.where(active, batch_var, self._var)
+        changes = active if self._unchanged is None else active & ~self._unchanged
+        batch_mean = torch.where(changes, batch_mean, self._mean)
+        batch_var = torch.where(changes, batch_var, self._var)
         rate = num_samples / (self.count + num_samples)
         self.count.add_(active, alpha=num_samples)
-        self.num_clipped.add_(torch.where(active, num_clipped, 0.0).long())
+        self.num_clipped.add_(torch.where(changes, num_clipped, 0.0).long().reshape(self.shape))
         delta = batch_mean - self._mean
         self._mean.lerp_(batch_mean, rate)
         self._var.lerp_(torch.addcmul(batch_var, delta, batch_mean - self._mean), rate)

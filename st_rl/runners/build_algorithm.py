@@ -43,6 +43,11 @@ def build_algorithm(
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
     algorithm: PPO = algorithm_class(policy, device=device, **settings)
+    if not sizes.has_critic_obs and algorithm.critic_obs_normalization != algorithm.empirical_normalization:
+        raise ValueError(
+            f"critic_obs_normalization={algorithm.critic_obs_normalization} differs from that of the actor, but the "
+            "critic reads the actor's observation; leave it out, or deliver extras['observations']['critic']"
+        )
     algorithm.init_obs_norm(sizes.num_obs, sizes.num_critic_obs)
     algorithm.init_storage(
         env.num_envs,

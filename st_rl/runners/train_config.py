@@ -53,7 +53,7 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
     if strict:
         policy.setdefault("strict", True)
         algorithm.setdefault("strict", True)
-    _merge_normalization_switches(policy, runner)
+    _merge_normalization_switches(policy, algorithm, runner)
     _report_keys(config, runner, extra_keys, strict)
     _warn_of_obs_groups(runner.get("obs_groups") or config.get("obs_groups"))
     _check_values(runner)
@@ -77,18 +77,14 @@ def _rsl_rl_5_hint(config: Mapping[str, Any]) -> str:
     )
 
 
-def _merge_normalization_switches(policy: dict[str, Any], runner: dict[str, Any]) -> None:
-    """Replace the two normalization switches of rsl_rl's policy by `empirical_normalization` of the runner."""
-    switches = [policy.pop(f"{network}_obs_normalization", None) for network in ("actor", "critic")]
-    given = [bool(switch) for switch in switches if switch is not None]
-    if not given:
+def _merge_normalization_switches(policy: dict[str, Any], algorithm: dict[str, Any], runner: dict[str, Any]) -> None:
+    """Replace the two normalization switches of rsl_rl's policy by those of runner and algorithm."""
+    actor, critic = (policy.pop(f"{network}_obs_normalization", None) for network in ("actor", "critic"))
+    if actor is None and critic is None:
         return
-    if any(given) and not all(given):
-        logger.warning(
-            "actor_obs_normalization and critic_obs_normalization differ; both observations are normalized. Set "
-            "'empirical_normalization': False beside 'policy' instead to normalize neither"
-        )
-    runner["empirical_normalization"] = any(given)
+    runner["empirical_normalization"] = bool(critic if actor is None else actor)
+    if critic is not None:
+        algorithm["critic_obs_normalization"] = bool(critic)
 
 
 def _warn_of_obs_groups(obs_groups: object) -> None:

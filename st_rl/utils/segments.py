@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 Segments = Mapping[str, Any]
+IMAGES = "images"
+"""In place of component names: all components of shape `(C, H, W)`."""
 
 
 def segment_width(shape: int | Sequence[int]) -> int:
@@ -32,6 +34,18 @@ def segment_slices(segments: Segments) -> dict[str, slice]:
         slices[name] = slice(start, stop)
         start = stop
     return slices
+
+
+def expand_images(names: Iterable[str], segments: Segments) -> list[str]:
+    """Return the names with `"images"` replaced by all components of shape `(C, H, W)` that are not named themselves.
+
+    A component that is itself called `images` is one like any other.
+    """
+    names = list(names)
+    if IMAGES not in names or IMAGES in segments:
+        return names
+    images = [name for name, shape in segments.items() if isinstance(shape, Iterable) and len(tuple(shape)) == 3]
+    return [*(name for name in names if name != IMAGES), *(name for name in images if name not in names)]
 
 
 def get_obs_slice(segments: Segments, component_name: str) -> tuple[slice, Any]:

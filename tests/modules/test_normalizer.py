@@ -75,6 +75,24 @@ def test_leading_axes_are_all_samples(shape):
     torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_unchanged_elements_pass_unchanged():
+    torch.manual_seed(0)
+    unchanged = torch.tensor([False, True, False, True])
+    normalizer, plain = EmpiricalNormalization(4, unchanged=unchanged), EmpiricalNormalization(4)
+    for _ in range(40):
+        x = 5 + 3 * torch.randn(30, 4)
+        x[0, 1] = 1000.0
+        output, expected = normalizer(x), plain(x)
+        assert torch.equal(output[:, unchanged], x[:, unchanged])
+        assert torch.equal(output[:, ~unchanged], expected[:, ~unchanged])
+    assert normalizer.num_clipped.tolist() == [0] * 4
+    # A normalizer that only has the statistics, as one of a loaded policy, does the same.
+    loaded = EmpiricalNormalization(4).eval()
+    loaded.load_state_dict(normalizer.state_dict())
+    assert torch.equal(loaded(x), normalizer.normalize(x))
+    assert torch.equal(loaded.inverse(x)[:, unchanged], x[:, unchanged])
+
+
 def test_wrong_shape_is_refused():
     # 3 * 4 numbers would fit into rows of 6
     with pytest.raises(ValueError, match=r"\(6,\).*\(3, 4\)"):

@@ -10,6 +10,7 @@ import st_rl.algorithms
 import st_rl.modules
 from st_rl.algorithms import PPO
 from st_rl.modules import ActorCritic
+from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners import OnPolicyRunner, build_runner
 from st_rl.runners.train_config import read_train_config
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
@@ -161,10 +162,33 @@ def test_the_policys_switches_of_normalisation_are_understood(policy, runner, ex
     assert "unknown key" not in caplog.text
 
 
-def test_switches_of_normalisation_that_differ_are_a_warning(caplog):
-    policy = {"actor_obs_normalization": True, "critic_obs_normalization": False}
-    assert make_runner(config=small_config(policy)).alg.empirical_normalization
-    assert "actor_obs_normalization and critic_obs_normalization differ" in caplog.text
+@pytest.mark.parametrize(("actor", "critic"), [(True, False), (False, True)])
+def test_actor_and_critic_are_normalized_separately(actor, critic, tmp_path):
+    policy = {"actor_obs_normalization": actor, "critic_obs_normalization": critic}
+    env = EchoEnv(num_privileged_obs=7)
+    runner = make_runner(env, small_config(policy, strict=True), log_dir=tmp_path)
+    runner.learn(1)
+    normalizers = (runner.alg.obs_normalizer, runner.alg.critic_obs_normalizer)
+    assert [isinstance(normalizer, EmpiricalNormalization) for normalizer in normalizers] == [actor, critic]
+    resumed = make_runner(env, small_config(policy))
+    resumed.load(str(tmp_path / "model_1.pt"))
+    for mine, loaded in zip(normalizers, (resumed.alg.obs_normalizer, resumed.alg.critic_obs_normalizer)):
+        assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in mine.state_dict().items())
+    with pytest.raises(ValueError, match=r"critic_obs_normalization=(True|False) differs from that of the actor, but"):
+        make_runner(EchoEnv(), small_config(policy))
+
+
+def test_unnormalized_components_pass_unchanged():
+    env = EchoEnv(num_obs=6, num_actions=2, num_privileged_obs=8)
+    algorithm = {"empirical_normalization": True, "unnormalized_components": ["noise"]}
+    runner = make_runner(env, small_config(algorithm=algorithm, strict=True))
+    runner.learn(1)
+    obs = env.obs
+    normalized = runner.alg.obs_normalizer.eval()(obs)
+    assert torch.equal(normalized[:, 2:], obs[:, 2:])
+    assert not torch.equal(normalized[:, :2], obs[:, :2])
+    with pytest.raises(ValueError, match=r"unnormalized_components names \['nois'\]; the observations have \['target'"):
+        make_runner(env, small_config(algorithm={**algorithm, "unnormalized_components": ["nois"]}))
 
 
 def test_the_form_of_rsl_rl_4_is_told_how_to_write_it_here():

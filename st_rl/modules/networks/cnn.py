@@ -1,7 +1,7 @@
 """A convolutional encoder with the settings of rsl_rl's `CNN`."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from st_rl.modules.utils import conv2d_output_shape, resolve_module
 
 Value = TypeVar("Value")
-PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 POOLING: dict[str, type[nn.Module]] = {"max": nn.AdaptiveMaxPool2d, "avg": nn.AdaptiveAvgPool2d}
 
 
@@ -58,7 +58,7 @@ class CnnModel(nn.Module):
         kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = 1,
         dilation: int | Sequence[int] = 1,
-        padding: str = "none",
+        padding: PaddingMode | Literal["none"] = "none",
         norm: str | Sequence[str] = "none",
         activation: str = "elu",
         max_pool: bool | Sequence[bool] = False,
@@ -69,34 +69,36 @@ class CnnModel(nn.Module):
     ):
         super().__init__()
         _check_choices(padding, global_pool, flatten)
-        channels, *resolution = (int(size) for size in image_shape)
+        channels, height, width = (int(size) for size in image_shape)
         layers: list[nn.Module] = []
         for index, size_out in enumerate(map(int, output_channels)):
             kernel, step, spread = (int(_at(value, index)) for value in (kernel_size, stride, dilation))
-            pads = [0, 0] if padding == "none" else [_padding(size, kernel, step, spread) for size in resolution]
+            pads = (0, 0)
+            if padding != "none":
+                pads = (_padding(height, kernel, step, spread), _padding(width, kernel, step, spread))
             mode = "zeros" if padding == "none" else padding
-            layers.append(nn.Conv2d(channels, size_out, kernel, step, tuple(pads), spread, padding_mode=mode))
-            resolution = [*conv2d_output_shape(*resolution, kernel, step, tuple(pads), spread)]
-            layers += _norm_layers(_at(norm, index), size_out, resolution)
+            layers.append(nn.Conv2d(channels, size_out, kernel, step, pads, spread, padding_mode=mode))
+            height, width = conv2d_output_shape(height, width, kernel, step, pads, spread)
+            layers += _norm_layers(_at(norm, index), size_out, height, width)
             layers.append(resolve_module(activation, "activation")())
             if _at(max_pool, index):
                 layers.append(nn.MaxPool2d(3, stride=2, padding=1))
-                resolution = [*conv2d_output_shape(*resolution, 3, 2, 1)]
+                height, width = conv2d_output_shape(height, width, 3, 2, 1)
             channels = size_out
-            if min(resolution) < 1:
+            if min(height, width) < 1:
                 raise ValueError(
                     f"an image of {tuple(image_shape)} is too small for these layers; use fewer layers, smaller "
                     "kernels and strides, or padding='zeros'"
                 )
         if spatial_softmax:
-            layers.append(SpatialSoftmax(*resolution, spatial_softmax_temperature))
+            layers.append(SpatialSoftmax(height, width, spatial_softmax_temperature))
             self.output_size = 2 * channels
         else:
             if global_pool != "none":
                 layers.append(POOLING[global_pool]((1, 1)))
-                resolution = [1, 1]
+                height = width = 1
             layers.append(nn.Flatten(start_dim=1))
-            self.output_size = channels * resolution[0] * resolution[1]
+            self.output_size = channels * height * width
         self.layers = nn.Sequential(*layers)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -105,8 +107,8 @@ class CnnModel(nn.Module):
 
 
 def _check_choices(padding: str, global_pool: str, flatten: bool) -> None:
-    if padding not in ("none", *PADDING_MODES):
-        raise ValueError(f"padding='{padding}'; use one of: none, {', '.join(PADDING_MODES)}")
+    if padding not in ("none", *get_args(PaddingMode)):
+        raise ValueError(f"padding='{padding}'; use one of: none, {', '.join(get_args(PaddingMode))}")
     if global_pool not in ("none", *POOLING):
         raise ValueError(f"global_pool='{global_pool}'; use one of: none, {', '.join(POOLING)}")
     if not flatten:
@@ -124,11 +126,11 @@ def _padding(size: int, kernel: int, stride: int, dilation: int) -> int:
     return max(0, -(-missing // 2))
 
 
-def _norm_layers(norm: str, channels: int, resolution: Sequence[int]) -> list[nn.Module]:
+def _norm_layers(norm: str, channels: int, height: int, width: int) -> list[nn.Module]:
     if norm == "none":
         return []
     if norm == "batch":
         return [nn.BatchNorm2d(channels)]
     if norm == "layer":
-        return [nn.LayerNorm([channels, *resolution])]
+        return [nn.LayerNorm([channels, height, width])]
     raise ValueError(f"norm='{norm}'; use one of: none, batch, layer")

@@ -13,7 +13,7 @@ from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
 from st_rl.utils.log import logger
 from st_rl.utils.registry import is_class_path, resolve_class
-from st_rl.utils.segments import Segments, get_obs_slice, segment_width
+from st_rl.utils.segments import Segments, expand_images, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")
 Shape = int | Sequence[int]
@@ -25,8 +25,6 @@ ENCODERS: dict[str, type[nn.Module]] = {
     "Conv2dHeadModel": Conv2dHeadModel,
     "CnnModel": CnnModel,
 }
-IMAGES = "images"
-"""In place of component names: all components of shape `(C, H, W)`."""
 DEFAULT_HIDDEN_SIZES = (256, 128)
 DEFAULT_CONVOLUTIONS: dict[str, Any] = {"channels": [64, 64], "kernel_sizes": [3, 3], "strides": [1, 1]}
 
@@ -40,17 +38,12 @@ def as_names(names: str | Iterable[str] | None) -> list[str]:
 
 
 def resolve_names(names: str | Iterable[str] | None, segments: Segments | None, setting: str) -> list[str]:
-    """Return component names, `"images"` replaced by all image components; ValueError, naming the setting, if none.
-
-    A component that is itself called `images` is one like any other.
-    """
+    """Return component names, `"images"` replaced by all images; ValueError, naming the setting, if there are none."""
     given = as_names(names)
-    if IMAGES not in given or segments is None or IMAGES in segments:
-        return given
-    images = [name for name, shape in segments.items() if isinstance(shape, Iterable) and len(tuple(shape)) == 3]
-    if not images:
-        raise ValueError(f"{setting}={given}: no component has the shape (C, H, W) of an image: {dict(segments)}")
-    return [*(name for name in given if name != IMAGES), *(name for name in images if name not in given)]
+    resolved = given if segments is None else expand_images(given, segments)
+    if given and not resolved:
+        raise ValueError(f"{setting}={given}: no component has the shape (C, H, W) of an image: {dict(segments or {})}")
+    return resolved
 
 
 def find_components(segments: Segments | None, names: Sequence[str], setting: str) -> list[ComponentSlice]:
