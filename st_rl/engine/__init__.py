@@ -1,6 +1,6 @@
 """Turns acting and update steps into compiled code or CUDA graphs; knows no algorithm."""
 
 from st_rl.engine.engine import ENGINES, Engine
-from st_rl.engine.threads import fastest_thread_count, torch_threads
+from st_rl.engine.threads import UpdateThreads, fastest_thread_count, torch_threads
 
-__all__ = ["ENGINES", "Engine", "fastest_thread_count", "torch_threads"]
+__all__ = ["ENGINES", "Engine", "UpdateThreads", "fastest_thread_count", "torch_threads"]

@@ -1,14 +1,25 @@
 """The number of threads that torch uses on a CPU."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean, median
 
 import torch
+
+from st_rl.utils.log import logger
 
 # More threads must be faster by this factor, because each takes a core from other programs.
 WORTHWHILE = 1.1
 LEAST_ROUNDS = 4
+# Updates of which the median duration is compared with the measured one, and the factor that starts another trial.
+WINDOW = 10
+TOLERANCE = 1.3
+# Updates of each candidate in a trial; the first only warms up.
+TRIAL_ROUNDS = 3
+# Updates until the next trial may start, while trials confirm the number.
+LONGEST_WAIT = 80
 
 
 @contextmanager
@@ -42,8 +53,70 @@ def fastest_thread_count(work: Callable[[], object], candidates: Sequence[int], 
             if rounds > 0:
                 best[number] = min(best[number], duration)
         rounds += 1
-    chosen = candidates[0]
-    for number, duration in best.items():
-        if duration * WORTHWHILE < best[chosen]:
+    return _choose(best)
+
+
+class UpdateThreads:
+    """The number of torch threads for updates; tries others when updates take another time than measured.
+
+    In a trial the next updates run on each of the `candidates` in turn, and the fastest number is used from then on. A
+    trial follows the first `WINDOW` updates on more than one thread, and a window of updates that is slower or faster
+    than measured. Without candidates the number is fixed; None leaves the number of torch unchanged.
+    """
+
+    def __init__(self, number: int | None, candidates: Sequence[int] = ()):
+        self.number = number
+        self.candidates = tuple(candidates)
+        self._durations: deque[float] = deque(maxlen=WINDOW)
+        # Median duration that updates should take, s; None until there is one.
+        self._expected: float | None = None
+        self._trial: list[tuple[int, float]] | None = None
+        self._wait = self._updates_to_wait = WINDOW
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Run one update in this context on the current number of threads."""
+        number = self.number if self._trial is None else self.candidates[len(self._trial) % len(self.candidates)]
+        start = time.perf_counter()
+        with torch_threads(number):
+            yield
+        if self.candidates:
+            self._record(number or 1, time.perf_counter() - start)
+
+    def _record(self, number: int, duration: float) -> None:
+        if self._trial is not None:
+            self._trial.append((number, duration))
+            if len(self._trial) == TRIAL_ROUNDS * len(self.candidates):
+                self._finish_trial(self._trial)
+            return
+        self._durations.append(duration)
+        self._updates_to_wait -= 1
+        if self._updates_to_wait > 0:
+            return
+        typical = median(self._durations)
+        if self._expected is None and number == self.candidates[0]:
+            self._expected = typical
+        elif self._expected is None or not 1.0 / TOLERANCE < typical / self._expected < TOLERANCE:
+            self._trial = []
+
+    def _finish_trial(self, trial: list[tuple[int, float]]) -> None:
+        """Use the number of threads that was fastest after the warm-up, the first candidate in doubt."""
+        measured = trial[len(self.candidates) :]
+        means = {number: fmean(d for n, d in measured if n == number) for number in self.candidates}
+        fastest = _choose(means)
+        if fastest != self.number:
+            shown = ", ".join(f"{number}: {1e3 * mean:.3g} ms" for number, mean in means.items())
+            logger.info(f"updates use {fastest} instead of {self.number} threads from now on ({shown})")
+        self._wait = WINDOW if fastest != self.number else min(2 * self._wait, LONGEST_WAIT)
+        self.number, self._expected, self._trial = fastest, means[fastest], None
+        self._updates_to_wait = self._wait
+        self._durations.clear()
+
+
+def _choose(durations: Mapping[int, float]) -> int:
+    """The number of threads with the smallest duration, the first one unless another is clearly faster."""
+    chosen = next(iter(durations))
+    for number, duration in durations.items():
+        if duration * WORTHWHILE < durations[chosen]:
             chosen = number
     return chosen

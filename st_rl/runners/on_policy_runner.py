@@ -14,7 +14,7 @@ from torch import Tensor
 
 import st_rl
 from st_rl.algorithms import PPO
-from st_rl.engine import Engine, torch_threads
+from st_rl.engine import Engine, UpdateThreads
 from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
 from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
@@ -108,6 +108,8 @@ class OnPolicyRunner(Configurable):
         self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
+        # The number of the configuration; the command line replaces it by one that is measured during the training.
+        self.update_threads = UpdateThreads(self.cfg.get("update_threads"))
         self.git_status_repos = [st_rl.__file__]
         # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
         self.evaluator: Callable[[InferencePolicy], float] | None = None
@@ -258,7 +260,7 @@ class OnPolicyRunner(Configurable):
             ep_infos, infos = self._collect_rollout()
             collected = time.perf_counter()
             # During the rollout the physics threads need the cores.
-            with torch_threads(self.cfg.get("update_threads")):
+            with self.update_threads.measured():
                 losses, stats = self.alg.update(it)
         except BaseException:
             storage.step = first_row

@@ -8,7 +8,7 @@ import torch
 
 from st_rl import engine
 from st_rl.cli import main
-from st_rl.cli.support import system_info as environment_facts
+from st_rl.cli.support import system_info, torch_setup
 from st_rl.cli.support.torch_setup import choose_update_threads
 
 ENV = SimpleNamespace(num_envs=256, num_obs=8)
@@ -29,7 +29,7 @@ def measured(monkeypatch):
         asked.append(candidates)
         return candidates[-1]
 
-    monkeypatch.setattr(environment_facts, "num_cores", lambda: 4)
+    monkeypatch.setattr(system_info, "num_cores", lambda: 4)
     monkeypatch.setattr(engine, "fastest_thread_count", fastest)
     return asked
 
@@ -37,7 +37,8 @@ def measured(monkeypatch):
 def test_measuring_threads_leaves_the_random_numbers_unchanged(measured):
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    assert choose_update_threads(None, config(), ENV, "cpu") == 4
+    chosen = choose_update_threads(None, config(), ENV, "cpu")
+    assert (chosen.number, chosen.candidates) == (4, (1, 4))
     assert measured == [(1, 4)]
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -53,7 +54,8 @@ def test_measuring_threads_leaves_the_random_numbers_unchanged(measured):
     ids=["all threads given", "those of updates given", "too small", "on a GPU"],
 )
 def test_threads_are_not_measured_if_known(measured, threads, settings, device, chosen):
-    assert choose_update_threads(threads, config(**settings), ENV, device) == chosen
+    fixed = choose_update_threads(threads, config(**settings), ENV, device)
+    assert (fixed.number, fixed.candidates) == (chosen, ())
     assert measured == []
 
 
@@ -71,3 +73,22 @@ def test_a_run_keeps_its_threads_and_a_resumed_one_uses_them(tmp_path, monkeypat
     assert main(["resume", str(folder), "--iterations", "1"]) == 0
     assert main(["resume", str(folder), "--iterations", "1", "--threads", "1"]) == 0
     assert seen == [2, 1]
+
+
+def test_measured_threads_are_measured_again_after_a_resume(tmp_path, monkeypatch, measured):
+    from st_rl.runners import OnPolicyRunner
+
+    monkeypatch.setattr(torch_setup, "SMALL_MINI_BATCH", 1)
+    used = []
+    learn = OnPolicyRunner.learn
+
+    def watched(self, *args, **kwargs):
+        used.append((self.update_threads.number, self.update_threads.candidates))
+        return learn(self, *args, **kwargs)
+
+    monkeypatch.setattr(OnPolicyRunner, "learn", watched)
+    folder = tmp_path / "run"
+    assert main(["train", "balance", "--iterations", "1", "--num-envs", "4", "--log-dir", str(folder)]) == 0
+    assert main(["resume", str(folder), "--iterations", "1"]) == 0
+    assert main(["resume", str(folder), "--iterations", "1", "--threads", "1"]) == 0
+    assert used == [(4, (1, 4)), (4, (1, 4)), (1, ())]

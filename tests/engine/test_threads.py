@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from st_rl.engine import fastest_thread_count, torch_threads
+from st_rl.engine import UpdateThreads, fastest_thread_count, torch_threads
 from st_rl.runners import build_runner
 from tests.fakes import EchoEnv
 
@@ -61,6 +61,76 @@ def test_a_moment_of_disturbance_decides_nothing(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     assert fastest_thread_count(work, (1, 2)) == 2
+
+
+class TimedUpdates:
+    """Runs updates that take given seconds for each number of threads, on a clock of their own."""
+
+    def __init__(self, monkeypatch, threads):
+        self.threads, self.now = threads, 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def run(self, num_updates, seconds):
+        """The number of threads of each update."""
+        used = []
+        for _ in range(num_updates):
+            with self.threads.measured():
+                used.append(torch.get_num_threads())
+                self.now += seconds[used[-1]]
+        return used
+
+
+def test_more_threads_are_confirmed_by_a_trial_and_then_kept(monkeypatch):
+    updates = TimedUpdates(monkeypatch, UpdateThreads(2, (1, 2)))
+    used = updates.run(300, {1: 0.4, 2: 0.25})
+    assert used == [2] * 10 + [1, 2] * 3 + [2] * 284
+
+
+def test_threads_that_became_slower_than_one_are_given_up(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    updates = TimedUpdates(monkeypatch, UpdateThreads(2, (1, 2)))
+    updates.run(100, {1: 0.4, 2: 0.25})
+    # Another program takes one of the cores.
+    used = updates.run(100, {1: 0.4, 2: 1.5})
+    assert used.count(2) <= 10 + 3
+    assert set(used[20:]) == {1}
+    assert "updates use 1 instead of 2 threads from now on (1: 400 ms, 2: 1.5e+03 ms)" in caplog.text
+
+
+def test_threads_that_were_slower_from_the_start_are_given_up(monkeypatch):
+    updates = TimedUpdates(monkeypatch, UpdateThreads(2, (1, 2)))
+    assert set(updates.run(100, {1: 0.4, 2: 0.5})[16:]) == {1}
+
+
+def test_more_threads_return_when_the_machine_is_free_again(monkeypatch):
+    updates = TimedUpdates(monkeypatch, UpdateThreads(1, (1, 2)))
+    assert set(updates.run(50, {1: 0.8, 2: 3.0})) == {1}
+    used = updates.run(50, {1: 0.4, 2: 0.25})
+    assert set(used[20:]) == {2}
+
+
+def test_trials_that_change_nothing_become_rare(monkeypatch):
+    updates = TimedUpdates(monkeypatch, UpdateThreads(1, (1, 2)))
+    used = []
+    for _ in range(40):
+        # The load of the machine changes all the time.
+        used += updates.run(12, {1: 0.4, 2: 2.0}) + updates.run(12, {1: 0.8, 2: 4.0})
+    assert used.count(2) < 0.05 * len(used)
+
+
+def test_fixed_threads_are_never_tried_against_others(monkeypatch):
+    updates = TimedUpdates(monkeypatch, UpdateThreads(2))
+    assert set(updates.run(20, {2: 0.25}) + updates.run(50, {2: 4.0})) == {2}
+
+
+def test_a_failed_update_is_not_measured(monkeypatch):
+    threads = UpdateThreads(2, (1, 2))
+    updates = TimedUpdates(monkeypatch, threads)
+    for _ in range(30):
+        with pytest.raises(KeyError), threads.measured():
+            raise KeyError
+    assert torch.get_num_threads() == 1
+    assert updates.run(10, {1: 0.4, 2: 0.25}) == [2] * 10
 
 
 def test_updates_have_their_own_threads_and_rollouts_keep_theirs():

@@ -48,6 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
     torch_setup.seed_everything(int(settings["seed"]))
     runner = loaded.make_runner(loaded.make_env(None, device, int(settings["seed"])), device, run.path)
+    if settings.get("measures_update_threads") and options.threads is None:
+        runner.update_threads = torch_setup.measured_update_threads(runner.update_threads.number)
     runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration

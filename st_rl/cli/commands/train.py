@@ -145,13 +145,15 @@ def prepare_training(
     threads = torch_setup.set_threads(options.threads, device, config["policy"], options.env)
     torch_setup.seed_everything(options.seed)
     env = source.make(options.env, options.num_envs, device, options.seed)
-    config["update_threads"] = torch_setup.choose_update_threads(options.threads, config, env, device)
+    update_threads = torch_setup.choose_update_threads(options.threads, config, env, device)
+    config["update_threads"] = update_threads.number
     run = make_run_folder(options.log_dir, source.name)
     runner_class = config.get("runner_class_name") or "OnPolicyRunner"
     try:
         runner = build_runner(runner_class, env, config, log_dir=run.path, device=device)
     except TypeError as error:  # the algorithm cannot train this policy class
         raise CommandError(str(error)) from error
+    runner.update_threads = update_threads
     runner.evaluator = make_evaluator(source, options.env, device)
     settings = {
         "task": source.name,
@@ -162,6 +164,7 @@ def prepare_training(
         "iterations": training.runner.max_iterations,
         "minutes": options.minutes,
         "torch_threads": threads,
+        "measures_update_threads": bool(update_threads.candidates),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": command_line,
         **describe_system(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from st_rl.engine import UpdateThreads
     from st_rl.env import VecEnv
 
 # Layers up to this width run faster on one thread than on several threads of a small CPU.
@@ -46,24 +47,27 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
     return threads
 
 
-def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: VecEnv, device: str) -> int | None:
-    """Return the threads of torch for updates on a CPU: the configured number, or the fastest in a measurement."""
+def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: VecEnv, device: str) -> UpdateThreads:
+    """Return the threads of torch for updates on a CPU: the configured number, or the fastest in a measurement.
+
+    A measured number is measured again during the training.
+    """
     import torch
     from torch import nn
 
     from st_rl.cli.support.system_info import num_cores
-    from st_rl.engine import fastest_thread_count
+    from st_rl.engine import UpdateThreads, fastest_thread_count
     from st_rl.modules import MlpModel
     from st_rl.utils.log import logger
 
     configured = config.get("update_threads") or threads
     if configured is not None or not device.startswith("cpu"):
-        return configured
+        return UpdateThreads(configured)
     policy, rows = config["policy"], config["num_steps_per_env"] * env.num_envs
     rows //= config["algorithm"].get("num_mini_batches") or 1
     hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]
     if rows * max([0, *hidden[0], *hidden[1]]) < SMALL_MINI_BATCH or num_cores() == 1:
-        return 1
+        return UpdateThreads(1)
     # Two networks like those of the policy. The fork leaves the random numbers of the training unchanged.
     with torch.random.fork_rng():
         heads = nn.ModuleList([MlpModel(env.num_obs, sizes, 1, nonlinearity=nn.ELU) for sizes in hidden])
@@ -74,7 +78,15 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
 
     fastest = fastest_thread_count(mini_batch_step, (1, num_cores()))
     logger.info(f"updates use {fastest} of {num_cores()} threads (fastest in a short measurement)")
-    return fastest
+    return measured_update_threads(fastest)
+
+
+def measured_update_threads(number: int | None) -> UpdateThreads:
+    """Return a number of threads for updates that one thread or all cores replace where they are faster."""
+    from st_rl.cli.support.system_info import num_cores
+    from st_rl.engine import UpdateThreads
+
+    return UpdateThreads(number, (1, num_cores()) if num_cores() > 1 else ())
 
 
 def check_device(device: str) -> None:

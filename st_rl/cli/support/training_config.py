@@ -34,7 +34,7 @@ class RunnerConfig:
     engine: Literal["auto", "eager", "compile", "graph"] = "auto"
     """How rollouts and updates run: eager, torch.compile, or CUDA graphs; auto chooses the fastest."""
     update_threads: int | None = None
-    """Threads of torch during updates on a CPU; None measures before the training which number is fastest."""
+    """Threads of torch during updates on a CPU; None measures which number is fastest, before and in the training."""
     logger: LoggerName = "tensorboard"
     """Logger besides progress.csv."""
     wandb_project: str | None = None
