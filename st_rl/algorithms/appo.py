@@ -53,6 +53,7 @@ class APPOAlgoMixin(_Algorithm):
     """
 
     graph_safe = True
+    learns_from_dataset = True
     storage_class = AmpRolloutStorage
 
     @own_settings_from("ppo")
@@ -198,6 +199,16 @@ class APPOAlgoMixin(_Algorithm):
         if self.transition.action_labels is None:
             self.transition.action_labels = actions.clone()
         return actions
+
+    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Store recorded steps of all environments, with the motion features that `infos` must contain."""
+        if any(features is None for features in read_motion_features(infos)):
+            raise ValueError(
+                f"{type(self).__name__} learns from recorded steps only if infos carries their motion features: "
+                "infos['observations']['ref_obs'] and infos['ref_motion']. Savers record them if the environment "
+                "delivers both; without them use TPPO"
+            )
+        self._store_recorded_step(transition, infos)
 
     def _training_reward(self, rewards: Tensor, dones: Tensor, infos: Mapping[str, Any]) -> Tensor:
         """Combine the task rewards `(N,)` with the style reward; store the motion features in the transition."""
@@ -370,12 +381,3 @@ class APPO(APPOAlgoMixin, PPO):
 
 class ATPPO(APPOAlgoMixin, TPPO):
     """PPO with an adversarial motion prior and a teacher."""
-
-    def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
-        """Store recorded steps of all environments, with the motion features that `infos` must contain."""
-        if any(features is None for features in read_motion_features(infos)):
-            raise ValueError(
-                "ATPPO learns from recorded steps only if infos carries their motion features: "
-                "infos['observations']['ref_obs'] and infos['ref_motion']; without them use TPPO"
-            )
-        super().collect_transition_from_dataset(transition, infos)

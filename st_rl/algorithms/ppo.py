@@ -399,7 +399,39 @@ class PPO(Configurable):
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
         """Store recorded transitions; PPO itself cannot."""
-        raise NotImplementedError(f"{type(self).__name__} cannot learn from a dataset; TPPO can")
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from a dataset; TPPO, APPO and ATPPO can")
+
+    def _store_recorded_step(self, transition: Any, infos: Mapping[str, Any]) -> None:
+        """Store recorded steps of all environments in a storage with labels; the recorded actions are the labels."""
+        obs = self._normalize_recorded(transition.observation, transition.privileged_observation)
+        self._begin_transition(*obs)
+        policy_step = self._evaluate_recorded_actions
+        if self.engine.plan.compiles and self._can_compile_acting:
+            policy_step = self.engine.compile(policy_step)
+        for name, value in policy_step(*obs, transition.action.to(self.device)).items():
+            setattr(self.transition, name, value)
+        next_obs: tuple[Tensor, ...] = ()
+        if hasattr(self.transition, "next_observations"):
+            next_obs = self._normalize_recorded(transition.next_observation, transition.next_privileged_observation)
+        reward, done = transition.reward.to(self.device), transition.done.to(self.device)
+        self.process_env_step(reward, done, infos, *next_obs)
+
+    def _evaluate_recorded_actions(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+        """The policy's values and log-probabilities for recorded actions `(N, A)`; fields of a transition by name."""
+        # Not an override, which may ask a teacher for labels.
+        return self._with_executed_actions(actions, actions, PPO._policy_step(self, obs, critic_obs))
+
+    def _with_executed_actions(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The policy's step with other executed actions `(N, A)` and their log-probability under the policy."""
+        log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
+        return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
+
+    def _normalize_recorded(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalize raw observations without updating the statistics."""
+        obs = normalize_without_update(self.obs_normalizer, obs.to(self.device))
+        if self.storage.critic_observations is None:
+            return obs, obs
+        return obs, normalize_without_update(self.critic_obs_normalizer, critic_obs.to(self.device))
 
     def rollout_settings(self) -> Settings:
         """Names and values of all Python numbers and strings that acting and storing may read."""

@@ -25,7 +25,7 @@ from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.build_policy import EnvSpec
 from st_rl.modules.networks.gaussian import SquashedGaussian
-from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
+from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import EncoderPolicy, HiddenState
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
@@ -270,11 +270,6 @@ class TPPO(PPO):
         actions = torch.where(self.use_teacher_act_mask.unsqueeze(-1), labels, decision["actions"])
         return self._with_executed_actions(actions, labels, decision)
 
-    def _with_executed_actions(self, actions: Tensor, labels: Tensor, decision: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The student's step with other executed actions `(N, A)` and their log-probability under the student."""
-        log_prob = self.actor_critic.get_actions_log_prob(actions).detach()
-        return decision | {"actions": actions, "actions_log_prob": log_prob, "action_labels": labels}
-
     def _reset_policies(self, dones: Tensor) -> None:
         """Reset student and teacher where an episode has ended; sample there whether the teacher acts next."""
         super()._reset_policies(dones)
@@ -286,29 +281,7 @@ class TPPO(PPO):
 
     def collect_transition_from_dataset(self, transition: Any, infos: Mapping[str, Any]) -> None:
         """Store recorded steps of all environments; the recorded actions are the labels."""
-        obs = self._normalize(transition.observation, transition.privileged_observation)
-        self._begin_transition(*obs)
-        policy_step = self._evaluate_recorded_actions
-        if self.engine.plan.compiles and self._can_compile_acting:
-            policy_step = self.engine.compile(policy_step)
-        for name, value in policy_step(*obs, transition.action.to(self.device)).items():
-            setattr(self.transition, name, value)
-        next_obs: tuple[Tensor, ...] = ()
-        if hasattr(self.transition, "next_observations"):
-            next_obs = self._normalize(transition.next_observation, transition.next_privileged_observation)
-        reward, done = transition.reward.to(self.device), transition.done.to(self.device)
-        self.process_env_step(reward, done, infos, *next_obs)
-
-    def _evaluate_recorded_actions(self, obs: Tensor, critic_obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
-        """The student's values and log-probabilities for recorded actions `(N, A)`; fields of a transition by name."""
-        return self._with_executed_actions(actions, actions, super()._policy_step(obs, critic_obs))
-
-    def _normalize(self, obs: Tensor, critic_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalize raw observations without updating the statistics."""
-        obs = normalize_without_update(self.obs_normalizer, obs.to(self.device))
-        if self.storage.critic_observations is None:
-            return obs, obs
-        return obs, normalize_without_update(self.critic_obs_normalizer, critic_obs.to(self.device))
+        self._store_recorded_step(transition, infos)
 
     def compute_returns(self, last_critic_obs: Tensor) -> None:
         """Compute returns and advantages if `using_ppo`."""

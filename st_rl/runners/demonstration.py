@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from st_rl.algorithms.appo import read_motion_features
 from st_rl.env import VecEnv
 from st_rl.env.protocols import SegmentedEnv
 from st_rl.env.utils import observe, split_step
@@ -20,6 +21,7 @@ from st_rl.modules.normalizer import normalize_without_update
 from st_rl.modules.policy import ActingPolicy
 from st_rl.storage.rollout_files import layout, maintenance
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
+from st_rl.storage.rollout_files.frame_store import MOTION_FIELDS
 from st_rl.storage.rollout_files.frames import write_frames
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_storage import RolloutStorage
@@ -228,11 +230,27 @@ class DemonstrationSaver:
         self.transition_timeouts[row] = False if time_outs is None else time_outs.reshape(-1) > 0
         self._has_success |= success is not None
         self._successes[row] = False if success is None else success.reshape(-1) > 0
+        self._record_motion_features(row, infos)
         next_observations = observe(self.env)[:2] if outcome is None else (outcome.next_obs, outcome.next_critic_obs)
         self._set_observations(*next_observations)
         if not self._collecting and storage.step == self.rollout_storage_length:
             self.save_steps()
             storage.clear()
+
+    def _record_motion_features(self, row: int, infos: Mapping[str, Any]) -> None:
+        """Record the motion features of a step if the environment delivers those of policy and reference."""
+        ref_obs, ref_motion = read_motion_features(infos)
+        if row == 0:
+            self._num_motion_steps = 0
+        if ref_obs is None or ref_motion is None:
+            return
+        for name, value in zip(MOTION_FIELDS, (ref_obs, ref_motion)):
+            flat = value.reshape(self.env.num_envs, -1)
+            if name not in self._motion_features:
+                shape = (self.rollout_storage_length, *flat.shape)
+                self._motion_features[name] = torch.zeros(shape, dtype=torch.float32, device=self._device)
+            self._motion_features[name][row] = flat
+        self._num_motion_steps += 1
 
     def policy_reset(self, dones: Tensor) -> None:
         """Clear the policy's hidden states of finished episodes."""
@@ -275,6 +293,9 @@ class DemonstrationSaver:
         self.transition_timeouts = torch.zeros(shape, dtype=torch.bool, device=self._device)
         self._successes = torch.zeros_like(self.transition_timeouts)
         self._policy_iterations = np.zeros(self.rollout_storage_length, dtype=np.int64)
+        # Allocated with the first step that has them, `(T, N, Da)`; saved only if all steps of the buffer have them.
+        self._motion_features: dict[str, Tensor] = {}
+        self._num_motion_steps = 0
         # The buffers on the host, `(N, T, ...)`, read once for all trajectories.
         self._host_arrays: dict[str, np.ndarray] = {}
 
@@ -292,6 +313,8 @@ class DemonstrationSaver:
                 "timeouts": self.transition_timeouts,
                 "successes": self._successes,
             }
+            if self._num_motion_steps == storage.step:
+                buffers |= self._motion_features
             self._host_arrays = {
                 name: buffer.transpose(0, 1).contiguous().cpu().numpy()
                 for name, buffer in buffers.items()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from st_rl.algorithms import TPPO
+from st_rl.algorithms.appo import APPOAlgoMixin
 from st_rl.env import VecEnv
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.runners.dagger_saver import TRAINER
@@ -23,6 +24,9 @@ from st_rl.utils.log import logger
 STATISTICS_FRAMES = 500_000
 # Iterations at which they are computed again while collectors add to the data set: its first frames vary little.
 LATER_STATISTICS = (5, 15, 40, 100)
+
+# Infos of recorded steps, which are no scalars to log.
+STEP_INFOS = ("time_outs", "observations", "ref_motion")
 
 
 class DatasetLog(NamedTuple):
@@ -56,10 +60,11 @@ class TwoStageRunner(OnPolicyRunner):
             )
         if not self.alg.learns_from_dataset:
             raise TypeError(
-                f"{type(self.alg).__name__} cannot learn from a data set; use TPPO, or declare "
+                f"{type(self.alg).__name__} cannot learn from a data set; use TPPO, APPO or ATPPO, or declare "
                 "learns_from_dataset = True in an algorithm with its own collect_transition_from_dataset"
             )
         settings = _dataset_settings(self.cfg["pretrain_dataset"], bool(self.cfg.get("strict")))
+        settings.setdefault("motion_features", isinstance(self.alg, APPOAlgoMixin))
         # A user may replace it by an object with `get_transition_batch` only.
         self.rollout_dataset: Any = RolloutDataset(**settings, num_envs=env.num_envs, device=self.alg.device)
         # Whether the last step came from the data set: the next environment step is then the hand-over.
@@ -241,7 +246,7 @@ class TwoStageRunner(OnPolicyRunner):
 
     def _log_infos(self, infos: Mapping[str, Any]) -> None:
         for key, value in infos.items():
-            if key != "time_outs":
+            if key not in STEP_INFOS:
                 self._call_writer("add_scalar", f"Perf/dataset_{key}", value, self.current_learning_iteration)
 
     def log(self, locs: dict[str, Any], width: int = 80, pad: int = 35) -> None:

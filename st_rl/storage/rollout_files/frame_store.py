@@ -13,6 +13,8 @@ from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_comp
 
 FLAGS = ("dones", "timeouts")
 FIELDS = ("observations", "privileged_observations", "actions", "rewards", *FLAGS)
+# Motion features of the policy and of the reference; a file has both or none.
+MOTION_FIELDS = ("ref_obs", "ref_motion")
 
 
 def complete_fields(frames: Frames) -> Frames:
@@ -51,26 +53,37 @@ class FrameStore:
     """Stores one file of frames for each of N environments, so that one gather reads a frame of each.
 
     All fields are packed in one tensor `(N, capacity, F)`, where the capacity is the length of the longest file so far.
-    The first file defines the width of every field.
+    The first file defines the width of every field and, if `motion_features` is None, whether motion features belong to
+    the fields. With True they must be in every file.
     """
 
-    def __init__(self, num_envs: int, device: torch.device | str):
+    def __init__(self, num_envs: int, device: torch.device | str, motion_features: bool | None = None):
         self.num_envs = num_envs
         self.device = device
+        self.motion_features = motion_features
         self.columns: dict[str, slice] = {}
         # Allocated on the device with the first file.
         self.frames = torch.zeros(num_envs, 0, 0)
 
     def load(self, path: str, metadata: Mapping[str, Any], assemble: Callable[[Frames], Frames]) -> LoadedFile:
-        """Read a file, assembling its components with `assemble`; `FrameFileError` if it does not fit. Thread-safe."""
+        """Read a file, assembling its components with `assemble`; `FrameFileError` if it does not fit. Thread-safe.
+
+        ValueError if it has no motion features and they are required.
+        """
         identity = file_identity(path)
         frames = read_complete_frames(path, metadata, assemble)
-        others = {name: array for name, array in frames.items() if name not in FIELDS}
-        return LoadedFile(self.pack(frames), others, identity)
+        if self.motion_features and not frames.keys() >= set(MOTION_FIELDS):
+            raise ValueError(
+                f"{path} has no motion features ({' and '.join(MOTION_FIELDS)}): collect in an environment that "
+                "delivers infos['observations']['ref_obs'] and infos['ref_motion'], or use an algorithm without a "
+                "motion prior, such as TPPO"
+            )
+        packed = self.pack(frames)
+        return LoadedFile(packed, {name: array for name, array in frames.items() if name not in self.columns}, identity)
 
     def pack(self, frames: Frames) -> np.ndarray:
         """Pack the fields of a file as `(n, F)`; `FrameFileError` if their widths differ from those of other files."""
-        fields = complete_fields(frames)
+        fields = complete_fields(frames) | self._motion_fields(frames)
         widths = [array.shape[1] for array in fields.values()]
         stops = list(itertools.accumulate(widths))
         columns = {name: slice(stop - width, stop) for name, width, stop in zip(fields, widths, stops)}
@@ -81,6 +94,18 @@ class FrameStore:
             if where.stop - where.start != expected:
                 raise FrameFileError(f"its {name} are {where.stop - where.start} wide, those of others {expected}")
         return np.concatenate(list(fields.values()), axis=1, dtype=np.float32, casting="same_kind")
+
+    def _motion_fields(self, frames: Frames) -> Frames:
+        """The motion features of a file, `(n, width)`, if they belong to the fields."""
+        is_complete = frames.keys() >= set(MOTION_FIELDS)
+        is_wanted = self.motion_features
+        if is_wanted is None:
+            is_wanted = MOTION_FIELDS[0] in self.columns if self.columns else is_complete
+        if not is_wanted:
+            return {}
+        if not is_complete:
+            raise FrameFileError(f"it has no {' and '.join(MOTION_FIELDS)}, which other files have")
+        return {name: frames[name].reshape(len(frames[name]), -1) for name in MOTION_FIELDS}
 
     def put(self, env: int, packed: np.ndarray) -> None:
         """Replace an environment's frames with a packed file."""

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.base import RolloutFileBase
-from st_rl.storage.rollout_files.frame_store import FIELDS, FrameStore, LoadedFile, file_identity
+from st_rl.storage.rollout_files.frame_store import FIELDS, MOTION_FIELDS, FrameStore, LoadedFile, file_identity
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, assemble_observations
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.utils.buffer import buffer_to
@@ -71,6 +71,8 @@ class RolloutDataset(RolloutFileBase):
         finished_only: skip trajectories of unfinished episodes. Otherwise their last frame so far reads `done` and
             `timeout`.
         read_ahead: read files in a background thread before they are needed.
+        motion_features: deliver `ref_obs` and `ref_motion` in the infos of `get_transition_batch`; ValueError for a
+            file without them. None delivers them if the first file has them.
     """
 
     Transition = Transition
@@ -90,6 +92,7 @@ class RolloutDataset(RolloutFileBase):
         max_policy_age: int | None = None,
         finished_only: bool = False,
         read_ahead: bool = True,
+        motion_features: bool | None = None,
     ):
         super().__init__(data_dir, num_envs, device)
         low, high = (int(bound) for bound in starting_frame_range)
@@ -105,6 +108,7 @@ class RolloutDataset(RolloutFileBase):
         self.max_policy_age = max_policy_age
         self.finished_only = finished_only
         self.read_ahead = read_ahead
+        self.motion_features = motion_features
         self._init_state()
 
     def _init_state(self) -> None:
@@ -147,7 +151,9 @@ class RolloutDataset(RolloutFileBase):
         self._file_stops = np.zeros(count, dtype=np.int64)
         self._start_frames = np.full(count, -1, dtype=np.int64)
         self._is_exhausted = np.zeros(count, dtype=np.bool_)
-        self._store = FrameStore(count, self.device)
+        self._store = FrameStore(count, self.device, self.motion_features)
+        # Motion features of the last transitions, `(N, width)`, by name.
+        self._motion_features: dict[str, Tensor] = {}
         self._ahead: ReadAhead | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -474,8 +480,18 @@ class RolloutDataset(RolloutFileBase):
     def get_buffer(self, num_transitions_per_env: int | None = None) -> Any:
         """Allocate a `Transition` with leaves `(N, ...)`, or `(n, N, ...)`."""
         leading = (self.num_envs,) if num_transitions_per_env is None else (num_transitions_per_env, self.num_envs)
+        present = [name for name in MOTION_FIELDS if name in self._store.columns]
+        self._motion_features = {name: self._store.empty(name, (self.num_envs,)) for name in present}
         names = (*FIELDS, "observations", "privileged_observations")
         return Transition(*(self._store.empty(name, leading) for name in names))
+
+    def get_transition_batch(self) -> tuple[Any, dict[str, Any]]:
+        """The next step of all environments, and infos like those of an environment, with recorded motion features."""
+        buffer, infos = super().get_transition_batch()
+        if self._motion_features:
+            infos |= {"observations": {"ref_obs": self._motion_features["ref_obs"]}}
+            infos["ref_motion"] = self._motion_features["ref_motion"]
+        return buffer, infos
 
     def fill_transition(self, buffer: Any, env_ids: Sequence[int] | Tensor | None = None) -> None:
         """Write the next transition of some environments, or all, into a buffer with leaves `(N, ...)`.
@@ -516,7 +532,10 @@ class RolloutDataset(RolloutFileBase):
             following["privileged_observations"],
         )
         is_all = np.array_equal(envs, np.arange(self.num_envs))
-        buffer[slice(None) if is_all else torch.from_numpy(envs).to(self.device)] = values
+        rows = slice(None) if is_all else torch.from_numpy(envs).to(self.device)
+        buffer[rows] = values
+        for name, features in self._motion_features.items():
+            features[rows] = frames[name]
         self.num_transitions_read += len(envs)
 
     def _frames_at(self, envs: np.ndarray) -> dict[str, Tensor]:
