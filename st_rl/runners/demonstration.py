@@ -23,10 +23,11 @@ from st_rl.storage.rollout_files import layout, maintenance
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frame_store import MOTION_FIELDS
 from st_rl.storage.rollout_files.frames import write_frames
+from st_rl.storage.rollout_files.metadata import load_metadata
 from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.data_compresser import get_compressor
-from st_rl.utils.files import to_json_values, write_json
+from st_rl.utils.files import write_json
 from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id, remove_dead_heartbeats
 from st_rl.utils.log import logger
 from st_rl.utils.segments import segment_slices
@@ -63,6 +64,7 @@ class DemonstrationSaver:
         critic_obs_normalizer: the same for critic observations.
         success_rule: `timeout` or `termination`: how a successful episode ends, unless `infos["success"]` is given.
         file_format: `pickle` or `npz`.
+        done_files: mark finished episodes by an empty file `done`; readers of other libraries may fail on it.
     """
 
     RolloutStorageCls: type[RolloutStorage] = RolloutStorage
@@ -83,6 +85,7 @@ class DemonstrationSaver:
         critic_obs_normalizer: nn.Module | None = None,
         success_rule: str = "timeout",
         file_format: str = "pickle",
+        done_files: bool = True,
     ):
         _check_choice("success_rule", success_rule, SUCCESS_RULES)
         _check_choice("file_format", file_format, layout.FORMATS)
@@ -97,7 +100,7 @@ class DemonstrationSaver:
         self.use_critic_obs, self.demo_by_sample = use_critic_obs, demo_by_sample
         self.obs_disassemble_mapping = _check_mapping(obs_disassemble_mapping, env)
         self.obs_normalizer, self.critic_obs_normalizer = obs_normalizer, critic_obs_normalizer
-        self.file_format = file_format
+        self.file_format, self.done_files = file_format, done_files
         # Training iteration of the acting policy; saved with every frame if known.
         self.policy_iteration: int | None = None
         # Receives the completed fraction (None for an endless collection) and a log line.
@@ -326,20 +329,25 @@ class DemonstrationSaver:
 
     def init_traj_handlers(self) -> None:
         """Create the folder, claim a trajectory for every environment and write the metadata; continues a folder."""
-        self._check_layout()
+        before = load_metadata(self.save_dir)
+        if before.problem is not None:
+            logger.warning(
+                f"{os.path.join(self.save_dir, layout.METADATA_FILE)}: {before.problem}; it is written again"
+            )
+        self._check_layout(before.content)
         os.makedirs(self.save_dir, exist_ok=True)
         self._closed = False
         self.metadata = self.metadata or self._new_metadata()
         if self._heartbeat is None:
             # Before looking for others: of two that start together, each sees the other.
             self._heartbeat = Heartbeat(self.save_dir, layout.COLLECTOR, self.writer_id)
-        before = self._recover_from_kill() or maintenance.recorded_totals(self.save_dir)
+        totals = self._recover_from_kill(before.content) or maintenance.recorded_totals(before.content)
         others_are_alive = self._warn_of_other_writers()
         self._folders = FolderAllocator(self.save_dir)
         if not self._folders.is_fresh:
             # Without metadata, the files are counted.
-            before = before or maintenance.totals(maintenance.inspect_folder(self.save_dir))
-            self.total_timesteps, self.total_traj_completed = before
+            totals = totals or maintenance.totals(maintenance.inspect_folder(self.save_dir))
+            self.total_timesteps, self.total_traj_completed = totals
             logger.info(f"continuing {self.save_dir} after {self.total_timesteps:,} steps")
         indices = self._folders.allocate(self.env.num_envs, reuse_empty=not others_are_alive)
         self.traj_idxs = np.array(indices, dtype=np.int64)
@@ -352,7 +360,7 @@ class DemonstrationSaver:
         self.dump_metadata()
         self._reset_progress()
 
-    def _recover_from_kill(self) -> tuple[int, int] | None:
+    def _recover_from_kill(self, metadata: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return steps and finished trajectories after removing what killed writers left; None if there were none.
 
         The totals in the metadata of a killed writer are older than its files.
@@ -360,7 +368,8 @@ class DemonstrationSaver:
         if not remove_dead_heartbeats(self.save_dir, layout.COLLECTOR):
             return None
         # Of episodes that were to be deleted, the end may be on disk too.
-        return maintenance.recover_folder(self.save_dir, mark_finished=not self.success_traj_only)
+        mark_finished = self.done_files and not self.success_traj_only
+        return maintenance.recover_folder(self.save_dir, metadata, mark_finished)
 
     def _warn_of_other_writers(self) -> bool:
         """Return whether another writer is alive."""
@@ -376,15 +385,16 @@ class DemonstrationSaver:
     def _obs_segments(self) -> Mapping[str, Any]:
         return self.env.obs_segments if isinstance(self.env, SegmentedEnv) else {}
 
-    def _check_layout(self) -> None:
-        """ValueError for a folder with trajectories that cannot be read together with those of this saver."""
-        before = layout.read_metadata(self.save_dir) or {}
+    def _check_layout(self, before: Mapping[str, Any]) -> None:
+        """ValueError if the metadata of the folder is that of trajectories that this saver's cannot be read with."""
         if before.get("obs_disassemble_mapping") is None:
             self._check_widths()
             return
         mapping = self.obs_disassemble_mapping
-        segments = None if mapping is None else list(to_json_values(self._obs_segments).items())
-        if before["obs_disassemble_mapping"] != mapping or list((before.get("obs_segments") or {}).items()) != segments:
+        own = None if mapping is None else list(segment_slices(self._obs_segments).items())
+        # Not the shapes: rebuilt metadata has widths only.
+        recorded = list(segment_slices(before.get("obs_segments") or {}).items())
+        if before["obs_disassemble_mapping"] != mapping or recorded != own:
             raise ValueError(
                 f"{self.save_dir} holds observations in the components {before.get('obs_segments')}, compressed as "
                 f"{before['obs_disassemble_mapping']}: collect with the same, or into another folder"
@@ -412,6 +422,7 @@ class DemonstrationSaver:
             "min_timesteps": self.min_timesteps,
             "min_episodes": self.min_episodes,
             "use_critic_obs": self.use_critic_obs,
+            layout.DONE_FILES_KEY: self.done_files,
             "writer": self.writer_id,
             "total_timesteps": 0,
             "total_trajectories": 0,
@@ -490,8 +501,9 @@ class DemonstrationSaver:
                 os.unlink(os.path.join(folder, name))
             self.total_timesteps -= int(self.dumped_traj_lengths[env_i])
         else:
-            with open(os.path.join(folder, layout.DONE_FILE), "wb"):
-                pass
+            if self.done_files:
+                with open(os.path.join(folder, layout.DONE_FILE), "wb"):
+                    pass
             self.total_traj_completed += 1
             if self._folders is None:
                 raise RuntimeError("no trajectories are open: call init_traj_handlers() first")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from st_rl.runners import DemonstrationSaver
+from st_rl.utils.files import atomic_write
 from tests.fakes import EchoEnv
 
 
@@ -96,7 +97,9 @@ def write_trajectory(
         }
         content |= {key: value(length) if callable(value) else value for key, value in extra.items()}
         path = folder / f"traj_{start:06d}_{start + length:06d}.pickle"
-        path.write_bytes(pickle.dumps({key: value for key, value in content.items() if value is not None}))
+        # As savers do, so that no reader thread sees half a file.
+        with atomic_write(path, durable=False) as temporary:
+            temporary.write_bytes(pickle.dumps({key: value for key, value in content.items() if value is not None}))
         paths.append(path)
         start += length
     return paths

@@ -39,6 +39,8 @@ class CollectOptions(RunOptions):
     """Which episodes succeed: those that end by time-out, or those that terminate before."""
     format: Literal["pickle", "npz"] = "pickle"
     """File format; both are read without running code."""
+    done_files: bool = True
+    """Whether to mark finished episodes by an empty file `done`; readers of other libraries may fail on it."""
     rollout_length: int = 64
     """Steps between two writes to disk."""
     seed: int = 1
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         obs_normalizer=policy.obs_normalizer,
         success_rule=options.success_rule,
         file_format=options.format,
+        done_files=options.done_files,
     )
     saver.policy_iteration = policy.iteration
     print(f"Collecting with {checkpoint} and {env.num_envs} robots into {folder}")

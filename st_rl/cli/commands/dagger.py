@@ -46,6 +46,8 @@ class DaggerOptions:
     """Time scale of that schedule, in iterations of the student; None uses the student's."""
     action_sample_std: float = 0.0
     """Standard deviation of the student's actions; 0 uses the student's."""
+    done_files: bool = True
+    """Whether to mark finished episodes by an empty file `done`; readers of other libraries may fail on it."""
     rollout_length: int = 48
     """Steps between two writes to disk, and between two looks for a newer checkpoint of the student."""
     wait_seconds: float = 600.0
@@ -97,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         teacher_act_prob=_number_or_name(options.teacher_act_prob or algorithm.get("teacher_act_prob", "exp")),
         update_times_scale=options.update_times_scale or float(algorithm.get("update_times_scale", 5000)),
         action_sample_std=options.action_sample_std,
+        done_files=options.done_files,
     )
     saver.stop_with_trainer = True
     print(f"Teacher {checkpoint} labels {options.student} with {env.num_envs} robots into {saver.save_dir}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +14,7 @@ from st_rl.cli.support.progress import track
 
 if TYPE_CHECKING:
     from st_rl.storage.rollout_files.maintenance import TrajectoryState
+    from st_rl.storage.rollout_files.metadata import Metadata
 
 # Metadata that must be equal for a reader to read all of them.
 _SHARED_KEYS = ("obs_segments", "obs_disassemble_mapping")
@@ -42,6 +43,8 @@ class MergeOptions:
     """Folders of the datasets."""
     output: Path | None = None
     """Folder of the merged dataset, new or to extend; required."""
+    done_files: bool = True
+    """Whether to mark finished episodes by an empty file `done`; readers of other libraries may fail on it."""
 
 
 @dataclass
@@ -66,9 +69,10 @@ def info(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from st_rl.storage.rollout_files import layout, maintenance
+    from st_rl.storage.rollout_files import maintenance
+    from st_rl.storage.rollout_files.metadata import load_metadata
 
-    found = _inspect(options.folder, "reading")
+    found = {saver: _inspect(saver, "reading", load_metadata(saver)) for saver in _find_savers(options.folder)}
     # On a narrow terminal long folder names wrap, and no word is cut.
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     for column in ("folder", "trajectories", "finished", "steps", "mean length", "mean return", "size", "writer"):
@@ -95,7 +99,7 @@ def info(arguments: Sequence[str]) -> int:
     console = Console()
     console.print(table)
     for folder, states in found.items():
-        metadata = layout.read_metadata(folder) or {}
+        metadata = load_metadata(folder).content
         widths = next((state.widths for state in states if state.widths), {})
         words = ", ".join(f"{name} {width}" for name, width in widths.items() if name not in ("dones", "timeouts"))
         made_by = " of ".join(str(metadata[key]) for key in ("policy", "env") if key in metadata)
@@ -111,25 +115,13 @@ def info(arguments: Sequence[str]) -> int:
 def check(arguments: Sequence[str]) -> int:
     """Read every file, list corrupt ones, and correct the totals: st-rl dataset check FOLDER."""
     options = parse_options(DatasetOptions, arguments, "dataset check", check.__doc__)
-    from st_rl.storage.rollout_files import maintenance
+    from st_rl.storage.rollout_files.refused_entries import find_refused_entries
 
-    num_problems = 0
-    for folder, states in _inspect(options.folder, "checking").items():
-        writers = maintenance.active_writers(folder)
-        for state in states:
-            problems = [f"{path}: {reason}" for path, reason in state.damaged.items()]
-            problems += [f"{path}: frames before it are missing" for path in state.gaps]
-            problems += [] if writers else [f"{path}: never finished" for path in state.leftovers]
-            num_problems += len(problems)
-            for line in problems:
-                print(line)
-        steps, finished = maintenance.totals(states)
-        if writers:
-            print(f"{folder}: {', '.join(writers)} is writing; totals not checked")
-            continue
-        before = maintenance.update_totals(folder, states)
-        corrected = f" (metadata.json had {before[0]:,} and {before[1]:,})" if before is not None else ""
-        print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
+    refused = find_refused_entries(str(options.folder))
+    _print_refused(refused)
+    num_problems = len(refused)
+    for folder in _find_savers(options.folder, follow_links=False, may_be_empty=bool(refused)):
+        num_problems += _check_folder(folder, refused)
     if num_problems:
         count = "1 problem" if num_problems == 1 else f"{num_problems} problems"
         print(
@@ -139,34 +131,98 @@ def check(arguments: Sequence[str]) -> int:
     return 1 if num_problems else 0
 
 
+def _check_folder(folder: str, refused: Mapping[str, str]) -> int:
+    """Check the trajectories and totals of one saver; returns the number of problems."""
+    from st_rl.storage.rollout_files import layout, maintenance
+    from st_rl.storage.rollout_files.metadata import load_metadata
+
+    writers = maintenance.active_writers(folder, refused)
+    metadata = load_metadata(folder, refused)
+    states = _inspect(folder, "checking", metadata, refused)
+    problems = []
+    if metadata.problem is not None:
+        problems.append(f"{Path(folder, layout.METADATA_FILE)}: {metadata.problem}")
+    for state in states:
+        problems += [f"{path}: {reason}" for path, reason in state.damaged.items()]
+        problems += [f"{path}: frames before it are missing" for path in state.gaps]
+        problems += [] if writers else [f"{path}: never finished" for path in state.leftovers]
+    for line in problems:
+        print(line)
+    steps, finished = maintenance.totals(states)
+    if writers:
+        print(f"{folder}: {', '.join(writers)} is writing; totals not checked")
+        return len(problems)
+    is_intact = metadata.problem is None and not _refused_in(folder, refused)
+    before = maintenance.update_totals(folder, states, metadata.content) if is_intact else None
+    corrected = f" (metadata.json had {before[0]:,} and {before[1]:,})" if before is not None else ""
+    print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories{corrected}")
+    return len(problems)
+
+
 def repair(arguments: Sequence[str]) -> int:
     """Move corrupt files aside, cut trajectories at gaps, correct totals: st-rl dataset repair FOLDER."""
     options = parse_options(DatasetOptions, arguments, "dataset repair", repair.__doc__)
     from st_rl.storage.rollout_files import maintenance
+    from st_rl.storage.rollout_files.refused_entries import find_refused_entries
 
-    writers = [writer for folder in _find_savers(options.folder) for writer in maintenance.active_writers(folder)]
+    refused = find_refused_entries(str(options.folder))
+    _print_refused(refused)
+    savers = _find_savers(options.folder, follow_links=False, may_be_empty=bool(refused))
+    writers = [writer for folder in savers for writer in maintenance.active_writers(folder, refused)]
     if writers:
         raise CommandError(f"{', '.join(writers)} is writing to {options.folder}: stop it first")
     num_repairs = 0
-    for folder, states in _inspect(options.folder, "checking").items():
-        for state in states:
-            lines = []
-            if state.damaged or state.leftovers or state.gaps or not state.num_files:
-                lines = maintenance.repair_trajectory(folder, state)
-            num_repairs += len(lines)
-            for line in lines:
-                print(line)
-        num_repairs += maintenance.remove_leftovers(folder)
-        states = list(maintenance.inspect_folder(folder))
-        for line in filter(None, map(maintenance.mark_finished, states)):
-            num_repairs += 1
-            print(line)
-        maintenance.update_totals(folder, states)
-        steps, finished = maintenance.totals(states)
-        print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")
+    for folder in savers:
+        if _refused_in(folder, refused):
+            print(f"{folder}: not repaired")
+            continue
+        num_repairs += _repair_folder(folder)
     count = "1 repair" if num_repairs == 1 else f"{num_repairs} repairs"
     print(count if num_repairs else "nothing to repair")
+    if refused:
+        raise CommandError(
+            f"{len(refused)} entries of {options.folder} were refused, and folders with them are not repaired: remove "
+            "them, or replace them by files and folders, then repair again"
+        )
     return 0
+
+
+def _repair_folder(folder: str) -> int:
+    """Repair the trajectories and metadata of one saver; returns the number of repairs."""
+    from st_rl.storage.rollout_files import layout, maintenance
+    from st_rl.storage.rollout_files.metadata import load_metadata
+
+    metadata = load_metadata(folder)
+    lines = []
+    for state in _inspect(folder, "checking", metadata):
+        if state.damaged or state.leftovers or state.gaps or not state.num_files:
+            lines += maintenance.repair_trajectory(folder, state)
+    num_leftovers = maintenance.remove_leftovers(folder)
+    states = list(maintenance.inspect_folder(folder))
+    done_files = bool(metadata.content.get(layout.DONE_FILES_KEY, True))
+    lines += filter(None, [maintenance.mark_finished(state, done_files) for state in states])
+    if metadata.problem is not None:
+        lines.append(maintenance.rebuild_metadata(folder, states, metadata))
+    else:
+        maintenance.update_totals(folder, states, metadata.content)
+    for line in lines:
+        print(line)
+    steps, finished = maintenance.totals(states)
+    print(f"{folder}: {steps:,} steps, {finished:,} finished trajectories")
+    return len(lines) + num_leftovers
+
+
+def _print_refused(refused: Mapping[str, str]) -> None:
+    for path, kind in refused.items():
+        print(f"{path}: refused, because it is {kind}")
+
+
+def _refused_in(folder: str, refused: Iterable[str]) -> bool:
+    """Return whether a refused entry is directly in the folder of a saver or in one of its trajectories."""
+    from st_rl.storage.rollout_files import layout
+
+    parents = [Path(path).parent for path in refused]
+    return Path(folder) in [p.parent if p.name.startswith(layout.TRAJECTORY_PREFIX) else p for p in parents]
 
 
 def merge(arguments: Sequence[str]) -> int:
@@ -174,7 +230,6 @@ def merge(arguments: Sequence[str]) -> int:
     options = parse_options(MergeOptions, arguments, "dataset merge", merge.__doc__)
     from st_rl.storage.rollout_files import layout, maintenance
     from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
-    from st_rl.utils.files import write_json
 
     target = options.output
     if target is None:
@@ -187,17 +242,19 @@ def merge(arguments: Sequence[str]) -> int:
     if target.resolve() in places:
         raise CommandError(f"{target} cannot be merged with itself: choose another --output")
     together = [*([str(target)] if target.is_dir() else []), *savers]
-    metadata = _shared_metadata(together)
+    metadata = _shared_metadata(together) | {layout.DONE_FILES_KEY: options.done_files}
     _check_same_widths(together)
     target.mkdir(parents=True, exist_ok=True)
-    if layout.read_metadata(target) is None:
-        write_json(target / layout.METADATA_FILE, metadata)
+    # Before the trajectories: they cannot be read without it.
+    maintenance.write_metadata(str(target), metadata, list(maintenance.inspect_folder(str(target))))
     work = [path for saver in savers for path in layout.own_trajectories(saver) if layout.frame_files(path)]
     folders = FolderAllocator(str(target))
     for path in track(work, "copying"):
         maintenance.merge_trajectory(path, folders)
     states = list(maintenance.inspect_folder(str(target)))
-    maintenance.update_totals(str(target), states)
+    for state in states:
+        maintenance.mark_finished(state, options.done_files)
+    maintenance.write_metadata(str(target), metadata, states)
     steps, finished = maintenance.totals(states)
     print(f"{target}: {len(states):,} trajectories, {finished:,} finished, {steps:,} steps")
     return 0
@@ -206,8 +263,13 @@ def merge(arguments: Sequence[str]) -> int:
 def _shared_metadata(savers: Sequence[str]) -> dict[str, Any]:
     """Return the metadata of the first folder; CommandError if another has a different observation layout."""
     from st_rl.storage.rollout_files import layout
+    from st_rl.storage.rollout_files.metadata import load_metadata
 
-    all_metadata = [(saver, layout.read_metadata(saver)) for saver in savers]
+    loaded = [(saver, load_metadata(saver)) for saver in savers]
+    for saver, found in loaded:
+        if found.problem is not None:
+            print(f"{Path(saver, layout.METADATA_FILE)}: {found.problem}; what the trajectories tell is used instead")
+    all_metadata = [(saver, found.content) for saver, found in loaded]
     first_folder, first = next(((saver, found) for saver, found in all_metadata if found), ("", {}))
     for folder, metadata in all_metadata:
         for key in _SHARED_KEYS:
@@ -231,7 +293,7 @@ def export(arguments: Sequence[str]) -> int:
     savers = _find_savers(options.folder)
     _check_same_widths(savers)
     folders = [path for saver in savers for path in layout.own_trajectories(saver)]
-    recorded = (episode for folder in track(folders, "exporting") for episode in exporting.episodes([folder]))
+    recorded = exporting.episodes(track(folders, "exporting"))
     target = options.output
     if options.format == "npz":
         target = target if target.suffix == ".npz" else target.with_name(f"{target.name}.npz")
@@ -242,27 +304,22 @@ def export(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _inspect(folder: Path, label: str) -> dict[str, list[TrajectoryState]]:
-    """Return the state of every trajectory by saver folder; CommandError if there are none."""
+def _inspect(saver: str, label: str, metadata: Metadata, refused: Collection[str] = ()) -> list[TrajectoryState]:
+    """Return the state of every trajectory of a saver, without opening the paths in `refused`."""
     from st_rl.storage.rollout_files import layout, maintenance
 
-    savers = _find_savers(folder)
-    work = [(saver, path) for saver in savers for path in layout.own_trajectories(saver)]
-    metadata = {saver: layout.read_metadata(saver) or {} for saver in savers}
-    found: dict[str, list[TrajectoryState]] = {saver: [] for saver in savers}
-    for saver, path in track(work, label):
-        found[saver].append(maintenance.inspect_trajectory(path, metadata[saver]))
-    return found
+    trajectories = layout.own_trajectories(saver, follow_links=not refused)
+    return [maintenance.inspect_trajectory(path, metadata.content, refused) for path in track(trajectories, label)]
 
 
-def _find_savers(folder: Path) -> list[str]:
+def _find_savers(folder: Path, follow_links: bool = True, may_be_empty: bool = False) -> list[str]:
     """Return the folders written by savers; CommandError if there are none."""
     from st_rl.storage.rollout_files import maintenance
 
     if not folder.is_dir():
         raise CommandError(f"no folder {folder}")
-    savers = maintenance.saver_folders(str(folder))
-    if not savers:
+    savers = maintenance.saver_folders(str(folder), follow_links)
+    if not savers and not may_be_empty:
         raise CommandError(f"{folder} has no trajectories (folders named trajectory_*)")
     return savers
 

@@ -5,26 +5,31 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from st_rl.storage.rollout_files import layout, maintenance
 from st_rl.storage.rollout_files.frames import Frames
+from st_rl.storage.rollout_files.metadata import load_metadata
 from st_rl.utils.files import atomic_write
 
 MINARI_VERSION = "0.5.0"
 
 
-def episodes(folders: Sequence[str]) -> Iterator[Frames]:
+def episodes(folders: Iterable[str]) -> Iterator[Frames]:
     """Iterate over the episodes of trajectory folders, split at gaps, without unreadable files.
 
     An episode has arrays `(n, width)` of float32, and `rewards`, `terminations` and `truncations` `(n,)`.
     """
+    metadata: dict[str, dict[str, Any]] = {}
     for folder in folders:
-        metadata = layout.read_metadata(os.path.dirname(folder)) or {}
-        for frames in maintenance.read_pieces(folder, metadata):
+        saver = os.path.dirname(folder)
+        if saver not in metadata:
+            metadata[saver] = load_metadata(saver).content
+        for frames in maintenance.read_pieces(folder, metadata[saver]):
             dones, time_outs = frames.pop("dones")[:, 0] > 0, frames.pop("timeouts")[:, 0] > 0
             truncations = dones & time_outs
             # A recording that stops before the end of the episode is truncated.

@@ -15,6 +15,8 @@ from st_rl.utils.files import StrPath, natural_order
 
 METADATA_FILE = "metadata.json"
 DONE_FILE = "done"
+DONE_FILES_KEY = "done_files"
+"""Key of the metadata: whether finished episodes are marked by a file `done`; default true."""
 COLLECTOR = "collector"
 """Role of the processes that write trajectories, in the names of their heartbeat files."""
 TRAJECTORY_PREFIX = "trajectory_"
@@ -66,38 +68,54 @@ def is_finished(folder: StrPath) -> bool:
     return os.path.exists(os.path.join(folder, DONE_FILE))
 
 
-def walk(root: StrPath) -> Iterator[os.DirEntry[str]]:
-    """Yield every trajectory folder and every file outside of them under `root`, in natural order, top-down."""
-    try:
-        with os.scandir(root) as scan:
-            entries = sorted(scan, key=lambda entry: natural_order(entry.name))
-    except OSError:  # deleted since it was listed
-        return
-    deeper = []
-    for entry in entries:
-        if not entry.is_dir() or entry.name.startswith(TRAJECTORY_PREFIX):
-            yield entry
-        else:
-            deeper.append(entry.path)
-    for folder in deeper:
-        yield from walk(folder)
+def walk(root: StrPath, follow_links: bool = True) -> Iterator[os.DirEntry[str]]:
+    """Yield every trajectory folder and every file outside of them under `root`, in natural order, top-down.
+
+    Without `follow_links` only regular files and folders of its own: no links, named pipes and devices.
+    """
+    pending = [os.fspath(root)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as scan:
+                entries = sorted(scan, key=lambda entry: natural_order(entry.name))
+        except OSError:  # deleted since it was listed
+            continue
+        deeper = []
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=follow_links)
+            if not (follow_links or is_folder or entry.is_file(follow_symlinks=False)):
+                continue
+            if not is_folder or entry.name.startswith(TRAJECTORY_PREFIX):
+                yield entry
+            else:
+                deeper.append(entry.path)
+        pending += reversed(deeper)
 
 
-def trajectory_folders(root: StrPath) -> list[str]:
+def trajectory_folders(root: StrPath, follow_links: bool = True) -> list[str]:
     """All trajectory folders under `root` in natural order, including empty ones."""
-    return [entry.path for entry in walk(root) if entry.is_dir()]
+    return [entry.path for entry in walk(root, follow_links) if entry.is_dir()]
 
 
-def own_trajectories(folder: StrPath) -> list[str]:
+def own_trajectories(folder: StrPath, follow_links: bool = True) -> list[str]:
     """The trajectory folders directly in a folder, in natural order, including empty ones."""
     folder = os.fspath(folder)
-    return [path for path in trajectory_folders(folder) if os.path.dirname(path) == folder.rstrip(os.sep)]
+    found = trajectory_folders(folder, follow_links)
+    return [path for path in found if os.path.dirname(path) == folder.rstrip(os.sep)]
+
+
+class MetadataError(ValueError):
+    """A `metadata.json` that cannot be read."""
 
 
 def read_metadata(folder: StrPath) -> dict[str, Any] | None:
-    """Read `metadata.json` of a folder; None if it is missing or corrupt."""
+    """Read `metadata.json` of a folder; None if it is missing, MetadataError if it is damaged."""
     try:
         content = json.loads(Path(folder, METADATA_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
-    return content if isinstance(content, dict) else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise MetadataError(f"it is damaged ({error})") from error
+    if not isinstance(content, dict):
+        raise MetadataError(f"it is damaged (it holds a {type(content).__name__}, not an object)")
+    return content

@@ -1,9 +1,10 @@
 """Inspects, repairs and merges demonstration folders."""
 
 import contextlib
+import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
+from st_rl.storage.rollout_files.metadata import Metadata, load_metadata
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, remove_temporary_files, write_json
 from st_rl.utils.files.heartbeat import heartbeats, is_alive, remove_dead_heartbeats
 
@@ -41,14 +43,14 @@ class TrajectoryState:
     """Field -> numbers in a frame."""
 
 
-def inspect_trajectory(folder: str, metadata: Mapping[str, Any]) -> TrajectoryState:
-    """Read every file of a trajectory."""
+def inspect_trajectory(folder: str, metadata: Mapping[str, Any], refused: Collection[str] = ()) -> TrajectoryState:
+    """Read every file of a trajectory but those in `refused`."""
     state, expected = TrajectoryState(folder), 0
-    with contextlib.suppress(OSError):
-        names = os.listdir(folder)
-        state.leftovers = [os.path.join(folder, n) for n in names if n.startswith(TEMPORARY_PREFIX)]
+    state.leftovers = [str(path) for path in _temporary_files(folder)]
     for name in layout.frame_files(folder):
         path = os.path.join(folder, name)
+        if path in refused:
+            continue
         try:
             frames = complete_fields(read_complete_frames(path, metadata))
             state.num_bytes += os.path.getsize(path)
@@ -67,10 +69,10 @@ def inspect_trajectory(folder: str, metadata: Mapping[str, Any]) -> TrajectorySt
     return state
 
 
-def saver_folders(root: str) -> list[str]:
+def saver_folders(root: str, follow_links: bool = True) -> list[str]:
     """The folders under `root` that contain trajectories or metadata directly."""
     found: dict[str, None] = {}
-    for entry in layout.walk(root):
+    for entry in layout.walk(root, follow_links):
         if entry.is_dir() or entry.name == layout.METADATA_FILE:
             found[os.path.dirname(entry.path)] = None
     return list(found)
@@ -78,7 +80,7 @@ def saver_folders(root: str) -> list[str]:
 
 def inspect_folder(folder: str) -> Iterator[TrajectoryState]:
     """Inspect every trajectory directly in a folder, in natural order."""
-    metadata = layout.read_metadata(folder) or {}
+    metadata = load_metadata(folder).content
     for trajectory in layout.own_trajectories(folder):
         yield inspect_trajectory(trajectory, metadata)
 
@@ -89,13 +91,12 @@ def totals(states: Iterable[TrajectoryState]) -> tuple[int, int]:
     return sum(state.num_frames for state in states), sum(state.is_finished for state in states)
 
 
-def recover_folder(folder: str, mark_finished: bool) -> tuple[int, int]:
+def recover_folder(folder: str, metadata: Mapping[str, Any], mark_finished: bool) -> tuple[int, int]:
     """Remove temporary files of killed writers and count frames, by file names, and finished trajectories.
 
     Only the last file of trajectories without the file `done` is read; `mark_finished` writes that file where it is
     missing because the writer was killed.
     """
-    metadata = layout.read_metadata(folder) or {}
     num_frames = num_finished = 0
     remove_temporary_files(folder)
     for trajectory in layout.own_trajectories(folder):
@@ -115,27 +116,52 @@ def recover_folder(folder: str, mark_finished: bool) -> tuple[int, int]:
     return num_frames, num_finished
 
 
-def recorded_totals(folder: str) -> tuple[int, int] | None:
-    """Frames and finished trajectories according to `metadata.json`; None if it lacks them."""
-    metadata = layout.read_metadata(folder) or {}
+def recorded_totals(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Frames and finished trajectories according to the metadata; None if it lacks them."""
     steps, finished = metadata.get("total_timesteps"), metadata.get("total_trajectories")
     return (steps, finished) if isinstance(steps, int) and isinstance(finished, int) else None
 
 
-def update_totals(folder: str, states: Sequence[TrajectoryState]) -> tuple[int, int] | None:
-    """Write the counted totals into `metadata.json`; returns the previous ones if they differ, else None."""
-    before, counted = recorded_totals(folder), totals(states)
+def update_totals(
+    folder: str, states: Sequence[TrajectoryState], metadata: Mapping[str, Any]
+) -> tuple[int, int] | None:
+    """Write the metadata with the counted totals; returns the previous ones if they differ, else None."""
+    before, counted = recorded_totals(metadata), totals(states)
     if before == counted:
         return None
-    metadata = layout.read_metadata(folder) or {}
-    metadata |= {"total_timesteps": counted[0], "total_trajectories": counted[1]}
-    write_json(os.path.join(folder, layout.METADATA_FILE), metadata)
+    write_metadata(folder, metadata, states)
     return before or (0, 0)
 
 
-def active_writers(folder: str) -> list[str]:
-    """Heartbeat names of the collectors that are writing to a folder now."""
-    return [path.name for path in heartbeats(folder, layout.COLLECTOR) if is_alive(path)]
+def rebuild_metadata(folder: str, states: Sequence[TrajectoryState], metadata: Metadata) -> str:
+    """Replace a damaged `metadata.json` by what the trajectories tell; returns a line about the change."""
+    path = os.path.join(folder, layout.METADATA_FILE)
+    if os.path.exists(path):
+        # Under another name, by which no reader takes it for metadata.
+        os.replace(path, _free_path(folder, f"damaged_{layout.METADATA_FILE}"))
+    write_metadata(folder, metadata.content, states)
+    return f"rebuilt {path} from the trajectories: {metadata.problem}"
+
+
+def write_metadata(folder: str, metadata: Mapping[str, Any], states: Sequence[TrajectoryState]) -> None:
+    """Write `metadata.json` with the counted totals."""
+    steps, finished = totals(states)
+    content = {**metadata, "total_timesteps": steps, "total_trajectories": finished}
+    write_json(os.path.join(folder, layout.METADATA_FILE), content)
+
+
+def _free_path(folder: str, name: str) -> str:
+    """A path in the folder `damaged` that no file has yet; the folder is created."""
+    target = os.path.join(folder, DAMAGED_FOLDER)
+    os.makedirs(target, exist_ok=True)
+    names = itertools.chain([name], (f"{number}_{name}" for number in itertools.count(1)))
+    return next(path for path in (os.path.join(target, name) for name in names) if not os.path.lexists(path))
+
+
+def active_writers(folder: str, refused: Collection[str] = ()) -> list[str]:
+    """Heartbeat names of the collectors that are writing to a folder now, without those in `refused`."""
+    found = heartbeats(folder, layout.COLLECTOR)
+    return [path.name for path in found if os.path.join(folder, path.name) not in refused and is_alive(path)]
 
 
 def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
@@ -147,8 +173,7 @@ def repair_trajectory(folder: str, state: TrajectoryState) -> list[str]:
     done = []
     for path, reason in state.damaged.items():
         # Not in a trajectory folder, where readers would find it again.
-        target = os.path.join(folder, DAMAGED_FOLDER, f"{os.path.basename(state.folder)}_{os.path.basename(path)}")
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        target = _free_path(folder, f"{os.path.basename(state.folder)}_{os.path.basename(path)}")
         os.replace(path, target)
         done.append(f"moved {path} to {target}: {reason}")
     for path in state.leftovers:
@@ -192,24 +217,35 @@ def _renumber(source: str, target: str, names: Sequence[str]) -> None:
         os.replace(os.path.join(source, name), os.path.join(target, new))
 
 
-def mark_finished(state: TrajectoryState) -> str | None:
-    """Make the file `done` agree with the last frame; returns a line about the change, None if it agreed."""
-    if state.is_finished == layout.is_finished(state.folder):
+def mark_finished(state: TrajectoryState, done_files: bool = True) -> str | None:
+    """Make the file `done` agree with the last frame; returns a line about the change, None if it agreed.
+
+    Without `done_files` there is none.
+    """
+    is_wanted = state.is_finished and done_files
+    if is_wanted == layout.is_finished(state.folder):
         return None
     mark = Path(state.folder, layout.DONE_FILE)
-    if state.is_finished:
+    if is_wanted:
         mark.touch()
         return f"marked {state.folder} as finished"
     mark.unlink()
+    if state.is_finished:
+        return f"removed {mark}: the dataset has no such files"
     return f"marked {state.folder} as not finished: its last frame is not done"
 
 
 def remove_leftovers(folder: str) -> int:
     """Remove heartbeats and temporary files of killed collectors; returns their number."""
-    temporary = list(Path(folder).glob(f"{TEMPORARY_PREFIX}*"))
+    temporary = _temporary_files(folder)
     for path in temporary:
         path.unlink(missing_ok=True)
     return len(temporary) + len(remove_dead_heartbeats(folder, layout.COLLECTOR))
+
+
+def _temporary_files(folder: str) -> list[Path]:
+    """Files of killed writers directly in a folder."""
+    return sorted(path for path in Path(folder).glob(f"{TEMPORARY_PREFIX}*") if path.is_file())
 
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
@@ -223,10 +259,11 @@ def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
 
 
 def merge_trajectory(source: str, target: FolderAllocator) -> None:
-    """Copy a trajectory into the directory of `target` under a new index; files are copied atomically."""
+    """Copy a trajectory into the directory of `target` under a new index, without the file `done`.
+
+    Files are copied atomically.
+    """
     folder = layout.trajectory_folder(target.save_dir, target.allocate_next())
     for name in layout.frame_files(source):
         with atomic_write(os.path.join(folder, name), durable=False) as temporary:
             shutil.copyfile(os.path.join(source, name), temporary)
-    if layout.is_finished(source):
-        Path(folder, layout.DONE_FILE).touch()

@@ -15,7 +15,8 @@ from torch.utils.data import get_worker_info
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.base import RolloutFileBase
 from st_rl.storage.rollout_files.frame_store import FIELDS, MOTION_FIELDS, FrameStore, LoadedFile, file_identity
-from st_rl.storage.rollout_files.frames import FrameFileError, Frames, assemble_observations
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames, assemble_observations, read_frames
+from st_rl.storage.rollout_files.metadata import load_metadata
 from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.utils.buffer import buffer_to
 from st_rl.utils.collections import namedarraytuple
@@ -49,6 +50,11 @@ class OpenedTrajectory(NamedTuple):
     frame: int
     file: LoadedFile | None
     unreadable: list[tuple[str, str]]
+
+
+def _is_gone(error: FrameFileError) -> bool:
+    """Whether a file was deleted before it was read; a writer may have replaced it since."""
+    return isinstance(error.__cause__, FileNotFoundError)
 
 
 class RolloutDataset(RolloutFileBase):
@@ -130,6 +136,8 @@ class RolloutDataset(RolloutFileBase):
         self._unreadable: dict[str, str] = {}
         """File that cannot be read -> reason."""
         self._refused: set[str] = set()
+        # Finished trajectories without a file `done`.
+        self._finished: set[str] = set()
         self._warned_of_metadata = False
         # Set while all environments are assigned at once: then a trajectory may be assigned twice.
         self._assigning = False
@@ -182,10 +190,7 @@ class RolloutDataset(RolloutFileBase):
         """Find the trajectories in the folders and fill the index pool; False when there are too few."""
         found, metadata_dirs, self._collector_files = self._scan_folders()
         if metadata_dirs:
-            self.metadata = layout.read_metadata(metadata_dirs[0]) or {}
-            if len(metadata_dirs) > 1 and not self._warned_of_metadata:
-                self._warned_of_metadata = True
-                logger.warning(f"{len(metadata_dirs)} folders have a metadata.json; using that of {metadata_dirs[0]}")
+            self.metadata = self._read_metadata(metadata_dirs)
         # Stable: folders of the same age stay in natural order.
         found.sort(key=lambda item: item[0])
         usable = (path for _, path in reversed(found) if self._is_usable(path))
@@ -203,6 +208,27 @@ class RolloutDataset(RolloutFileBase):
         if self.random_shuffle_traj_order:
             np.random.shuffle(self.unused_trajectory_idxs)
         return True
+
+    def _read_metadata(self, folders: Sequence[str]) -> dict[str, Any]:
+        """The metadata of the first folder with an intact file, else what the trajectories of the first folder tell."""
+        damaged = []
+        for folder in folders:
+            try:
+                content = layout.read_metadata(folder) or {}
+            except layout.MetadataError as error:
+                damaged.append(f"{os.path.join(folder, layout.METADATA_FILE)}: {error}")
+                continue
+            used = folder
+            break
+        else:
+            used, content = folders[0], load_metadata(folders[0]).content
+        if not self._warned_of_metadata:
+            self._warned_of_metadata = bool(damaged) or len(folders) > 1
+            for line in damaged:
+                logger.warning(f"{line}; rebuild it with: st-rl dataset repair")
+            if len(folders) > 1:
+                logger.warning(f"{len(folders)} folders have a metadata.json; using that of {used}")
+        return content
 
     def _scan_folders(self) -> tuple[list[tuple[int, str]], list[str], list[Path]]:
         """Trajectory folders with their modification times, folders with metadata, and heartbeats of collectors."""
@@ -222,9 +248,24 @@ class RolloutDataset(RolloutFileBase):
         return found, metadata_dirs, collectors
 
     def _is_usable(self, folder: str) -> bool:
-        if folder in self._refused or (self.finished_only and not layout.is_finished(folder)):
+        if folder in self._refused or (self.finished_only and not self._is_finished(folder)):
             return False
         return bool(layout.frame_files(folder))
+
+    def _is_finished(self, folder: str) -> bool:
+        """Whether the episode of a trajectory is finished: by its file `done`, else by its last frame."""
+        if layout.is_finished(folder) or folder in self._finished:
+            return True
+        files = layout.frame_files(folder)
+        if not files or self.metadata.get(layout.DONE_FILES_KEY, True):
+            return False
+        try:
+            is_finished = bool(read_frames(os.path.join(folder, files[-1]))["dones"][-1])
+        except (FrameFileError, KeyError):
+            return False
+        if is_finished:
+            self._finished.add(folder)
+        return is_finished
 
     def _wait_for_data(self) -> None:
         """Scan the folders until they hold enough trajectories.
@@ -370,7 +411,8 @@ class RolloutDataset(RolloutFileBase):
             try:
                 return OpenedTrajectory(names, index, max(first, start), self._load(path), unreadable)
             except FrameFileError as error:
-                unreadable.append((path, str(error)))
+                if not _is_gone(error):
+                    unreadable.append((path, str(error)))
         return OpenedTrajectory(names, 0, 0, None, unreadable)
 
     def _take(self, key: str) -> Any:
@@ -406,7 +448,7 @@ class RolloutDataset(RolloutFileBase):
         try:
             file = self._take(self._expect_file(env, path))
         except FrameFileError as error:
-            self._report_unreadable([(path, str(error))])
+            self._report_unreadable([] if _is_gone(error) else [(path, str(error))])
             return False
         before, identity = self._current_files[env]
         if file_identity(before) != identity:
