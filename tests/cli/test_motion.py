@@ -11,6 +11,7 @@ from st_rl.cli import main
 from st_rl.datasets.formats import read_motion, write_motion
 from st_rl.datasets.library import CLIPS, load_clips
 from st_rl.sim.robots import robot_path
+from st_rl.utils import rotations
 
 
 def test_help_lists_the_actions(capsys):
@@ -112,6 +113,24 @@ def test_inspect_reports_the_quaternion_order(capsys, tmp_path):
     assert "12 - - xyzw" in shown
     assert "first: the root is not upright" in shown
     assert "assumed" not in shown
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_inspect_tells_the_quaternion_order_from_sliding_feet(capsys, tmp_path, direction):
+    # Both orders are upright: a robot that turned its back on the x axis, and one that walks backward along it.
+    (clip,) = load_clips(["walk_0.4"])
+    columns, signs = [0, 1, 2, 3], np.array([-1.0, -1.0, 1.0])
+    rot, pos = rotations.multiply(np.array([0.0, 0.0, 0.0, 1.0]), clip.root_rot), clip.root_pos * signs
+    joints = clip.joint_pos
+    if direction == "backward":
+        columns, rot, pos, joints = rotations.WXYZ_TO_XYZW, clip.root_rot[::-1], clip.root_pos[::-1], joints[::-1]
+    rows = np.concatenate([pos, rot[:, columns], joints], axis=1)
+    (tmp_path / "walk.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    shown = inspect_text(capsys, str(tmp_path / "walk.csv"), "--robot", "humanoid", "--fps", "50")
+    assert "walk: quaternions are read as x, y, z, w, and the root moves backward" in shown
+    assert ("use --quat-order wxyz" in shown) == (direction == "forward")
+    shown = inspect_text(capsys, str(tmp_path / "walk.csv"), "--fps", "50", "--quat-order", "wxyz")
+    assert ("use --quat-order xyzw" in shown) == (direction == "backward")
 
 
 def test_inspect_reports_a_bad_file_in_one_line(capsys, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 from st_rl.datasets.checks import MIN_UPRIGHTNESS, find_posture_problems, root_uprightness
 from st_rl.datasets.clip import MotionClip
 from st_rl.utils import rotations
-from st_rl.utils.rotations import XYZW_TO_WXYZ
+from st_rl.utils.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
 
 QuatOrder = Literal["xyzw", "wxyz"]
 ORDERS: tuple[QuatOrder, ...] = get_args(QuatOrder)
@@ -55,6 +55,15 @@ def read_in_order(
         )
     clip = clips[order]
     return replace(clip, quat_order=order, notes=(*clip.notes, *([note] if note else [])))
+
+
+def swap_order(clip: MotionClip) -> MotionClip:
+    """The clip as if the quaternions of its file had the other order; angular velocities are estimated again."""
+    in_file = clip.root_rot if clip.quat_order == "wxyz" else clip.root_rot[:, WXYZ_TO_XYZW]
+    other: QuatOrder = "xyzw" if clip.quat_order == "wxyz" else "wxyz"
+    root_rot = in_file[:, TO_WXYZ[other]]
+    root_ang_vel = rotations.angular_velocity(root_rot, 1.0 / clip.fps)
+    return replace(clip, root_rot=root_rot, root_ang_vel=root_ang_vel, quat_order=other)
 
 
 def _spell(order: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from st_rl.datasets.clip import Bodies, Feet, MotionClip, make_clip
+from st_rl.datasets.clip import Bodies, Feet, MotionClip, linear_velocity, make_clip
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.rendering import FrameRenderer
@@ -45,6 +45,16 @@ def add_body_poses(robot: Robot, clip: MotionClip) -> MotionClip:
         bodies=Bodies(names, found["pos"], rotations.remove_sign_flips(found["rot"]), lin_vel, ang_vel),
         feet=Feet(tuple(foot.name for foot in robot.feet), found["foot_pos"], found["foot_velocity"][..., 3:]),
     )
+
+
+def foot_slip(robot: Robot, clip: MotionClip) -> float:
+    """Mean horizontal speed of the lowest foot, m/s: joints and root that belong together keep it near zero."""
+    feet = add_body_poses(robot, clip).feet
+    if feet is None:
+        return 0.0
+    speed = np.linalg.norm(linear_velocity(feet.pos, 1.0 / clip.fps)[..., :2], axis=-1)
+    lowest = feet.pos[..., 2].argmin(axis=1)
+    return float(speed[np.arange(clip.num_frames), lowest].mean())
 
 
 def _object_velocities(model: MjModel, data: MjData, object_type: int, ids: list[int]) -> np.ndarray:

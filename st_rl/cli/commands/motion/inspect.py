@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
     from st_rl.sim.robots import Robot
 
+# Slower sliding of the feet, m/s, says nothing about the order of quaternions.
+_MIN_SLIP = 0.1
+
 
 @dataclass
 class InspectOptions(ClipOptions):
@@ -88,7 +91,29 @@ def find_problems(clip: MotionClip, robot_name: str) -> list[str]:
     found += find_velocity_problems(clip)
     if clip.feet is not None and clip.feet.pos[..., 2].min() < -0.02:
         found.append(f"a foot is {-clip.feet.pos[..., 2].min():.2f} m below the ground")
-    return found + _find_joint_problems(clip, load_robot(robot_name))
+    robot = load_robot(robot_name)
+    return [*found, *_find_joint_problems(clip, robot), *_find_slip(clip, robot)]
+
+
+def _find_slip(clip: MotionClip, robot: Robot) -> list[str]:
+    """Return a line if the feet slide, and do not with the other order of quaternions."""
+    from st_rl.datasets.checks import MIN_UPRIGHTNESS, root_uprightness
+    from st_rl.datasets.formats.quaternion_order import swap_order
+    from st_rl.sim.motions.clips import foot_slip
+
+    is_posable = robot.free_joint is not None and robot.feet and set(robot.joint_names) <= set(clip.joint_names)
+    if not is_posable or not clip.quat_order:
+        return []
+    slip, swapped = foot_slip(robot, clip), swap_order(clip)
+    if slip < _MIN_SLIP or root_uprightness(swapped) < MIN_UPRIGHTNESS:
+        return []
+    other = foot_slip(robot, swapped)
+    if other > 0.5 * slip:
+        return []
+    return [
+        f"feet slide at {slip:.2f} m/s with quaternions {clip.quat_order}, {other:.2f} m/s with {swapped.quat_order}: "
+        f"use --quat-order {swapped.quat_order}"
+    ]
 
 
 def _find_joint_problems(clip: MotionClip, robot: Robot) -> list[str]:
