@@ -43,6 +43,7 @@ from st_rl.runners.checkpoints import (
 )
 from st_rl.runners.env_sizes import critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
+from st_rl.runners.interrupt import stop_on_interrupt
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
@@ -163,7 +164,8 @@ class OnPolicyRunner(Configurable):
         """Train for a number of iterations; returns the velocity tracking error and the cost of transport.
 
         A second call continues from the current environment state, so `learn(3); learn(3)` equals `learn(6)` if
-        `get_observations()` still returns the last step's observation.
+        `get_observations()` still returns the last step's observation. Ctrl-C finishes the iteration, saves a
+        checkpoint and raises KeyboardInterrupt.
         """
         if isinstance(self.alg.actor_critic, ActorCriticMutex):
             raise ValueError(
@@ -171,7 +173,7 @@ class OnPolicyRunner(Configurable):
                 "critic. Play it with get_inference_policy(), record it with DemonstrationSaver, or name it in "
                 "teacher_policy of TPPO to train a student"
             )
-        with self._learning_session():
+        with stop_on_interrupt(self.request_stop), self._learning_session():
             self.init_writter(init_at_random_ep_len)
             self._init_checkpoints()
             # An inference policy may have moved it to another device.
@@ -204,12 +206,19 @@ class OnPolicyRunner(Configurable):
             self._durations.clear()
             self.lock_run_folder()
             yield
-        except BaseException:
+        except BaseException as error:
+            self._save_if_interrupted(error)
             self.close()
             raise
         finally:
             self._unlock_run_folder()
             self._is_learning.release()
+
+    def _save_if_interrupted(self, error: BaseException) -> None:
+        """Save a checkpoint after a KeyboardInterrupt inside an iteration; several ranks would wait for each other."""
+        done = self.current_learning_iteration
+        if isinstance(error, KeyboardInterrupt) and self._saved_iteration != done > 0 and world_size() == 1:
+            self._save_checkpoint()
 
     def lock_run_folder(self) -> None:
         """Create the run folder and lock it until `learn` ends or `close`; removes temporary files of killed trainings.

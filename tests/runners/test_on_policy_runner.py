@@ -1,6 +1,7 @@
 """The training loop: what it calls, what it survives, what it returns."""
 
 import logging
+import signal
 from functools import partial
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import st_rl.algorithms
 from st_rl.algorithms import PPO
 from st_rl.engine import Engine
 from st_rl.runners import OnPolicyRunner, on_policy_runner
+from st_rl.utils.files import load_checkpoint
 from tests.fakes import ClientEnv, EchoEnv
 from tests.runners.training import differences, make_runner, progress, recurrent, small_config, weights
 
@@ -261,6 +263,56 @@ def test_an_interruption_by_hand_closes_the_writer(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runner.learn(1)
     assert runner.writer is None
+
+
+def test_ctrl_c_finishes_the_iteration_saves_and_raises(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    evaluation, handler = runner.evaluation, signal.getsignal(signal.SIGINT)
+
+    def press_ctrl_c():
+        evaluation()
+        if runner.current_learning_iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    runner.evaluation = press_ctrl_c
+    with pytest.raises(KeyboardInterrupt):
+        runner.learn(10)
+    assert runner.current_learning_iteration == 2
+    assert load_checkpoint(tmp_path / "model_2.pt")["iter"] == 2
+    assert [row["step"] for row in progress(tmp_path)] == ["0", "1"]
+    assert signal.getsignal(signal.SIGINT) is handler
+    runner.evaluation = evaluation
+    runner.learn(1)
+    assert runner.current_learning_iteration == 3
+
+
+def test_second_ctrl_c_stops_inside_the_iteration_and_saves_the_last_one(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    step, calls = runner.env.step, []
+
+    def press_ctrl_c(actions):
+        calls.append(None)
+        if len(calls) in (8, 9):  # in the second rollout of 6 steps
+            signal.raise_signal(signal.SIGINT)
+        return step(actions)
+
+    runner.env.step = press_ctrl_c
+    with pytest.raises(KeyboardInterrupt):
+        runner.learn(10)
+    assert len(calls) == 9
+    assert runner.current_learning_iteration == 1
+    assert load_checkpoint(tmp_path / "model_1.pt")["iter"] == 1
+
+
+def test_handler_of_the_program_is_kept(tmp_path):
+    runner, received = make_runner(log_dir=tmp_path), []
+    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        runner.evaluation = lambda: signal.raise_signal(signal.SIGINT)
+        runner.learn(2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert received == [signal.SIGINT] * 2
 
 
 def test_a_requested_stop_ends_the_iteration_and_saves(tmp_path):
