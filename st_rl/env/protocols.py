@@ -47,6 +47,15 @@ class StatefulEnv(Protocol, metaclass=CapabilityMeta):
 
 
 @runtime_checkable
+class ResettableEnv(Protocol, metaclass=CapabilityMeta):
+    """Starts new episodes on request; environments of rsl_rl 5 do not."""
+
+    def reset(self) -> Any:
+        """Reset all environments and return their observations."""
+        ...
+
+
+@runtime_checkable
 class CommandedEnv(Protocol, metaclass=CapabilityMeta):
     """Follows velocity commands that an evaluation can fix."""
 

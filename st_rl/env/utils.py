@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from st_rl.env.vec_env import VecEnv
+from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups
 
 
 class Observations(NamedTuple):
@@ -26,12 +27,13 @@ class StepResult(NamedTuple):
     infos: Mapping[str, Any]
 
 
-def split_observations(ret: object) -> Observations:
+def split_observations(ret: object, obs_groups: ObsGroups | None = None) -> Observations:
     """Split the result of `get_observations()` or `reset()` into `(obs, critic_obs, extras)`.
 
-    Accepts `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy` is the actor observation),
-    and the older forms `obs` and `(obs, privileged_obs)`. Without a critic observation that is `None`. A mapping of
-    groups becomes `extras["observations"]` of a new dict; otherwise `extras` is the object of the environment.
+    Accepts `(obs, extras)`, a mapping of groups alone or in place of `obs` (group `policy`, else `actor`, is the actor
+    observation), and the older forms `obs` and `(obs, privileged_obs)`. Without a critic observation that is `None`. A
+    mapping of groups becomes `extras["observations"]` of a new dict; otherwise `extras` is the object of the
+    environment. With `obs_groups` the two observations are the groups it names, joined.
     """
     if isinstance(ret, torch.Tensor | Mapping):
         ret = (ret, None)
@@ -41,27 +43,26 @@ def split_observations(ret: object) -> Observations:
             "older form, the observation tensor"
         )
     if isinstance(ret[1], torch.Tensor):
-        obs, extras = _merge_groups(ret[0], None)
-        return Observations(obs, ret[1], extras)
-    obs, extras = _merge_groups(ret[0], ret[1])
-    return Observations(obs, _critic_group(extras), extras)
+        obs, extras = _merge_groups(ret[0], None, obs_groups)
+        return Observations(*_join(obs_groups, obs, ret[1], extras))
+    obs, extras = _merge_groups(ret[0], ret[1], obs_groups)
+    return Observations(*_join(obs_groups, obs, _critic_group(extras), extras))
 
 
-def observe(env: VecEnv) -> Observations:
+def observe(env: VecEnv, obs_groups: ObsGroups | None = None) -> Observations:
     """Current observation, critic observation and extras of an environment, in either form of the interface."""
     delivered = env.get_observations()
-    obs, critic_obs, extras = split_observations(delivered)
     # The older form has a method for the critic observation, the current one a group.
     if isinstance(delivered, torch.Tensor) and hasattr(env, "get_privileged_observations"):
-        critic_obs = env.get_privileged_observations()
-    return Observations(obs, critic_obs, extras)
+        return Observations(*_join(obs_groups, delivered, env.get_privileged_observations(), {}))
+    return split_observations(delivered, obs_groups)
 
 
-def split_step(ret: object) -> StepResult:
+def split_step(ret: object, obs_groups: ObsGroups | None = None) -> StepResult:
     """Split the result of `step()` into `(obs, critic_obs, rewards, dones, infos)`.
 
     Accepts `(obs, rewards, dones, infos)`, where `obs` may be a mapping of groups, and the older
-    `(obs, privileged_obs, rewards, dones, infos)`.
+    `(obs, privileged_obs, rewards, dones, infos)`. With `obs_groups` the observations are the groups it names, joined.
     """
     if not isinstance(ret, tuple | list) or len(ret) not in (4, 5):
         raise TypeError(
@@ -69,8 +70,9 @@ def split_step(ret: object) -> StepResult:
             "(obs, privileged_obs, rewards, dones, infos)"
         )
     if len(ret) == 4:
-        obs, infos = _merge_groups(ret[0], ret[3])
-        return StepResult(obs, _critic_group(infos), ret[1], ret[2], infos)
+        obs, infos = _merge_groups(ret[0], ret[3], obs_groups)
+        obs, critic_obs, infos = _join(obs_groups, obs, _critic_group(infos), infos)
+        return StepResult(obs, critic_obs, ret[1], ret[2], infos)
     privileged = ret[1]
     # Numpy arrays too, since an environment that returns gymnasium's values mostly returns arrays.
     if privileged is not None and getattr(privileged, "ndim", 2) < 2:
@@ -79,8 +81,8 @@ def split_step(ret: object) -> StepResult:
             "gymnasium's (obs, rewards, terminated, truncated, infos); wrap the environment in "
             "st_rl.env.GymnasiumVecEnv or return (obs, rewards, dones, infos)"
         )
-    obs, infos = _merge_groups(ret[0], ret[4])
-    critic_obs = _critic_group(infos) if privileged is None else privileged
+    obs, infos = _merge_groups(ret[0], ret[4], obs_groups)
+    obs, critic_obs, infos = _join(obs_groups, obs, _critic_group(infos) if privileged is None else privileged, infos)
     return StepResult(obs, critic_obs, ret[2], ret[3], infos)
 
 
@@ -107,21 +109,41 @@ def check_tensor(name: str, value: object) -> torch.Tensor:
     return value
 
 
-def _merge_groups(obs: object, extras: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any]]:
+def _join(
+    obs_groups: ObsGroups | None, obs: torch.Tensor, critic_obs: torch.Tensor | None, extras: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None, Mapping[str, Any]]:
+    """Replace both observations, the RND state and the final observations by the groups that `obs_groups` names."""
+    if obs_groups is None:
+        return obs, critic_obs, extras
+    groups = {"policy": obs, **({} if critic_obs is None else {"critic": critic_obs}), **_observation_groups(extras)}
+    joined = obs_groups.join(groups)
+    if joined.rnd_state is not None:
+        groups["rnd_state"] = joined.rnd_state
+    extras = {**extras, "observations": groups}
+    final = extras.pop("final_observations", None)
+    if isinstance(final, Mapping) and set(obs_groups.critic) <= set(final.keys()):
+        extras["final_observations"] = {"critic": join_groups(final, obs_groups.critic)}
+    return joined.actor, joined.critic, extras
+
+
+def _merge_groups(
+    obs: object, extras: Mapping[str, Any] | None, obs_groups: ObsGroups | None = None
+) -> tuple[Any, Mapping[str, Any]]:
     """Return the actor observation and the extras, with the groups of a mapping as `extras["observations"]`."""
     extras = {} if extras is None else extras
     if not isinstance(extras, Mapping):
         raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
     if not isinstance(obs, Mapping):
         return obs, extras
-    # `keys()`, because iterating over a TensorDict yields its rows.
-    if "policy" not in obs.keys():  # noqa: SIM118
-        raise ValueError(
-            f"the environment returned observation groups {sorted(map(str, obs.keys()))} without `policy`, the group "
-            "the actor reads; name it `policy`"
-        )
     groups = {**_observation_groups(extras), **dict(obs.items())}
-    return obs["policy"], {**extras, "observations": groups}
+    wanted = ACTOR_GROUPS if obs_groups is None else obs_groups.actor
+    found = [name for name in wanted if name in groups]
+    if not found:
+        raise ValueError(
+            f"the environment returned observation groups {sorted(map(str, groups))} without {' or '.join(wanted)}, "
+            "the group the actor reads; name the groups in 'obs_groups': {'actor': [...], 'critic': [...]}"
+        )
+    return groups[found[0]], {**extras, "observations": groups}
 
 
 def _observation_groups(extras: Mapping[str, Any]) -> Mapping[str, Any]:

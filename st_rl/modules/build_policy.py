@@ -40,11 +40,15 @@ class EnvSpec(NamedTuple):
 
 def read_env_spec(env: SizedEnv | EnvSpec) -> EnvSpec:
     """Return the sizes and segments of an environment; segments and privileged observations may be missing."""
+    return EnvSpec(env.num_obs, getattr(env, "num_privileged_obs", None), env.num_actions, *read_segments(env))
+
+
+def read_segments(env: object) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """Return the segments of actor and critic observation; None where an environment has none."""
     critic_segments = getattr(env, "critic_obs_segments", None)
     if critic_segments is None:
         critic_segments = getattr(env, "privileged_obs_segments", None)
-    num_critic_obs = getattr(env, "num_privileged_obs", None)
-    return EnvSpec(env.num_obs, num_critic_obs, env.num_actions, getattr(env, "obs_segments", None), critic_segments)
+    return getattr(env, "obs_segments", None), critic_segments
 
 
 def policy_classes() -> dict[str, Any]:

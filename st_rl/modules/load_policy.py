@@ -14,6 +14,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
 from st_rl.utils.registry import reject_unsafe_settings
 from st_rl.utils.segments import segment_width
 
@@ -24,16 +25,24 @@ _ENV_KEYS = frozenset(
 
 
 class InferencePolicy:
-    """Normalizes observations and returns mean actions."""
+    """Normalizes observations and returns mean actions.
 
-    def __init__(self, actor_critic: ActingPolicy, obs_normalizer: nn.Module):
+    Args:
+        actor_critic: the policy.
+        obs_normalizer: the normalizer of its observations.
+        obs_groups: groups that are joined to the actor observation; by default `policy`, else `actor`, is read.
+    """
+
+    def __init__(self, actor_critic: ActingPolicy, obs_normalizer: nn.Module, obs_groups: ObsGroups | None = None):
         self.actor_critic = actor_critic
         self.obs_normalizer = obs_normalizer
+        self.obs_groups = obs_groups
 
     def __call__(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return actions `(N, A)` for raw observations `(N, O)`; of observation groups, `policy` is read."""
+        """Return actions `(N, A)` for raw observations `(N, O)`, or for observation groups by name."""
         if isinstance(obs, Mapping):
-            obs = obs["policy"]
+            default = [name for name in ACTOR_GROUPS if name in obs.keys()][:1] or ACTOR_GROUPS[:1]  # noqa: SIM118
+            obs = join_groups(obs, default if self.obs_groups is None else self.obs_groups.actor)
         return self.actor_critic.act_inference(self.obs_normalizer(obs))
 
     def reset(self, dones: Tensor | None = None) -> None:
@@ -54,7 +63,7 @@ class LoadedPolicy(InferencePolicy):
         checkpoint: Path,
         iteration: int,
     ):
-        super().__init__(actor_critic, obs_normalizer)
+        super().__init__(actor_critic, obs_normalizer, read_obs_groups((config.get("runner") or {}).get("obs_groups")))
         self.config = config
         """Content of the run's `config.json`."""
         self.checkpoint = checkpoint

@@ -9,6 +9,7 @@ from st_rl.algorithms import PPO, algorithm_classes
 from st_rl.algorithms.symmetry_augmentation import completed_symmetry
 from st_rl.env import VecEnv
 from st_rl.modules import build_actor_critic
+from st_rl.modules.build_policy import EnvSpec
 from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils.config import drop_none
@@ -24,10 +25,8 @@ def build_algorithm(
     `extras` are those of the environment's first observation.
     """
     algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
-    policy_settings = drop_none(config.policy)
-    policy_settings.setdefault("num_actor_obs", sizes.num_obs)
-    policy_settings.setdefault("num_critic_obs", sizes.num_critic_obs)
-    policy = build_actor_critic(env, config.policy_class_name, policy_settings)
+    spec = EnvSpec(sizes.num_obs, sizes.num_critic_obs, env.num_actions, sizes.obs_segments, sizes.critic_obs_segments)
+    policy = build_actor_critic(spec, config.policy_class_name, config.policy)
     check_policy_sizes(policy, sizes)
     broadcast_module(policy.to(device))
     # None means "not given", except for `desired_kl`, where it means "no limit".

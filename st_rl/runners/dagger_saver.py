@@ -102,8 +102,7 @@ class DaggerSaver(DemonstrationSaver):
         """Build the untrained student from the configuration in its run folder."""
         config = read_run_config(Path(self.training_policy_logdir))
         policy_cfg, name = drop_none(config["policy"]), run_policy_class_name(config)
-        obs, critic_obs, _ = observe(self.env)
-        sizes = read_sizes(self.env, obs, critic_obs)
+        sizes = read_sizes(self.env, observe(self.env))
         policy_cfg = {"num_actor_obs": sizes.num_obs, "num_critic_obs": sizes.num_critic_obs, **policy_cfg}
         self.training_policy = build_actor_critic(self.env, name, policy_cfg).to(self._device).eval()
         self.training_policy_iteration = self.policy_iteration = 0

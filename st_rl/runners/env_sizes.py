@@ -2,24 +2,42 @@
 
 from typing import NamedTuple
 
-from torch import Tensor
-
 from st_rl.env import VecEnv
-from st_rl.env.utils import check_tensor
+from st_rl.env.utils import Observations, check_tensor
+from st_rl.modules.build_policy import read_segments
 from st_rl.modules.policy import Policy
+from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_segments
+from st_rl.utils.segments import Segments
 
 
 class EnvSizes(NamedTuple):
-    """Widths of actor and critic observation, and whether the critic observation is a separate one."""
+    """Widths of actor and critic observation, whether the critic observation is a separate one, and the segments."""
 
     num_obs: int
     num_critic_obs: int
     has_critic_obs: bool
+    obs_segments: Segments | None = None
+    critic_obs_segments: Segments | None = None
 
 
-def read_sizes(env: VecEnv, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
-    """Return the sizes for `obs (N, O)` and `critic_obs (N, Oc)`; ValueError if the environment's own ones differ."""
+def read_sizes(env: VecEnv, observations: Observations, obs_groups: ObsGroups | None = None) -> EnvSizes:
+    """Return sizes and segments of the first observations; ValueError if the environment's own sizes differ.
+
+    With `obs_groups` the observations are joined groups, of which only the groups have sizes of their own.
+    """
+    obs, critic_obs, extras = observations
     check_tensor("observations", obs)
+    segments = read_segments(env)
+    if obs_groups is not None:
+        groups, terms = extras["observations"], {"critic": segments[1], **dict.fromkeys(ACTOR_GROUPS, segments[0])}
+        has_critic_obs = critic_obs is not None
+        return EnvSizes(
+            int(obs.shape[-1]),
+            int(obs.shape[-1] if critic_obs is None else critic_obs.shape[-1]),
+            has_critic_obs,
+            join_segments(groups, obs_groups.actor, terms),
+            join_segments(groups, obs_groups.critic, terms) if has_critic_obs else None,
+        )
     num_obs = getattr(env, "num_obs", None) or obs.shape[-1]
     if obs.dim() != 2 or tuple(obs.shape) != (env.num_envs, num_obs):
         raise ValueError(
@@ -27,10 +45,10 @@ def read_sizes(env: VecEnv, obs: Tensor, critic_obs: Tensor | None) -> EnvSizes:
             f"{tuple(obs.shape)}; make them agree"
         )
     if critic_obs is not None:
-        return EnvSizes(int(num_obs), int(critic_obs.shape[-1]), True)
+        return EnvSizes(int(num_obs), int(critic_obs.shape[-1]), True, *segments)
     # Enough to play a policy; training raises `critic_obs_error`.
     num_critic_obs = getattr(env, "num_privileged_obs", None) or num_obs
-    return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs)
+    return EnvSizes(int(num_obs), int(num_critic_obs), num_critic_obs != num_obs, *segments)
 
 
 def critic_obs_error(sizes: EnvSizes) -> ValueError:

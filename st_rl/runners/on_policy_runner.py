@@ -17,7 +17,7 @@ from st_rl.algorithms import PPO
 from st_rl.engine import Engine, UpdateThreads
 from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
-from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, StatefulEnv
+from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, ResettableEnv, StatefulEnv
 from st_rl.env.utils import observe, split_step
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.failure_guard import FailureGuard
@@ -102,10 +102,11 @@ class OnPolicyRunner(Configurable):
         self.num_steps_per_env = int(self.cfg["num_steps_per_env"])
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
         self.save_interval = int(self.cfg.get("save_interval") or 50)
-        obs, critic_obs, extras = observe(env)
-        self._sizes = read_sizes(env, obs, critic_obs)
+        self._obs_groups = self._train_config.obs_groups
+        observations = observe(env, self._obs_groups)
+        self._sizes = read_sizes(env, observations, self._obs_groups)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
-        self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, extras, device)
+        self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, observations.extras, device)
         self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
@@ -136,7 +137,7 @@ class OnPolicyRunner(Configurable):
         # `_rollout_steps` as a CUDA graph or with compiled parts; selected when learning starts, None for eager code.
         self._engine_rollout: Callable[[Any], Any] | None = None
         self._has_engine = False
-        env.reset()
+        self._reset_env()
 
     # ---- learn ---------------------------------------------------------------------------------------------------
 
@@ -362,8 +363,13 @@ class OnPolicyRunner(Configurable):
 
     def _observe(self) -> tuple[Tensor, Tensor]:
         """Return the environment's current actor and critic observation, cleaned and normalized."""
-        obs, critic_obs, _ = observe(self.env)
+        obs, critic_obs, _ = observe(self.env, self._obs_groups)
         return self._normalize(*self._clean(obs, critic_obs))
+
+    def _reset_env(self) -> None:
+        """Reset the environment, if it can: one of rsl_rl 5 has no `reset()` and starts by itself."""
+        if isinstance(self.env, ResettableEnv):
+            self.env.reset()
 
     def _store_observations(self, obs: Tensor, critic_obs: Tensor) -> None:
         """Copy the observations to act on next into their fixed buffers."""
@@ -415,7 +421,7 @@ class OnPolicyRunner(Configurable):
         actions = self.alg.act(obs, critic_obs)
         # A copy: the environment may clip its actions in place, the storage keeps the sampled ones.
         outcome = self.env.step(actions.to(getattr(self.env, "device", self.device), copy=True))
-        next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome)
+        next_obs, next_critic_obs, rewards, dones, infos = split_step(outcome, self._obs_groups)
         rewards = self._non_finite.clean("rewards", rewards).reshape(-1)
         dones = self._non_finite.clean("dones", dones).reshape(-1)
         obs, critic_obs = self.alg.engine.compile(self._normalize)(*self._clean(next_obs, next_critic_obs))
@@ -617,7 +623,9 @@ class OnPolicyRunner(Configurable):
         if self.evaluator is None:
             return fmean(self._episodes.rewbuffer) if self._episodes.rewbuffer else None
         with self._preserve_training_state():
-            return float(self.evaluator(InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)))
+            return float(
+                self.evaluator(InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer, self._obs_groups))
+            )
 
     @contextmanager
     def _preserve_training_state(self) -> Iterator[None]:
@@ -693,7 +701,7 @@ class OnPolicyRunner(Configurable):
             self.env.load_state_dict(env_state)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             logger.warning(f"the environment cannot load its saved state and starts new episodes: {error!r}")
-            self.env.reset()
+            self._reset_env()
             return False
         return True
 
@@ -727,7 +735,7 @@ class OnPolicyRunner(Configurable):
         if device is not None:
             self._move_policy(device)
         self.alg.actor_critic.clear_hidden_states()
-        return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer)
+        return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer, self._obs_groups)
 
     def train_mode(self) -> None:
         """Set networks and normalizers to training mode."""

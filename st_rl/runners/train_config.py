@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from st_rl.engine import ENGINES
 from st_rl.loggers import LOGGERS
 from st_rl.utils.config import report_unused_keys, unknown_name_message
-from st_rl.utils.log import logger
+from st_rl.utils.obs_groups import ObsGroups, read_obs_groups
 
 # Keys of the runner itself, and keys that only the client reads.
 RUNNER_KEYS = frozenset(
@@ -23,13 +23,14 @@ CLIENT_KEYS = frozenset(
 
 
 class TrainConfig(NamedTuple):
-    """The three parts of a training configuration, deep copies of the caller's, and two class names."""
+    """The three parts of a training configuration, deep copies of the caller's, two class names and joined groups."""
 
     runner: dict[str, Any]
     algorithm: dict[str, Any]
     policy: dict[str, Any]
     algorithm_class_name: str
     policy_class_name: str
+    obs_groups: ObsGroups | None = None
 
 
 def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] = frozenset()) -> TrainConfig:
@@ -55,7 +56,6 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
         algorithm.setdefault("strict", True)
     _merge_normalization_switches(policy, algorithm, runner)
     _report_keys(config, runner, extra_keys, strict)
-    _warn_of_obs_groups(runner.get("obs_groups") or config.get("obs_groups"))
     _check_values(runner)
     return TrainConfig(
         runner,
@@ -63,6 +63,7 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
         policy,
         algorithm.get("class_name") or runner.get("algorithm_class_name") or "PPO",
         policy.get("class_name") or runner.get("policy_class_name") or "ActorCritic",
+        read_obs_groups(runner.get("obs_groups") or config.get("obs_groups")),
     )
 
 
@@ -85,20 +86,6 @@ def _merge_normalization_switches(policy: dict[str, Any], algorithm: dict[str, A
     runner["empirical_normalization"] = bool(critic if actor is None else actor)
     if critic is not None:
         algorithm["critic_obs_normalization"] = bool(critic)
-
-
-def _warn_of_obs_groups(obs_groups: object) -> None:
-    """Warn if `obs_groups` asks for other groups than the runner uses: it does not concatenate them as rsl_rl does."""
-    if not isinstance(obs_groups, Mapping):
-        return
-    supported = {"policy": (["policy"],), "actor": (["policy"],), "critic": (["critic"], ["policy"])}
-    for network, groups in obs_groups.items():
-        names = [groups] if isinstance(groups, str) else list(groups or [])
-        if network in supported and names not in supported[network]:
-            logger.warning(
-                f"obs_groups['{network}'] is {names}, but groups are not concatenated here: the actor uses the group "
-                "'policy', the critic uses 'critic' if it exists, else 'policy'; deliver these from the environment"
-            )
 
 
 def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: frozenset[str], strict: bool) -> None:

@@ -133,14 +133,14 @@ def test_rejects_groups_that_are_not_a_dict():
 
 
 def test_rejects_groups_without_policy():
-    with pytest.raises(ValueError, match=r"\['critic', 'state'\] without `policy`"):
+    with pytest.raises(ValueError, match=r"\['critic', 'state'\] without policy or actor"):
         split_observations({"state": OBS, "critic": CRITIC})
 
 
 def test_rejects_tensordict_without_policy_group():
     tensordict = pytest.importorskip("tensordict")
-    groups = tensordict.TensorDict({"actor": torch.zeros(3, 2), "critic": torch.zeros(3, 4)}, batch_size=[3])
-    with pytest.raises(ValueError, match=r"groups \['actor', 'critic'\] without `policy`"):
+    groups = tensordict.TensorDict({"state": torch.zeros(3, 2), "critic": torch.zeros(3, 4)}, batch_size=[3])
+    with pytest.raises(ValueError, match=r"groups \['critic', 'state'\] without policy or actor"):
         split_observations(groups)
 
 

@@ -142,11 +142,6 @@ def test_a_configuration_of_rsl_rl_or_legged_gym_is_taken_without_a_word_where_i
     assert "obs_groups" not in caplog.text
 
 
-def test_what_rsl_rl_does_and_we_do_not_is_said(caplog):
-    make_runner(config=small_config(obs_groups={"policy": ["policy"], "critic": ["policy", "critic"]}))
-    assert "obs_groups['critic'] is ['policy', 'critic'], but groups are not concatenated here" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("policy", "runner", "expected"),
     [
