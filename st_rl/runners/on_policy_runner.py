@@ -68,6 +68,7 @@ from st_rl.utils.files import (
 )
 from st_rl.utils.files.folder_lock import FolderLock
 from st_rl.utils.log import logger
+from st_rl.utils.rank_heartbeat import RankHeartbeat, describe_silent_ranks
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 from st_rl.utils.tree import tree_map
 
@@ -125,6 +126,7 @@ class OnPolicyRunner(Configurable):
         self._saved_iteration: int | None = None
         self._background = BackgroundCalls()
         self._console = ConsolePanel()
+        self._rank_heartbeat = RankHeartbeat()
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
@@ -205,13 +207,19 @@ class OnPolicyRunner(Configurable):
         try:
             self._stop_requested = False
             self._durations.clear()
+            self._rank_heartbeat.start()
             self.lock_run_folder()
             yield
         except BaseException as error:
             self._save_if_interrupted(error)
             self.close()
+            # What torch raises when an exchange between ranks fails.
+            silent = describe_silent_ranks() if isinstance(error, RuntimeError) and world_size() > 1 else ""
+            if silent:
+                logger.error(f"rank {rank()} stops: {silent}")
             raise
         finally:
+            self._rank_heartbeat.stop()
             self._unlock_run_folder()
             self._is_learning.release()
 

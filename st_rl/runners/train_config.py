@@ -14,7 +14,8 @@ from st_rl.utils.obs_groups import ObsGroups, read_obs_groups
 RUNNER_KEYS = frozenset(
     "num_steps_per_env empirical_normalization policy algorithm policy_class_name algorithm_class_name "
     "storage inference_mode_rollout pretrain_iterations pretrain_dataset ckpt_manipulator strict logger "
-    "neptune_project wandb_project log_interval save_interval keep_last keep_best engine update_threads".split()
+    "neptune_project wandb_project log_interval save_interval keep_last keep_best engine update_threads "
+    "rank_timeout_s".split()
 )
 CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "

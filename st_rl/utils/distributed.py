@@ -16,6 +16,11 @@ _SEED_STRIDE = 1_000_003
 Value = TypeVar("Value")
 
 
+def is_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEOUT_S) -> torch.device | str:
     """Join the process group that torchrun started this process for; returns the device of this rank.
 
@@ -27,7 +32,7 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
     if kind.type == "cuda" and kind.index is None and "LOCAL_RANK" in os.environ:
         device = f"cuda:{local_rank % torch.cuda.device_count()}"
         torch.cuda.set_device(device)
-    if dist.is_available() and not dist.is_initialized() and "TORCHELASTIC_RUN_ID" in os.environ:
+    if dist.is_available() and not dist.is_initialized() and is_torchrun():
         # NCCL needs a GPU for each rank.
         has_own_gpu = kind.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count()
         dist.init_process_group("nccl" if has_own_gpu else "gloo", timeout=timedelta(seconds=timeout_s))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from st_rl.cli.support.command_line import CommandError, check_minutes, parse_options
 from st_rl.cli.support.loaded_run import open_run
+from st_rl.cli.support.ranks import RUN_ID, join_ranks, redirect_output, torchrun_id
 from st_rl.cli.support.run_folder import RunOptions, make_writable
 
 
@@ -38,19 +39,24 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.support import torch_setup
     from st_rl.cli.support.policy_metadata import describe_policy_io
     from st_rl.cli.support.training import learn, make_evaluator, write_settings
+    from st_rl.utils.distributed import is_main, rank_seed, world_size
 
     device = options.device or str(settings["device"])
     torch_setup.check_device(device)
     torch_setup.use_tensor_cores(device)
+    device = join_ranks(device, loaded.training.to_dict())
+    redirect_output(run)
     if options.threads is not None:
         loaded.training.runner.update_threads = options.threads
     threads = options.threads or settings.get("torch_threads")
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
-    torch_setup.seed_everything(int(settings["seed"]))
-    runner = loaded.make_runner(loaded.make_env(None, device, int(settings["seed"])), device, run.path)
+    seed = rank_seed(int(settings["seed"]))
+    torch_setup.seed_everything(seed)
+    runner = loaded.make_runner(loaded.make_env(None, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None:
         runner.update_threads = torch_setup.measured_update_threads(runner.update_threads.number)
-    runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
+    if is_main():
+        runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration
     left = options.iterations if options.iterations is not None else int(settings["iterations"]) - done
@@ -66,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
     runner.lock_run_folder()
-    write_settings(run, settings)
+    settings |= {"num_ranks": world_size(), RUN_ID: torchrun_id()}
+    if is_main():
+        write_settings(run, settings)
     print(f"Resuming {settings['task']} after iteration {done} ({checkpoint.name}). Run: {run.path}")
     return learn(runner, left, options.minutes, run, random_episode_start=False)

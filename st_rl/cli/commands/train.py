@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -19,12 +20,23 @@ from st_rl.cli.support.command_line import (
     print_help,
     wrap,
 )
-from st_rl.cli.support.run_folder import RunFolder, make_run_folder
+from st_rl.cli.support.ranks import (
+    RUN_ID,
+    check_gpus,
+    describe_size,
+    find_restarted_run,
+    join_ranks,
+    share_run_folder,
+    start_torchrun,
+    torchrun_id,
+)
+from st_rl.cli.support.run_folder import RunFolder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 from st_rl.loggers import LoggerName
 
 if TYPE_CHECKING:
+    from st_rl.env import VecEnv
     from st_rl.runners import OnPolicyRunner
 
 _HELP = """usage: st-rl train TASK [OPTIONS]
@@ -60,12 +72,16 @@ class TrainOptions(Generic[EnvConfig]):
     """Number of iterations; short for --runner.max-iterations."""
     minutes: float | None = None
     """Stop after this many minutes, even if iterations are left."""
+    steps: int | None = None
+    """Stop after this many environment steps, those of all ranks together."""
     num_envs: int | None = None
-    """Number of robots simulated in parallel; None uses the number of the task."""
+    """Number of robots simulated in parallel, on each rank; None uses the number of the task."""
     seed: int = 1
     """Random seed; the same seed gives the same run."""
     device: str = "cpu"
     """Device: cpu, cuda:0, ..."""
+    gpus: str | None = None
+    """Train on several GPUs of this machine: their number, or all. On several machines use torchrun."""
     log_dir: Path | None = None
     """Folder of the run; None uses runs/TASK/TIME."""
     logger: LoggerName | None = None
@@ -96,6 +112,15 @@ def main(arguments: Sequence[str]) -> int:
     source = find_source(arguments[0])
     options, training = read_training(source, arguments[1:])
     check_minutes(options.minutes)
+    if options.gpus is not None:
+        options.device = "cuda" if options.device == "cpu" else options.device
+        if torchrun_id() is None:
+            start_torchrun(check_gpus(options.gpus, options.device), ["train", *arguments])
+    restarted = find_restarted_run(options.log_dir)
+    if restarted is not None:
+        from st_rl.cli.commands import resume
+
+        return resume.main([str(restarted.path), "--task", source.name])
     return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
 
 
@@ -121,7 +146,7 @@ def train(
     from st_rl.cli.support.training import learn
 
     runner, run = prepare_training(source, options, training, command_line)
-    print(f"Training {source.name} with {runner.env.num_envs} robots. Run: {run.path}")
+    print(f"Training {source.name} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
     return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)
 
 
@@ -134,33 +159,40 @@ def prepare_training(
     from st_rl.cli.support.system_info import describe_system
     from st_rl.cli.support.training import make_evaluator, write_settings
     from st_rl.runners import build_runner
+    from st_rl.utils.distributed import is_main, rank_seed, world_size
 
     if training.runner.max_iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
     config = with_settings(training.to_dict(), options.set)
     _check_project(config)
-    device = options.device
-    torch_setup.check_device(device)
-    torch_setup.use_tensor_cores(device)
+    torch_setup.check_device(options.device)
+    torch_setup.use_tensor_cores(options.device)
+    device, seed = join_ranks(options.device, config), rank_seed(options.seed)
     threads = torch_setup.set_threads(options.threads, device, config["policy"], options.env)
-    torch_setup.seed_everything(options.seed)
-    env = source.make(options.env, options.num_envs, device, options.seed)
+    torch_setup.seed_everything(seed)
+    env = source.make(options.env, options.num_envs, device, seed)
+    if options.steps is not None:
+        training.runner.max_iterations = iterations_within(options, config, env)
     update_threads = torch_setup.choose_update_threads(options.threads, config, env, device)
     config["update_threads"] = update_threads.number
-    run = make_run_folder(options.log_dir, source.name)
+    run = share_run_folder(options.log_dir, source.name)
     runner_class = config.get("runner_class_name") or "OnPolicyRunner"
     try:
         runner = build_runner(runner_class, env, config, log_dir=run.path, device=device)
     except TypeError as error:  # the algorithm cannot train this policy class
         raise CommandError(str(error)) from error
     runner.update_threads = update_threads
+    if not is_main():
+        return runner, run
     runner.evaluator = make_evaluator(source, options.env, device)
     settings = {
         "task": source.name,
         "task_config": dataclasses.asdict(options.env),
         "num_envs": int(env.num_envs),
+        "num_ranks": world_size(),
+        RUN_ID: torchrun_id(),
         "seed": options.seed,
-        "device": device,
+        "device": options.device,
         "iterations": training.runner.max_iterations,
         "minutes": options.minutes,
         "torch_threads": threads,
@@ -173,6 +205,16 @@ def prepare_training(
     runner.lock_run_folder()
     write_settings(run, settings)
     return runner, run
+
+
+def iterations_within(options: TrainOptions[Any], config: Mapping[str, Any], env: VecEnv) -> int:
+    """Return the number of iterations within `--steps`, at most `--iterations` if both are given."""
+    from st_rl.utils.distributed import world_size
+
+    if options.steps is None or options.steps < 1:
+        raise UsageError(f"--steps must be at least 1, got {options.steps}")
+    iterations = math.ceil(options.steps / (config["num_steps_per_env"] * env.num_envs * world_size()))
+    return iterations if options.iterations is None else min(iterations, options.iterations)
 
 
 def _check_project(config: Mapping[str, Any]) -> None:

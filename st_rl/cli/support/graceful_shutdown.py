@@ -43,6 +43,9 @@ class GracefulShutdown:
         name = signal.Signals(number)
         if name not in (signal.SIGINT, signal.SIGTERM):
             _discard_terminal_output()
+        if self.exit_code is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+            # torchrun passes on the Ctrl-C that this process has seen itself, and kills it if it does not end.
+            return
         if self.exit_code is not None:
             print("\nst-rl: stopped immediately; the last checkpoint is complete", file=sys.stderr, flush=True)
             # Not sys.exit: the training loop could catch or delay an exception.

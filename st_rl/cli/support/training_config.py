@@ -35,6 +35,8 @@ class RunnerConfig:
     """How rollouts and updates run: eager, torch.compile, or CUDA graphs; auto chooses the fastest."""
     update_threads: int | None = None
     """Threads of torch during updates on a CPU; None measures which number is fastest, before and in the training."""
+    rank_timeout_s: float = 600.0
+    """Seconds after which a training over several ranks stops if one of them does not respond."""
     logger: LoggerName = "tensorboard"
     """Logger besides progress.csv."""
     wandb_project: str | None = None

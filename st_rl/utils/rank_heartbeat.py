@@ -1,0 +1,79 @@
+"""Heartbeats of the ranks of a training, so that an error can name the rank that died or hangs."""
+
+import json
+import os
+import socket
+import threading
+import time
+
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from st_rl.utils.distributed import is_torchrun, rank, world_size
+
+INTERVAL_S = 2.0
+# A rank that misses this many heartbeats is silent.
+_MAX_MISSED = 5
+
+
+class RankHeartbeat:
+    """Reports this rank as alive to the store of torchrun while training; does nothing without torchrun."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start to report."""
+        if self._thread is None and is_torchrun() and world_size() > 1:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="st_rl heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to report."""
+        self._stop.set()
+        self._thread = None
+
+    def _run(self) -> None:
+        # A connection of its own: the main thread may block in the one of the process group.
+        store = _connect()
+        beat = {"process": os.getpid(), "host": socket.gethostname()}
+        try:
+            while not self._stop.is_set():
+                store.set(_key(rank()), json.dumps({**beat, "time": time.time()}))
+                self._stop.wait(INTERVAL_S)
+        except RuntimeError:
+            # torchrun and its store have ended; so will this process.
+            return
+
+
+def describe_silent_ranks() -> str:
+    """Name the ranks without a recent heartbeat, if any; empty without torchrun."""
+    if not is_torchrun() or world_size() == 1:
+        return ""
+    try:
+        store, silent = _connect(), []
+        for number in range(world_size()):
+            if not store.check([_key(number)]):
+                silent.append(f"rank {number} (never seen)")
+                continue
+            beat = json.loads(store.get(_key(number)))
+            age = time.time() - beat["time"]
+            if age > _MAX_MISSED * INTERVAL_S:
+                place = f"process {beat['process']} on {beat['host']}"
+                silent.append(f"rank {number} ({place}, no sign of life for {age:.0f} s)")
+    except RuntimeError:
+        return "torchrun's store does not answer"
+    return (
+        ", ".join(silent) + " died or hangs"
+        if silent
+        else "another rank has just ended or does not reach this exchange"
+    )
+
+
+def _connect() -> TCPStore:
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+
+
+def _key(number: int) -> str:
+    return f"st_rl/{os.environ['TORCHELASTIC_RESTART_COUNT']}/heartbeat/{number}"
