@@ -443,6 +443,7 @@ class PPO(Configurable):
         """Learn from the stored rollout; return the mean losses and statistics, name -> 0-d tensor."""
         self.current_learning_iteration = current_learning_iteration
         self._averages = RunningAverages()
+        self._merge_normalizers()
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
@@ -462,6 +463,12 @@ class PPO(Configurable):
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
         stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
         return losses, stats
+
+    def _merge_normalizers(self) -> None:
+        """Add what all ranks have observed in this rollout to the normalizers of every rank; none with one rank."""
+        modules = (module for network in self._networks() for module in network.modules())
+        for normalizer in dict.fromkeys(module for module in modules if isinstance(module, EmpiricalNormalization)):
+            normalizer.merge_updates()
 
     def _mini_batches(self) -> Iterator[MiniBatch]:
         """Iterate over the mini-batches of all epochs."""

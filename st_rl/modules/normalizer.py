@@ -1,6 +1,6 @@
 """Normalizers: running statistics on the device, running statistics in NumPy, unit length."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from st_rl.utils.capability import CapabilityMeta
-from st_rl.utils.distributed import combine_moments
+from st_rl.utils.distributed import combine_moments, world_size
 from st_rl.utils.log import logger
 
 _BATCH_SIZE = 4096
@@ -27,14 +27,18 @@ class EmpiricalNormalization(nn.Module):
     Elements that are True in `unchanged`, of `shape`, keep statistics with which they pass unchanged.
 
     All writes are in place and without host sync, so it may run in inference mode and in a captured graph. With several
-    ranks (batches of equal size) the statistics are over all ranks. One huge value does not ruin them: after 32 batches
-    values more than 50 standard deviations (of at least 0.1) from the mean are clipped before they enter.
+    ranks (batches of equal size) the statistics are over all ranks and, after the first batch, change only in
+    `merge_updates`, once per rollout. One huge value does not ruin them: after 32 batches values more than 50 standard
+    deviations (of at least 0.1) from the mean are clipped before they enter.
     """
 
     _mean: Tensor
     _var: Tensor
     _std: Tensor
     count: Tensor
+    _pending_mean: Tensor
+    _pending_var: Tensor
+    _pending_count: Tensor
     num_clipped: Tensor
     """Values clipped so far, of `shape`, on this rank; not part of the state."""
     _unchanged: Tensor | None
@@ -60,6 +64,13 @@ class EmpiricalNormalization(nn.Module):
         if unchanged is not None:
             self._var.masked_fill_(unchanged, (1.0 - self.eps) ** 2)
             torch.sqrt(self._var, out=self._std)
+        self.defers_updates = world_size() > 1
+        """Whether samples enter the statistics with `merge_updates`, once there are any."""
+        self._has_statistics = False
+        # Moments of the samples of this rank since the last merge.
+        self.register_buffer("_pending_mean", torch.zeros(1, *self.shape), persistent=False)
+        self.register_buffer("_pending_var", torch.zeros(1, *self.shape), persistent=False)
+        self.register_buffer("_pending_count", torch.zeros((), dtype=torch.int64), persistent=False)
 
     @property
     def mean(self) -> Tensor:
@@ -113,22 +124,41 @@ class EmpiricalNormalization(nn.Module):
             batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
         # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
         batch_var = batch_var + non_finite
-        batch_mean, batch_var, num_samples = combine_moments(batch_mean, batch_var, x.shape[0])
+        if self.defers_updates and self._has_statistics:
+            pending = self._pending_mean, self._pending_var, self._pending_count
+            active = batch_var.sum() < torch.inf
+            _add_moments(*pending, batch_mean, batch_var, x.shape[0], active)
+        else:
+            active = self._add_batch(*combine_moments(batch_mean, batch_var, x.shape[0]))
+            self._has_statistics = True
+        changes = active if self._unchanged is None else active & ~self._unchanged
+        self.num_clipped.add_(torch.where(changes, num_clipped, 0.0).long().reshape(self.shape))
 
-        active = batch_var.sum() < torch.inf
+    @torch.no_grad()
+    def merge_updates(self) -> None:
+        """Add the samples that all ranks have collected since the last call to the statistics of every rank."""
+        if not (self.defers_updates and self.training):
+            return
+        pending = self._pending_mean, self._pending_var, self._pending_count
+        self._add_batch(*combine_moments(*pending))
+        for moment in pending:
+            moment.zero_()
+
+    def _add_batch(self, mean: Tensor, var: Tensor, count: Tensor | int) -> Tensor:
+        """Add a batch by its moments unless one is NaN or Inf or there are enough samples; returns whether, 0-d."""
+        active = var.sum() < torch.inf
         if self.until is not None:
             active = active & (self.count < self.until)
-        # A batch with the current moments leaves the statistics unchanged, bit for bit.
-        changes = active if self._unchanged is None else active & ~self._unchanged
-        batch_mean = torch.where(changes, batch_mean, self._mean)
-        batch_var = torch.where(changes, batch_var, self._var)
-        rate = num_samples / (self.count + num_samples)
-        self.count.add_(active, alpha=num_samples)
-        self.num_clipped.add_(torch.where(changes, num_clipped, 0.0).long().reshape(self.shape))
-        delta = batch_mean - self._mean
-        self._mean.lerp_(batch_mean, rate)
-        self._var.lerp_(torch.addcmul(batch_var, delta, batch_mean - self._mean), rate)
+        if self._unchanged is not None:
+            mean = torch.where(self._unchanged, self._mean, mean)
+            var = torch.where(self._unchanged, self._var, var)
+        _add_moments(self._mean, self._var, self.count, mean, var, count, active)
         torch.sqrt(self._var, out=self._std)
+        return active
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._has_statistics = bool(self.count > 0)
 
     @torch.jit.unused
     def clip_outliers(self, x: Tensor) -> Tensor:
@@ -136,6 +166,20 @@ class EmpiricalNormalization(nn.Module):
         limit = OUTLIER_DEVIATIONS * self._std.clamp(min=SMALLEST_DEVIATION)
         limit = torch.where(self.count >= OUTLIER_WARM_UP * x.shape[0], limit, torch.inf)
         return x.clamp(self._mean - limit, self._mean + limit)
+
+
+def _add_moments(
+    mean: Tensor, var: Tensor, count: Tensor, batch_mean: Tensor, batch_var: Tensor, size: Tensor | int, active: Tensor
+) -> None:
+    """Add a batch of `size` samples to `mean`, `var` and `count`, in place, if `active` (0-d bool)."""
+    # A batch with the current moments leaves the statistics unchanged, bit for bit.
+    batch_mean = torch.where(active, batch_mean, mean)
+    batch_var = torch.where(active, batch_var, var)
+    rate = size / (count + size).clamp(min=1)
+    count.add_(active * size)
+    delta = batch_mean - mean
+    mean.lerp_(batch_mean, rate)
+    var.lerp_(torch.addcmul(batch_var, delta, batch_mean - mean), rate)
 
 
 def normalize_without_update(normalizer: nn.Module, x: Tensor) -> Tensor:

@@ -42,6 +42,8 @@ def train(policy_class, envs, bad_iteration=None, seed=0):
         entropy_coef=0.01, empirical_normalization=True, rnd_cfg=RND,
     )  # fmt: skip
     alg.init_obs_norm(OBS_DIM, CRITIC_DIM)
+    for normalizer in (alg.obs_normalizer, alg.critic_obs_normalizer):
+        normalizer.defers_updates = True  # as on several ranks
     alg.init_storage(envs.stop - envs.start, NUM_STEPS, [OBS_DIM], [CRITIC_DIM], [NUM_ACTIONS])
     alg.train_mode()
     rates, bad = [], []

@@ -156,6 +156,11 @@ def make_training(
     config = small_config(family.get("policy"), algorithm, empirical_normalization=True, engine="eager")
     runner = build_runner("OnPolicyRunner", PartOfEnv(), config, log_dir=log_dir, device="cpu")
     noise_from_observations(runner.alg.actor_critic)
+    for network in runner.alg._networks():
+        for module in network.modules():
+            if isinstance(module, EmpiricalNormalization):
+                # As on several ranks.
+                module.defers_updates = True
     return runner
 
 
