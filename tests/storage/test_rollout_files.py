@@ -94,7 +94,7 @@ class TestFrames:
         [
             ([1, 2], "a list, not a dictionary"),
             ({"observations": "text"}, "'observations' is not an array"),
-            ({"observations": np.array([None] * 5)}, "'observations' is not an array"),
+            ({"observations": np.array([None] * 5)}, "an array of Python objects"),
             ({"observations": np.zeros((4, 2))}, "its name covers 5 frames"),
         ],
     )

@@ -1,18 +1,20 @@
 """Frame files: written atomically, read without running code from them."""
 
+import contextlib
 import io
 import os
 import pickle
-import zipfile
+import pickletools
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from st_rl.storage.rollout_files.layout import frame_range
 from st_rl.utils.data_compresser import get_decompressor
-from st_rl.utils.files import StrPath, atomic_write, load_plain_pickle
+from st_rl.utils.files import StrPath, atomic_write, load_plain_pickle, read_npz
+from st_rl.utils.files.limits import read_bytes
 from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
 
 Frames = dict[str, np.ndarray]
@@ -21,6 +23,10 @@ _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 _ARRAY_PARTS = {("numpy", "ndarray"): ArrayType, ("numpy", "dtype"): np.dtype} | {
     (module, "_reconstruct"): np.empty(0).__reduce__()[0] for module in _ARRAY_MODULES
 }
+# Bytes before the data in the instructions that hold arrays.
+_BYTES_HEADER = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9}
+_MIN_ARRAY_BYTES = 16
+_MAX_SKELETONS = 1024
 
 
 class FrameFileError(RuntimeError):
@@ -53,7 +59,7 @@ def read_frames(path: StrPath) -> Frames:
     One-tuples around an array, as older savers write them, are unwrapped.
     """
     try:
-        content = _read_npz(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
+        content = read_npz(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
     # A corrupt archive or pickle may raise nearly anything.
     except Exception as error:
         raise FrameFileError(str(error) or type(error).__name__) from error
@@ -100,14 +106,6 @@ def _unwrapped(value: object) -> Any:
     return np.asarray(value) if isinstance(value, ArrayType) else value
 
 
-def _read_npz(path: StrPath) -> Frames:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except zipfile.BadZipFile as error:
-        raise FrameFileError(f"it is not a complete npz file: {error}") from error
-
-
 class _ArrayUnpickler(pickle.Unpickler):
     """Fast unpickler for dictionaries of arrays; rejects everything else."""
 
@@ -119,17 +117,49 @@ class _ArrayUnpickler(pickle.Unpickler):
             raise PlainPickleError(f"it names {module}.{name}") from None
 
 
+class _Skeleton(NamedTuple):
+    """The instructions of a pickle: everything but the bytes of its arrays."""
+
+    parts: list[slice]
+    instructions: bytes
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a pickle has the same instructions at the same places."""
+        return b"".join([data[part] for part in self.parts]) == self.instructions
+
+
+# Skeletons of pickles that the restricted unpickler has read, by their size. Files of a data set have few sizes.
+_skeletons: dict[int, _Skeleton] = {}
+
+
 def _read_pickle(path: StrPath) -> Any:
-    with open(path, "rb", buffering=0) as file:
-        data = file.readall()  # pyright: ignore[reportAttributeAccessIssue]
-    try:
+    """Read a pickle with the restricted unpickler, which checks every instruction, or fast if it knows them all."""
+    data = read_bytes(path)
+    known = _skeletons.get(len(data))
+    if known is not None and known.fits(data):
         return _ArrayUnpickler(io.BytesIO(data)).load()
-    except Exception:
-        # Older protocols and other writers need the full restricted unpickler.
-        try:
-            return load_plain_pickle(io.BytesIO(data))
-        except PlainPickleError as error:
-            reason = error.__cause__
+    try:
+        content = load_plain_pickle(io.BytesIO(data))
+    except PlainPickleError as error:
+        reason = error.__cause__
         if isinstance(reason, PlainPickleError):
             raise FrameFileError(f"refused, because {reason}; only arrays and plain containers are admitted") from None
         raise FrameFileError(f"not a complete pickle of arrays ({type(reason).__name__}: {reason})") from None
+    # Older protocols, other writers and compressed files need the restricted unpickler each time.
+    with contextlib.suppress(Exception):
+        _ArrayUnpickler(io.BytesIO(data)).load()
+        if len(_skeletons) >= _MAX_SKELETONS:
+            _skeletons.clear()
+        _skeletons[len(data)] = _find_skeleton(data)
+    return content
+
+
+def _find_skeleton(data: bytes) -> _Skeleton:
+    parts, start = [], 0
+    for instruction, argument, position in pickletools.genops(data):
+        if instruction.name in _BYTES_HEADER and isinstance(argument, bytes) and len(argument) >= _MIN_ARRAY_BYTES:
+            end = (position or 0) + _BYTES_HEADER[instruction.name]
+            parts.append(slice(start, end))
+            start = end + len(argument)
+    parts.append(slice(start, len(data)))
+    return _Skeleton(parts, b"".join([data[part] for part in parts]))

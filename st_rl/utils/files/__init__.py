@@ -20,19 +20,26 @@ from st_rl.utils.files.checkpoint import (
     write_checkpoint,
 )
 from st_rl.utils.files.plain_pickle import load_plain_pickle
+from st_rl.utils.files.readers import FileError, name_file, read_json, read_json_object, read_npz, read_text
 
 __all__ = [
     "CHECKPOINT_NAME",
     "TEMPORARY_PREFIX",
     "CheckpointError",
+    "FileError",
     "StrPath",
     "atomic_write",
     "flush_to_disk",
     "load_checkpoint",
     "load_plain_pickle",
+    "name_file",
     "natural_order",
     "newest_checkpoint",
     "plain_value",
+    "read_json",
+    "read_json_object",
+    "read_npz",
+    "read_text",
     "remove_temporary_files",
     "save_checkpoint",
     "to_json_values",

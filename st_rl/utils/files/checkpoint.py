@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from st_rl.utils.files.atomic import StrPath, atomic_write
+from st_rl.utils.files.checkpoint_scan import scan_checkpoint
 from st_rl.utils.files.numpy_globals import NUMPY_GLOBALS
+from st_rl.utils.files.readers import FileError
 from st_rl.utils.log import logger
 
 CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
@@ -22,8 +24,8 @@ _PLAIN_TYPES = frozenset(
 )
 
 
-class CheckpointError(RuntimeError):
-    """A file that cannot be read as a checkpoint."""
+class CheckpointError(FileError, RuntimeError):
+    """A file that cannot be read as a checkpoint, or does not fit what loads it."""
 
 
 def save_checkpoint(payload: Mapping[str, Any], path: StrPath) -> None:
@@ -122,7 +124,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load a checkpoint with `weights_only=True`; only `trust_pickle=True` opens a file that needs more.
 
-    NumPy numbers become Python numbers; numeric NumPy arrays stay arrays.
+    NumPy numbers become Python numbers; numeric NumPy arrays stay arrays. Checksums and sizes in the file are compared
+    with its content first, unless `trust_pickle` is set.
 
     FileNotFoundError, with the content of the folder, for a missing file; `CheckpointError` for any other file that is
     not a checkpoint.
@@ -138,6 +141,8 @@ def load_checkpoint(
         with warnings.catch_warnings():
             # Warnings about old pickle protocols; the error below says what matters.
             warnings.simplefilter("ignore", UserWarning)
+            if not trust_pickle:
+                scan_checkpoint(path)
             with torch.serialization.safe_globals(NUMPY_GLOBALS):
                 loaded = torch.load(path, map_location=map_location, weights_only=not trust_pickle)
     # The errors of a corrupt or foreign file have no common base class.

@@ -1,0 +1,182 @@
+"""Limits for files of unknown origin, checked before the work: size, unpacked size, nesting, elements and columns.
+
+A small file must not need seconds or gigabytes: `LimitError` says which limit it exceeds.
+"""
+
+import bz2
+import lzma
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+import numpy as np
+
+from st_rl.utils.files.atomic import StrPath
+
+MAX_FILE_BYTES = 2**31
+"""Size of a file that is read as a whole."""
+MAX_TEXT_BYTES = 2**27
+"""Size of a JSON or CSV file."""
+MAX_YAML_BYTES = 2**16
+"""Size of a YAML file, of which PyYAML reads some 100 kB a second."""
+MAX_UNPACKED_BYTES = 2**25
+"""Size of a compressed file after decompression, unless it is less than `MAX_UNPACKED_RATIO` times the file's size."""
+MAX_UNPACKED_RATIO = 10
+"""See `MAX_UNPACKED_BYTES`; floating-point data hardly exceeds 3."""
+MAX_DEPTH = 64
+"""Containers inside one another."""
+MAX_ELEMENTS = 10_000_000
+"""Elements of all containers of a text file or pickle, shared containers counted wherever they appear."""
+MAX_OBJECTS = 3_000_000
+"""Containers, calls and references of a pickle."""
+MAX_COLUMNS = 4096
+"""Columns of a table, joints or bodies of a motion."""
+MAX_MEMBERS = 10_000
+"""Files in an archive."""
+
+_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class LimitError(ValueError):
+    """A file that exceeds a limit."""
+
+
+def read_bytes(path: StrPath, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Read a file; LimitError if it is too large, or a device or named pipe, which may never end."""
+    path = Path(path)
+    check_file(path, max_bytes)
+    return path.read_bytes()
+
+
+def check_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> int:
+    """Return the size of a file; LimitError if it is too large or not a regular file."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise LimitError("it is not a regular file")
+    if status.st_size > max_bytes:
+        raise LimitError(f"it has {status.st_size:,} bytes, more than {max_bytes:,}")
+    return status.st_size
+
+
+def max_unpacked(packed_bytes: int) -> int:
+    """Return how many bytes a compressed file of a size may have after decompression."""
+    return max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * packed_bytes)
+
+
+def decompress(data: bytes) -> bytes:
+    """Undo gzip, zlib, bz2, lzma or xz, found by the first bytes; other data is returned unchanged."""
+    if data.startswith(b"\x1f\x8b"):
+        decompressor = zlib.decompressobj(wbits=31)
+    elif data.startswith(b"BZh"):
+        decompressor = bz2.BZ2Decompressor()
+    elif data.startswith((b"\xfd7zXZ", b"\x5d\x00\x00")):
+        # The dictionary alone may be 4 GB.
+        decompressor = lzma.LZMADecompressor(memlimit=2**28)
+    elif data[:1] == b"\x78" and data[1:2] in (b"\x01", b"\x5e", b"\x9c", b"\xda"):
+        decompressor = zlib.decompressobj()
+    else:
+        return data
+    limit = max_unpacked(len(data))
+    unpacked = decompressor.decompress(data, limit + 1)
+    if len(unpacked) > limit:
+        raise LimitError(f"its {len(data):,} bytes unpack to more than {limit:,}")
+    if not decompressor.eof:
+        raise EOFError("the compressed data is incomplete")
+    return unpacked
+
+
+def check_archive(archive: zipfile.ZipFile, packed_bytes: int) -> None:
+    """LimitError for a zip archive with too many files, or too many bytes after decompression."""
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS:
+        raise LimitError(f"it is an archive of {len(members):,} files, more than {MAX_MEMBERS:,}")
+    unpacked, limit = sum(member.file_size for member in members), max_unpacked(packed_bytes)
+    if unpacked > limit:
+        raise LimitError(f"its {packed_bytes:,} bytes unpack to {unpacked:,}, more than {limit:,}")
+
+
+def check_json(text: bytes) -> None:
+    """LimitError for JSON text with too many elements or too deep nesting."""
+    if text.count(b",") > MAX_ELEMENTS:
+        raise LimitError(f"it has more than {MAX_ELEMENTS:,} elements")
+    brackets = _JSON_STRING.sub(b"", text).translate(None, _NOT_BRACKETS)
+    if len(brackets) <= MAX_DEPTH:
+        return
+    codes = np.frombuffer(brackets, dtype=np.uint8)
+    is_open = (codes == ord("[")) | (codes == ord("{"))
+    if np.cumsum(np.where(is_open, 1, -1), dtype=np.int32).max() > MAX_DEPTH:
+        raise LimitError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def check_yaml(text: str) -> None:
+    """LimitError for YAML text that is nested too deeply, or has too many elements once aliases are replaced."""
+    import yaml
+
+    sizes: dict[str, int] = {}
+    # Number of elements and anchor of each open container.
+    containers: list[tuple[int, str | None]] = [(0, None)]
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            containers.append((1, event.anchor))
+            if len(containers) > MAX_DEPTH:
+                raise LimitError(f"it is nested more than {MAX_DEPTH} levels deep")
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise LimitError(f"its alias *{event.anchor} names no finished value")
+            added, anchor = sizes[event.anchor], None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            added, anchor = containers.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            added, anchor = 1, event.anchor
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = added
+        total, name = containers[-1]
+        containers[-1] = total + added, name
+        if total + added > MAX_YAML_BYTES:
+            raise LimitError(f"its aliases stand for more than {MAX_YAML_BYTES:,} values")
+
+
+def check_tree(value: object) -> None:
+    """LimitError for containers that hold themselves, are nested too deeply, or have too many elements as a tree."""
+    _measure(value, {}, 0)
+
+
+def _measure(value: object, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+    """Return the number of elements and the height of a tree; `known` has those of containers by their id."""
+    if not isinstance(value, Mapping | list | tuple | Set):
+        return 0, 0
+    if id(value) in known:
+        return known[id(value)]
+    size, height = len(value), 0
+    if depth <= MAX_DEPTH:
+        for item in value.values() if isinstance(value, Mapping) else value:
+            if isinstance(item, Mapping | list | tuple | Set):
+                item_size, item_height = _measure(item, known, depth + 1)
+                size, height = size + item_size, max(height, item_height)
+    if depth + height > MAX_DEPTH:
+        raise LimitError(f"it is nested more than {MAX_DEPTH} levels deep")
+    if size > MAX_ELEMENTS:
+        raise LimitError(f"it has more than {MAX_ELEMENTS:,} elements")
+    known[id(value)] = size, height + 1
+    return size, height + 1
+
+
+def check_columns(count: int, kind: str = "columns") -> None:
+    """LimitError for too many columns, or joints, or bodies."""
+    if count > MAX_COLUMNS:
+        raise LimitError(f"it has {count:,} {kind}, more than {MAX_COLUMNS:,}")
+
+
+def check_table(lines: Sequence[str]) -> None:
+    """LimitError for comma-separated text with too many columns or cells."""
+    commas = [line.count(",") for line in lines]
+    check_columns(max(commas, default=0) + 1)
+    if sum(commas) + len(lines) > MAX_ELEMENTS:
+        raise LimitError(f"it has more than {MAX_ELEMENTS:,} cells")

@@ -1,0 +1,78 @@
+"""Readers for files of unknown origin, and errors that name the file."""
+
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from st_rl.utils.files import limits
+from st_rl.utils.files.atomic import StrPath
+
+# Characters of a reason in a message.
+_MAX_REASON = 400
+
+
+class FileError(ValueError):
+    """A file with invalid content; the message names the file and the remedy."""
+
+
+@contextlib.contextmanager
+def name_file(path: StrPath, remedy: str, error_type: type[Exception] = FileError) -> Iterator[None]:
+    """Raise errors of the block as `error_type`, with the file and the remedy, unless they already name the file."""
+    try:
+        yield
+    # A damaged file may raise nearly anything.
+    except Exception as error:
+        if str(path) in str(error):
+            raise
+        raise error_type(f"cannot read {path}: {explain(error)}; {remedy}") from error
+
+
+def explain(error: Exception) -> str:
+    """Return the reason of an error in one line."""
+    text = " ".join(str(error).split())[:_MAX_REASON]
+    if isinstance(error, KeyError):
+        return f"it lacks {text}"
+    return text if text and isinstance(error, ValueError | OSError) else f"{type(error).__name__} {text}".rstrip()
+
+
+def read_json(path: StrPath, remedy: str = "restore it from a copy") -> Any:
+    """Read a JSON file; FileError if it is damaged or exceeds a limit, OSError if it cannot be opened."""
+    with name_file(path, remedy):
+        data = limits.read_bytes(path, limits.MAX_TEXT_BYTES)
+        limits.check_json(data)
+        return json.loads(data.decode("utf-8-sig"))
+
+
+def read_json_object(path: StrPath, remedy: str = "restore it from a copy") -> dict[str, Any]:
+    """Read a JSON file with an object at the top; errors as those of `read_json`."""
+    content = read_json(path, remedy)
+    if not isinstance(content, dict):
+        raise FileError(f"cannot read {path}: it holds a {type(content).__name__}, not an object {{...}}; {remedy}")
+    return content
+
+
+def read_text(path: StrPath, remedy: str = "restore it from a copy", max_bytes: int = limits.MAX_TEXT_BYTES) -> str:
+    """Read a UTF-8 text file, without byte order mark; errors as those of `read_json`."""
+    with name_file(path, remedy):
+        return limits.read_bytes(path, max_bytes).decode("utf-8-sig")
+
+
+def read_npz(path: StrPath) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file without pickle; nearly any exception for a damaged one."""
+    size = limits.check_file(Path(path))
+    content: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(path) as archive:
+        limits.check_archive(archive, size)
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            with archive.open(member) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            if array.size and not array.itemsize:
+                raise limits.LimitError(f"{name} has {array.size:,} elements without content")
+            content[name] = array
+    return content
