@@ -100,7 +100,7 @@ def _load_weights(policy: ActorCritic, snapshot: Mapping[str, Any], file: Path) 
         raise CheckpointError(f"{file} has no model_state_dict; name a model_*.pt of the teacher's run")
     try:
         policy.load_state_dict(snapshot["model_state_dict"])
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError, TypeError) as error:
         raise CheckpointError(
             f"{file} does not fit the teacher {type(policy).__name__}: copy the 'policy' settings of its run's "
             f"config.json into teacher_policy, and check label_action_with_critic_obs. {error}"

@@ -1,20 +1,39 @@
 """`MotionClip`: a motion in memory, whatever file format it came from."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from st_rl.utils import rotations
+from st_rl.utils.files.limits import check_columns
+from st_rl.utils.files.readers import explain
 from st_rl.utils.log import logger
+
+# Characters of a problem in a message.
+_MAX_PROBLEM = 2000
 
 
 class MotionError(ValueError):
     """An invalid motion; the message names the file, the field and the remedy."""
 
     def __init__(self, source: str, field: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{source}: {field} {problem}; {remedy}")
+        super().__init__(f"{source}: {field} {problem[:_MAX_PROBLEM]}; {remedy}")
+
+
+@contextlib.contextmanager
+def name_motion(path: Path) -> Iterator[None]:
+    """Raise errors of the block as `MotionError`; for a damaged file these may be nearly any."""
+    try:
+        yield
+    except (MotionError, FileNotFoundError):
+        raise
+    except Exception as error:
+        remedy = "write it again with the program that made it; st-rl motion inspect FILE checks it"
+        raise MotionError(str(path), "the file", f"cannot be read ({explain(error)})", remedy) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +144,7 @@ def make_clip(
     """
     source = source or name
     joint_pos = _joint_positions(source, joint_pos)
+    check_columns(joint_pos.shape[1], "joints")
     _check_numbers(source, fps, weight)
     _check_names(source, joint_names, joint_pos.shape[1])
     reader = _ClipReader(source, joint_pos.shape[0], 1.0 / fps)

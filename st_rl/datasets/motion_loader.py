@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from st_rl.datasets.clip import MotionClip, MotionError, log_notes
+from st_rl.datasets.clip import MotionClip, MotionError, log_notes, name_motion
 from st_rl.datasets.formats import read_motion
 from st_rl.datasets.formats.amp import (
     QUADRUPED_WIDTH,
@@ -323,14 +323,15 @@ def _paths(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path]
 def _read(path: Path) -> list[AmpTrajectory]:
     """The trajectories of a motion file of any format."""
     reject_lfs_pointer(path)
-    if path.suffix.lower() in (".json", ".txt"):
-        return read_trajectories(path)
-    content = load_pickle(path) if path.suffix.lower() in PICKLES else None
-    if content is None or is_retargeted(content):
-        clips = read_motion(path)
-        log_notes(clips)
-        return [_trajectory_of_clip(clip) for clip in clips]
-    return read_trajectories(path, content)
+    with name_motion(path):
+        if path.suffix.lower() in (".json", ".txt"):
+            return read_trajectories(path)
+        content = load_pickle(path) if path.suffix.lower() in PICKLES else None
+        if content is None or is_retargeted(content):
+            clips = read_motion(path)
+            log_notes(clips)
+            return [_trajectory_of_clip(clip) for clip in clips]
+        return read_trajectories(path, content)
 
 
 def _trajectory_of_clip(clip: MotionClip) -> AmpTrajectory:

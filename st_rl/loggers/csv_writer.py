@@ -2,13 +2,18 @@
 
 import csv
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from st_rl.utils.files import atomic_write, flush_to_disk
+from st_rl.utils.files import atomic_write, flush_to_disk, name_file, read_text
+from st_rl.utils.files.limits import check_columns
+
+_STEP = re.compile(r"-?[0-9]{1,18}")
+_REMEDY = "restore it from a copy, or move it away to start a new one"
 
 
 class CsvWriter:
@@ -88,14 +93,16 @@ class CsvWriter:
         """Return the complete rows of the file and adopt its columns."""
         if not self.path.exists():
             return []
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = read_text(self.path, _REMEDY).splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):  # truncated by a crash
             lines.pop()
         reader = csv.DictReader(lines)
-        columns = reader.fieldnames or []
-        self._columns += [tag for tag in columns if tag not in self._columns]
-        return [
-            {tag: value for tag, value in row.items() if tag is not None and value is not None}
-            for row in reader
-            if (row.get("step") or "").lstrip("-").isdecimal()
-        ]
+        with name_file(self.path, _REMEDY):
+            columns = reader.fieldnames or []
+            check_columns(len(columns))
+            self._columns += [tag for tag in columns if tag not in self._columns]
+            return [
+                {tag: value for tag, value in row.items() if tag is not None and value is not None}
+                for row in reader
+                if _STEP.fullmatch(row.get("step") or "")
+            ]

@@ -1,6 +1,5 @@
 """Trained policies as functions of raw observations, and how to load one from a run folder."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from st_rl.modules.build_policy import EnvSpec, SizedEnv, build_actor_critic, re
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.utils.config import drop_none
-from st_rl.utils.files import load_checkpoint, newest_checkpoint
+from st_rl.utils.files import CheckpointError, load_checkpoint, name_file, newest_checkpoint, read_json_object
+from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
+from st_rl.utils.files.limits import check_layers
 from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
 from st_rl.utils.registry import reject_unsafe_settings
 from st_rl.utils.segments import segment_width
@@ -22,6 +23,8 @@ from st_rl.utils.segments import segment_width
 _ENV_KEYS = frozenset(
     "num_actor_obs num_critic_obs num_actions obs_segments critic_obs_segments privileged_obs_segments".split()
 )
+# Widest observation of a policy with fewer weights.
+_MAX_WIDTH = 2**16
 
 
 class InferencePolicy:
@@ -97,31 +100,46 @@ def load_policy(
     config = read_run_config(folder, allow_policy_path=policy_class_name is not None)
     file = find_checkpoint(folder, checkpoint)
     loaded = load_checkpoint(file, map_location="cpu", trust_pickle=trust_pickle)
-    if "model_state_dict" not in loaded:
-        raise ValueError(f"{file} has no 'model_state_dict'; name a model_*.pt file of a run")
-    policy_cfg = drop_none(config.get("policy") or {})
-    if env is not None:
-        policy_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
-        spec = read_env_spec(env)
-    else:
-        spec = EnvSpec(**config["env"]) if "env" in config else _spec_from_weights(loaded, policy_cfg, folder)
-    name = policy_class_name or run_policy_class_name(config)
-    policy = _build_policy(spec, name, policy_cfg, folder)
+    if not isinstance(loaded.get("model_state_dict"), Mapping):
+        raise CheckpointError(f"{file} has no 'model_state_dict'; name a model_*.pt file of a run")
+    with name_file(folder / "config.json", "restore it from a copy, or name another run"):
+        policy = _build_policy(config, loaded, env, policy_class_name, folder)
     try:
         policy.load_state_dict(loaded["model_state_dict"])
     except RuntimeError as error:
         raise ValueError(
-            f"{file} does not fit {name} with {policy.num_actor_obs} observations, {policy.num_critic_obs} of the "
-            f"critic and {policy.num_actions} actions: load it with the policy class and the environment of its run. "
-            f"{error}"
+            f"{file} does not fit {type(policy).__name__} with {policy.num_actor_obs} observations, "
+            f"{policy.num_critic_obs} of the critic and {policy.num_actions} actions: load it with the policy class "
+            f"and the environment of its run. {error}"
         ) from error
-    normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
+    with name_file(file, OTHER_CHECKPOINT, CheckpointError):
+        normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
+        iteration = int(loaded.get("iter", 0))
     policy.to(device).eval().requires_grad_(False)
-    return LoadedPolicy(policy, normalizer, config, file, int(loaded.get("iter", 0)))
+    return LoadedPolicy(policy, normalizer, config, file, iteration)
 
 
-def _build_policy(spec: EnvSpec, name: str, policy_cfg: Mapping[str, Any], folder: Path) -> ActorCritic:
-    """Build a policy; an error names the run folder and how to give missing segments."""
+def _build_policy(
+    config: Mapping[str, Any],
+    loaded: Mapping[str, Any],
+    env: SizedEnv | EnvSpec | None,
+    policy_class_name: str | None,
+    folder: Path,
+) -> ActorCritic:
+    """Build the policy of a configuration; an error names the run folder and how to give missing segments."""
+    policy_cfg = drop_none(config.get("policy") or {})
+    own_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
+    num_weights = sum(weights.numel() for weights in loaded["model_state_dict"].values())
+    # Before networks are built that the checkpoint cannot fill.
+    check_layers(own_cfg, num_weights)
+    if env is not None:
+        policy_cfg, spec = own_cfg, read_env_spec(env)
+    else:
+        spec = EnvSpec(**config["env"]) if "env" in config else _spec_from_weights(loaded, policy_cfg, folder)
+        sizes = [spec.num_obs, spec.num_privileged_obs or 0, spec.num_actions]
+        if max(sizes) > max(num_weights, _MAX_WIDTH):
+            raise ValueError(f"observations and actions of {sizes} do not fit a policy of {num_weights:,} weights")
+    name = policy_class_name or run_policy_class_name(config)
     try:
         return build_actor_critic(spec, name, policy_cfg)
     except ValueError as error:
@@ -146,13 +164,11 @@ def read_run_config(folder: Path, allow_policy_path: bool = False) -> dict[str, 
     """
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json_object(path, "name a run folder that a runner has written")
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"the folder {folder} has no config.json: name a run folder that a runner has written"
         ) from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
     checked = config
     if allow_policy_path:
         policy = {key: value for key, value in (config.get("policy") or {}).items() if key != "class_name"}

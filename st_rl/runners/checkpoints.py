@@ -81,7 +81,7 @@ class CheckpointKeeper:
             return float("-inf")
         try:
             return float(load_checkpoint(path, map_location="cpu").get("score", float("-inf")))
-        except CheckpointError as error:
+        except (CheckpointError, TypeError, ValueError) as error:
             logger.warning(f"ignoring the best checkpoint so far: {error}")
             return float("-inf")
 

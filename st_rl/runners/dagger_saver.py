@@ -21,7 +21,8 @@ from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
-from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint
+from st_rl.utils.files import CheckpointError, load_checkpoint, name_file, newest_checkpoint
+from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.heartbeat import HeartbeatMonitor, heartbeats
 from st_rl.utils.log import logger
 
@@ -133,11 +134,16 @@ class DaggerSaver(DemonstrationSaver):
                 time.sleep(_RETRY_S)
                 path = newest_checkpoint(self.training_policy_logdir) or path
             try:
-                self._load_student(load_checkpoint(path, self._device, self.trust_pickle))
-                self._loaded = path
-                return
-            except (CheckpointError, FileNotFoundError, KeyError) as error:
+                loaded = load_checkpoint(path, self._device, self.trust_pickle)
+                if not {"model_state_dict", "iter"} <= loaded.keys():
+                    raise CheckpointError(f"{path} has no model_state_dict or no iter; {OTHER_CHECKPOINT}")
+            except (CheckpointError, FileNotFoundError) as error:
                 reason = error
+                continue
+            with name_file(path, f"name the run folder of the student, or {OTHER_CHECKPOINT}", CheckpointError):
+                self._load_student(loaded)
+            self._loaded = path
+            return
         logger.warning(f"the student stays at iteration {self.training_policy_iteration}: {reason}")
 
     def _load_student(self, loaded: Mapping[str, Any]) -> None:

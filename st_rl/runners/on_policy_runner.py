@@ -61,11 +61,13 @@ from st_rl.utils.distributed import (
 from st_rl.utils.files import (
     CheckpointError,
     load_checkpoint,
+    name_file,
     plain_value,
     remove_temporary_files,
     save_checkpoint,
     write_checkpoint,
 )
+from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.folder_lock import FolderLock
 from st_rl.utils.log import logger
 from st_rl.utils.rank_heartbeat import RankHeartbeat, describe_silent_ranks
@@ -672,13 +674,14 @@ class OnPolicyRunner(Configurable):
             loaded = {key: value for key, value in loaded.items() if key not in OPTIMIZER_KEYS}
         elif rank() > 0 and len(loaded.get("rank_state_dicts", ())) == world_size() - 1:
             loaded |= loaded["rank_state_dicts"][rank() - 1]
-        self.alg.load_state_dict(loaded)
-        self.current_learning_iteration = int(loaded["iter"])
-        self.alg.current_learning_iteration = self.current_learning_iteration
-        # A file of this iteration, saved before, holds other weights.
-        self._saved_iteration = None
-        if load_optimizer and "runner_state_dict" in loaded:
-            self._resume(loaded)
+        with name_file(path, f"load it with the configuration of its run, or {OTHER_CHECKPOINT}", CheckpointError):
+            self.alg.load_state_dict(loaded)
+            self.current_learning_iteration = int(loaded["iter"])
+            self.alg.current_learning_iteration = self.current_learning_iteration
+            # A file of this iteration, saved before, holds other weights.
+            self._saved_iteration = None
+            if load_optimizer and "runner_state_dict" in loaded:
+                self._resume(loaded)
         return loaded.get("infos")
 
     def _resume(self, loaded: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ class TestBadInput:
     def test_damaged_configuration(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         (folder / "config.json").write_text("{")
-        with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+        with pytest.raises(ValueError, match=r"config\.json: it is not JSON"):
             make([folder])
 
     def test_configuration_without_action_scale(self, tmp_path):

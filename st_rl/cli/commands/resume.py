@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.support.training import learn, make_evaluator, write_settings
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 
-    device = options.device or str(settings["device"])
+    device = options.device or loaded.setting("device", str)
     torch_setup.check_device(device)
     torch_setup.use_tensor_cores(device)
     device = join_ranks(device, loaded.training.to_dict())
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         loaded.training.runner.update_threads = options.threads
     threads = options.threads or settings.get("torch_threads")
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
-    seed = rank_seed(int(settings["seed"]))
+    seed, iterations = rank_seed(loaded.setting("seed", int)), loaded.setting("iterations", int)
     torch_setup.seed_everything(seed)
     runner = loaded.make_runner(loaded.make_env(None, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration
-    left = options.iterations if options.iterations is not None else int(settings["iterations"]) - done
+    left = options.iterations if options.iterations is not None else iterations - done
     if left < 1:
         raise CommandError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
     session = {
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": f"st-rl resume {shlex.join(arguments)}",
     }
-    settings["iterations"] = max(int(settings["iterations"]), done + left)
+    settings["iterations"] = max(iterations, done + left)
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
     runner.lock_run_folder()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from st_rl.env import VecEnv
     from st_rl.modules.load_policy import LoadedPolicy
     from st_rl.runners import OnPolicyRunner
+
+
+Value = TypeVar("Value")
 
 
 def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
@@ -56,15 +61,28 @@ class LoadedRun:
 
         self.run = run
         self.settings = run.settings
-        self.source = _find_source(run, str(self.settings["task"]), task)
-        self.env_config = self.source.read_config(self.settings.get("task_config") or {})
+        self.source = _find_source(run, self.setting("task", str), task)
+        with self._name_file(RUN_FILE):
+            self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)
         reject_unsafe_settings(config, run.file(CONFIG_FILE))
-        self.training = TrainingConfig.from_dict(config)
+        with self._name_file(CONFIG_FILE):
+            self.training = TrainingConfig.from_dict(config)
+
+    def setting(self, key: str, kind: Callable[[Any], Value]) -> Value:
+        """Return a value of `run.json`, converted; CommandError if it is missing or of another kind."""
+        with self._name_file(RUN_FILE):
+            return kind(self.settings[key])
+
+    def _name_file(self, name: str) -> AbstractContextManager[None]:
+        """Name a file of the run in errors of a block that uses its content."""
+        from st_rl.utils.files import name_file
+
+        return name_file(self.run.file(name), self.run.remedy(name), CommandError)
 
     def make_env(self, num_envs: int | None, device: str, seed: int) -> VecEnv:
         """Build the training environment; as many environments as in the run if `num_envs` is None."""
-        return self.source.make(self.env_config, num_envs or int(self.settings["num_envs"]), device, seed)
+        return self.source.make(self.env_config, num_envs or self.setting("num_envs", int), device, seed)
 
     def make_eval_env(self, num_envs: int, seconds: float, seed: int, fine: bool = False) -> VecEnv:
         """Build an environment for evaluation."""
@@ -80,7 +98,12 @@ class LoadedRun:
             # The folder may have been moved.
             config["algorithm"]["teacher_policy"]["teacher_ac_path"] = str(teacher)
         name = config.get("runner_class_name") or "OnPolicyRunner"
-        return build_runner(name, env, config, log_dir=log_dir, device=device)
+        try:
+            return build_runner(name, env, config, log_dir=log_dir, device=device)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            # Errors in values are ValueErrors that name them; these are of a damaged file.
+            with self._name_file(CONFIG_FILE):
+                raise error
 
     def load_policy(self, env: VecEnv, checkpoint: Path, device: str = "cpu") -> LoadedPolicy:
         """Load the policy of a checkpoint, for environments like `env`."""

@@ -1,6 +1,5 @@
 """Run folders: the files in them, and how a user names one."""
 
-import json
 import os
 import re
 import shlex
@@ -27,6 +26,11 @@ REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
 _SHOWN_RUNS = 8
+# Commands that write a file of a run.
+_WRITERS = {EVAL_FILE: "eval", TRACES_FILE: "play", VIDEO_FILE: "play", EXPORT_FILE: "export"}
+
+
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}")
 
 
 class RunFolder:
@@ -41,13 +45,20 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run; CommandError if it is missing or corrupt."""
-        path = self.file(name)
+        from st_rl.utils.files import read_json_object
+
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return read_json_object(self.file(name), self.remedy(name))
         except FileNotFoundError:
             raise CommandError(f"{self.path} has no {name}: it is not a run of st-rl train") from None
         except (OSError, ValueError) as error:
-            raise CommandError(f"cannot read {path}: {error}") from error
+            raise CommandError(str(error)) from error
+
+    def remedy(self, name: str) -> str:
+        """Return how to get a damaged file of the run again."""
+        if name in _WRITERS:
+            return f"write it again with st-rl {_WRITERS[name]} {shlex.quote(str(self.path))}, or delete it"
+        return "restore it from a copy, or name another run"
 
     def read_optional_json(self, name: str) -> dict[str, Any] | None:
         """Read a JSON file of the run, or return None if it does not exist."""
@@ -144,11 +155,10 @@ def _find_run(name: str, root: Path) -> RunFolder:
 
 def _best_trial(folder: Path) -> Path | None:
     """Return the folder of a sweep's best trial; None for any other folder."""
-    try:
-        number = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["best_trial"]
-    except (OSError, ValueError, KeyError):
+    if not (folder / SWEEP_FILE).is_file():
         return None
-    return None if number is None else folder / f"trial_{number}"
+    number = _read_optional(folder / SWEEP_FILE).get("best_trial")
+    return folder / f"trial_{number}" if type(number) is int else None
 
 
 def _is_run(folder: Path) -> bool:
@@ -159,12 +169,20 @@ def list_runs(root: Path = RUNS) -> list[RunFolder]:
     """Return all runs under a folder, the newest last."""
     found = []
     for path in root.rglob(RUN_FILE) if root.is_dir() else ():
-        try:
-            started = str(json.loads(path.read_text(encoding="utf-8")).get("started", ""))
-        except (OSError, ValueError, AttributeError):
-            started = ""
-        found.append((started, str(path.parent)))
+        started = str(_read_optional(path).get("started", ""))
+        # A damaged run is never the newest.
+        found.append((started if _TIME.match(started) else "", str(path.parent)))
     return [RunFolder(Path(folder)) for _, folder in sorted(found)]
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    """Read a JSON file; empty if it is damaged."""
+    from st_rl.utils.files import read_json_object
+
+    try:
+        return read_json_object(path)
+    except (OSError, ValueError):
+        return {}
 
 
 def new_run_folder(task: str, name_format: str = TIMESTAMP, root: Path = RUNS) -> Path:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.clip import MotionClip, MotionError, name_motion
 from st_rl.datasets.formats.amp import read_amp, write_amp
 from st_rl.datasets.formats.lfs_pointer import reject_lfs_pointer
 from st_rl.datasets.formats.npz import read_npz, write_isaaclab, write_mjlab
@@ -58,14 +58,15 @@ def read_motion(
         raise MotionError(str(path), "the file", "is not there", "give the path of a motion file")
     reject_lfs_pointer(path)
     names = robot_joints if joint_names is None else joint_names
-    if suffix == ".npz":
-        return read_npz(path, names, body_names, fps, quat_order)
-    if suffix == ".csv":
-        return read_csv(path, names, fps, quat_order)
-    content = load_pickle(path) if suffix in PICKLES else None
-    if is_retargeted(content):
-        return read_gmr(path, content, names, fps, quat_order)
-    return read_amp(path, joint_names, foot_names, content, fps)
+    with name_motion(path):
+        if suffix == ".npz":
+            return read_npz(path, names, body_names, fps, quat_order)
+        if suffix == ".csv":
+            return read_csv(path, names, fps, quat_order)
+        content = load_pickle(path) if suffix in PICKLES else None
+        if is_retargeted(content):
+            return read_gmr(path, content, names, fps, quat_order)
+        return read_amp(path, joint_names, foot_names, content, fps)
 
 
 def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], format: str | None = None) -> None:

@@ -13,7 +13,8 @@ from st_rl.datasets.checks import find_posture_problems
 from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils import rotations
-from st_rl.utils.files import atomic_write
+from st_rl.utils.files import FileError, atomic_write, read_json
+from st_rl.utils.files.limits import check_columns
 from st_rl.utils.rotations import WXYZ_TO_XYZW
 
 # Blocks of columns in a file without Fields, and their widths: 12 joints, 4 feet.
@@ -77,9 +78,12 @@ def read_trajectories(path: Path, content: object = None) -> list[AmpTrajectory]
             raise MotionError(source, "the pickle", "holds no trajectories", "store {name: {'Frames': ...}}")
         return [_trajectory(str(name), entry, source) for name, entry in content.items()]
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise MotionError(source, "the text", f"is not JSON ({error})", "an AMP motion is JSON with Frames") from error
+        content = read_json(path)
+    except FileError as error:
+        reason = error.__cause__
+        raise MotionError(
+            source, "the text", f"is not JSON ({reason})", "an AMP motion is JSON with Frames"
+        ) from reason
     return [_trajectory(path.stem, content, source)]
 
 
@@ -97,6 +101,7 @@ def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
         ) from error
     if frames.ndim != 2 or frames.shape[0] < 2:
         raise MotionError(source, "Frames", f"have shape {frames.shape}", "a clip needs two frames or more")
+    check_columns(frames.shape[1])
     if not np.isfinite(frames).all():
         row, column = np.argwhere(~np.isfinite(frames))[0]
         raise MotionError(

@@ -1,7 +1,5 @@
 """`.npz` motion files of Isaac Lab's AMP tasks, of mjlab and whole-body tracking, and with MuJoCo's `qpos`."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,9 @@ from st_rl.datasets.checks import cosine_similarity
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.datasets.formats.quaternion_order import TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils import rotations
-from st_rl.utils.files import atomic_write
+from st_rl.utils.files import atomic_write, load_arrays
+from st_rl.utils.files.limits import check_columns
+from st_rl.utils.files.readers import explain
 
 # Key of each quantity in the kinds of file.
 ISAACLAB_KEYS = {
@@ -200,25 +200,18 @@ def _check_axes(source: str, content: Mapping[str, np.ndarray], keys: Mapping[st
         if array is not None and (array.ndim != (2 if of_joints else 3) or 0 in array.shape):
             wanted = "(frames, joints)" if of_joints else f"(frames, bodies, {4 if name == 'rot' else 3}), root first"
             raise MotionError(source, key, f"has shape {array.shape}", f"store it as {wanted}")
+        if array is not None:
+            check_columns(array.shape[1], "joints" if of_joints else "bodies")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file, read without pickle."""
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise ValueError("it is a single array, a .npy")
-        with content as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise MotionError(
-            str(path),
-            "the file",
-            f"cannot be read ({error})",
-            "store plain arrays of numbers and strings with np.savez",
-        ) from error
+        return load_arrays(path)
+    # The errors of a damaged archive have no common base class.
+    except Exception as error:
+        remedy = "store plain arrays of numbers and strings with np.savez"
+        raise MotionError(str(path), "the file", f"cannot be read ({explain(error)})", remedy) from error
 
 
 def _decode(names: np.ndarray) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.datasets.formats.quaternion_order import ORDERS, TO_WXYZ, QuatOrder, read_in_order
-from st_rl.utils.files import atomic_write
+from st_rl.utils.files import atomic_write, limits
 from st_rl.utils.log import logger
 from st_rl.utils.rotations import WXYZ_TO_XYZW
 
@@ -108,10 +108,11 @@ def read_csv(
     source = str(path)
     try:
         # Spreadsheets write a byte order mark, which would make the first number a name.
-        text = path.read_text(encoding="utf-8-sig")
+        text = limits.read_bytes(path, limits.MAX_TEXT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise MotionError(source, "the text", f"is not UTF-8 ({error})", "write comma-separated numbers") from error
     lines = [line for line in text.splitlines() if line.strip()]
+    limits.check_table(lines)
     header = _header(lines[0]) if lines else None
     try:
         table = np.array([[float(cell) for cell in line.split(",")] for line in lines[header is not None :]])

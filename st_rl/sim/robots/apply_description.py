@@ -16,7 +16,7 @@ from st_rl.sim.robots.model_queries import (
     robot_geoms,
     scalar_joints,
 )
-from st_rl.sim.robots.name_patterns import compile_pattern, match_names, resolve_patterns, suggest_names
+from st_rl.sim.robots.name_patterns import check_patterns, compile_pattern, match_names, resolve_patterns, suggest_names
 from st_rl.sim.robots.sensors import FootShape, foot_of_each_body
 
 
@@ -25,6 +25,7 @@ def apply_description(spec: MjSpec, description: RobotDescription) -> None:
     for number, joint in enumerate(spec.joints):
         joint.name = joint.name or f"joint_{number}"
     model = spec.compile()
+    _check_patterns(spec, description)
     _set_collisions(spec, model, description)
     home = home_qpos(model)
     # Controls and activations of a keyframe do not fit the new actuators.
@@ -38,6 +39,15 @@ def apply_description(spec: MjSpec, description: RobotDescription) -> None:
         )
     model = spec.compile()
     spec.add_key(name=HOME, qpos=_default_qpos(model, home, description))
+
+
+def _check_patterns(spec: MjSpec, description: RobotDescription) -> None:
+    """ValueError if the patterns of a description may take too long on the names of the model."""
+    d = description
+    scales = d.action_scale if isinstance(d.action_scale, Mapping) else ()
+    patterns = (*d.collisions, *d.joints, *d.passive, *d.actuators, *d.default_pose, *d.feet, *d.falls, *scales)
+    names = [element.name for elements in (spec.joints, spec.geoms, spec.bodies, spec.sites) for element in elements]
+    check_patterns(patterns, names, str(d.path))
 
 
 def find_described_feet(model: MjModel, data: MjData, description: RobotDescription) -> list[FootShape]:

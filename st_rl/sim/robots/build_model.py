@@ -6,6 +6,7 @@ from pathlib import Path
 from st_rl.sim.require import MjModel, MjSpec, mujoco
 from st_rl.sim.robots.apply_description import apply_description, find_described_fall_geoms, find_described_feet
 from st_rl.sim.robots.description import RobotDescription
+from st_rl.sim.robots.mjcf_limits import check_mjcf
 from st_rl.sim.robots.model_queries import (
     FreeJoint,
     find_free_joint,
@@ -23,6 +24,7 @@ def build_model(
     """The model of a file and its free joint; a floating base gets ground and sensors."""
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
+    check_mjcf(path)
     try:
         spec = mujoco.MjSpec.from_file(str(path))
         if description is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.files import limits, name_file, read_text
 
 SUFFIXES = (".yaml", ".yml")
 """Suffixes of descriptions; other files are MJCF."""
@@ -56,10 +57,10 @@ class RobotDescription:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"no robot description '{path}': give the path of a .yaml file")
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
+        with name_file(path, "correct the file; docs/own-robot.md shows one", problem="no YAML file"):
+            text = read_text(path, max_bytes=limits.MAX_YAML_BYTES)
+            limits.check_yaml(text)
+            content = yaml.safe_load(text)
         if not isinstance(content, Mapping):
             raise ValueError(f"{path} describes no robot: it needs lines 'key: value', at least 'mjcf: robot.xml'")
         known = [f.name for f in dataclasses.fields(cls) if f.name != "path"]

@@ -1,12 +1,24 @@
 """Regular expressions for names in a model: each must match, and later ones take precedence."""
 
 import difflib
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+try:
+    import re._parser as regex_parser  # pyright: ignore[reportMissingImports]
+except ImportError:  # Python 3.10
+    import sre_parse as regex_parser
 
 # Names listed in an error about a pattern.
 _SHOWN = 12
+_SHOWN_CHARACTERS = 80
+_MAX_CHARACTERS = 500
+# Ways to match that a backtracking matcher tries in about a second.
+_MAX_PATHS = 30_000_000
+# Cost of a call to a matcher, in such ways.
+_MATCH_STEPS = 20
 
 
 def match_names(pattern: str, names: Sequence[str], kind: str, where: str) -> list[int]:
@@ -18,7 +30,8 @@ def match_names(pattern: str, names: Sequence[str], kind: str, where: str) -> li
         kind: Kind of the names, for the error: `joint`.
         where: Place of the pattern, for the error: `go1.yaml: default_pose`.
     """
-    found = [index for index, name in enumerate(names) if name and compile_pattern(pattern, where).fullmatch(name)]
+    regex = compile_pattern(pattern, where)
+    found = [index for index, name in enumerate(names) if name and regex.fullmatch(name)]
     if not found:
         raise ValueError(f"{where}: '{pattern}' matches no {kind}; {suggest_names(pattern, names)}")
     return found
@@ -26,17 +39,56 @@ def match_names(pattern: str, names: Sequence[str], kind: str, where: str) -> li
 
 def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
     """The compiled regular expression; ValueError if it is invalid."""
+    if len(pattern) > _MAX_CHARACTERS:
+        raise ValueError(f"{where}: '{pattern[:_SHOWN_CHARACTERS]}...' is longer than {_MAX_CHARACTERS} characters")
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{where}: '{pattern}' is no regular expression: {error}") from error
+
+
+def check_patterns(patterns: Iterable[str], names: Sequence[str], where: str) -> None:
+    """ValueError if matching all patterns with all names may take long, as `(F|FF)+!` does with long names."""
+    longest = max(map(len, names), default=0)
+    total = 0
+    for pattern in patterns:
+        compile_pattern(pattern, where)
+        total += len(names) * (_MATCH_STEPS + _count_paths(list(regex_parser.parse(pattern)), longest))
+        if total > _MAX_PATHS:
+            raise ValueError(
+                f"{where}: '{pattern[:_SHOWN_CHARACTERS]}' may take too long on names of {longest} characters; repeat "
+                "single characters only, as in '.*_hip', and only a few times"
+            )
+
+
+def _count_paths(parsed: Iterable[tuple[Any, Any]], length: int) -> int:
+    """Upper bound of the ways in which a parsed pattern may match a name, which a backtracking matcher tries."""
+    paths, num_repeats = 1, 0
+    for operation, argument in parsed:
+        kind = str(operation)
+        if kind == "BRANCH":
+            paths *= sum(_count_paths(branch, length) for branch in argument[1])
+        elif kind in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            paths *= _count_paths(argument[-1], length)
+        elif kind == "ATOMIC_GROUP":
+            paths *= _count_paths(argument, length)
+        elif kind.endswith("_REPEAT"):
+            low, high, body = argument
+            each, most = _count_paths(body, length), min(int(high), length)
+            # Repeats of single characters share the characters of the name.
+            num_repeats += int(each == 1 and low != high)
+            paths *= each ** min(most, _SHOWN_CHARACTERS) if each > 1 else 1
+        if paths > _MAX_PATHS:
+            return paths
+    return paths * math.comb(length + num_repeats, num_repeats)
 
 
 def suggest_names(pattern: str, names: Sequence[str]) -> str:
     """End of an error message: the names most similar to the pattern, then the first names of all."""
     names = [name for name in names if name]
     bare = re.sub(r"[^A-Za-z0-9_]", "", pattern)
-    close = [name for name in names if bare and bare in name] or difflib.get_close_matches(bare, names, cutoff=0.75)
+    similar = [name for name in names if len(name) < 2 * len(bare)][:_MAX_CHARACTERS]
+    close = [name for name in names if bare and bare in name] or difflib.get_close_matches(bare, similar, cutoff=0.75)
     hint = f"did you mean {' or '.join(repr(name) for name in close[:3])}? " if close else ""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{hint}there are: {', '.join(names[:_SHOWN]) or 'none'}{more}"

@@ -13,7 +13,7 @@ import torch
 
 from st_rl.storage.rollout_files.layout import frame_range
 from st_rl.utils.data_compresser import get_decompressor
-from st_rl.utils.files import StrPath, atomic_write, load_plain_pickle, read_npz
+from st_rl.utils.files import StrPath, atomic_write, load_arrays, load_plain_pickle
 from st_rl.utils.files.limits import read_bytes
 from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
 
@@ -59,7 +59,7 @@ def read_frames(path: StrPath) -> Frames:
     One-tuples around an array, as older savers write them, are unwrapped.
     """
     try:
-        content = read_npz(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
+        content = load_arrays(path) if os.fspath(path).endswith(".npz") else _read_pickle(path)
     # A corrupt archive or pickle may raise nearly anything.
     except Exception as error:
         raise FrameFileError(str(error) or type(error).__name__) from error

@@ -4,14 +4,13 @@ A folder holds `metadata.json` and for every trajectory a folder `trajectory_{in
 `traj_{start:06d}_{stop:06d}.pickle`, and an empty file `done` once its episode is finished.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from st_rl.utils.files import StrPath, natural_order
+from st_rl.utils.files import FileError, StrPath, natural_order, read_json
 
 METADATA_FILE = "metadata.json"
 DONE_FILE = "done"
@@ -111,10 +110,12 @@ class MetadataError(ValueError):
 def read_metadata(folder: StrPath) -> dict[str, Any] | None:
     """Read `metadata.json` of a folder; None if it is missing, MetadataError if it is damaged."""
     try:
-        content = json.loads(Path(folder, METADATA_FILE).read_text(encoding="utf-8"))
+        content = read_json(Path(folder, METADATA_FILE))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except FileError as error:
+        raise MetadataError(f"it is damaged ({error.__cause__})") from error
+    except OSError as error:
         raise MetadataError(f"it is damaged ({error})") from error
     if not isinstance(content, dict):
         raise MetadataError(f"it is damaged (it holds a {type(content).__name__}, not an object)")

@@ -20,7 +20,7 @@ from st_rl.utils.files.checkpoint import (
     write_checkpoint,
 )
 from st_rl.utils.files.plain_pickle import load_plain_pickle
-from st_rl.utils.files.readers import FileError, name_file, read_json, read_json_object, read_npz, read_text
+from st_rl.utils.files.readers import FileError, load_arrays, name_file, read_json, read_json_object, read_text
 
 __all__ = [
     "CHECKPOINT_NAME",
@@ -30,6 +30,7 @@ __all__ = [
     "StrPath",
     "atomic_write",
     "flush_to_disk",
+    "load_arrays",
     "load_checkpoint",
     "load_plain_pickle",
     "name_file",
@@ -38,7 +39,6 @@ __all__ = [
     "plain_value",
     "read_json",
     "read_json_object",
-    "read_npz",
     "read_text",
     "remove_temporary_files",
     "save_checkpoint",

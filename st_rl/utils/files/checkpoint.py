@@ -18,6 +18,8 @@ from st_rl.utils.files.readers import FileError
 from st_rl.utils.log import logger
 
 CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
+OTHER_CHECKPOINT = "use another model_*.pt of the same folder (--checkpoint ITERATION of st-rl)"
+"""Remedy for a checkpoint that cannot be used."""
 _MAX_LISTED_NAMES = 20
 _PLAIN_TYPES = frozenset(
     {type(None), bool, int, float, complex, str, bytes, bytearray, torch.dtype, torch.device, torch.Size}
@@ -174,8 +176,8 @@ def _explain_load_error(error: Exception) -> str:
     if "weights_only" in text:  # torch advises to load unsafely, which does not help with a file that is no checkpoint
         first_line = "it does not start like a file of torch.save"
     return (
-        f"the file is corrupt, incomplete or not a checkpoint ({type(error).__name__}: {first_line}); use another "
-        "model_*.pt of the same folder (--checkpoint ITERATION of st-rl)"
+        f"the file is corrupt, incomplete or not a checkpoint ({type(error).__name__}: {first_line}); "
+        f"{OTHER_CHECKPOINT}"
     )
 
 

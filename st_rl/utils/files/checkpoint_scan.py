@@ -26,6 +26,7 @@ _ITEM_BYTES = {
 # Elements of a tensor that repeats the elements of a smaller storage.
 _MAX_EXPANDED = 2**20
 _PICKLE_NAME = "/data.pkl"
+_FOLDER_BIT = 0x10
 _HEADER_BYTES = 30
 _HEADER_SIGNATURE = b"PK\x03\x04"
 
@@ -126,7 +127,7 @@ def _scan_records(records: Sequence[zipfile.ZipInfo], data: np.ndarray) -> None:
         raise zipfile.BadZipFile("its records overlap")
     for record in records:
         # torch writes 0 when the user has switched checksums off.
-        if record.CRC not in (0, zlib.crc32(contents[record.filename])):
+        if record.CRC not in (0, zlib.crc32(contents[record.filename].data)):
             raise zipfile.BadZipFile(f"the checksum of its record {record.filename} is wrong")
     name = next((name for name in contents if name.endswith(_PICKLE_NAME)), None)
     if name is None:
@@ -140,8 +141,10 @@ def _scan_records(records: Sequence[zipfile.ZipInfo], data: np.ndarray) -> None:
 def _find_content(record: zipfile.ZipInfo, data: np.ndarray) -> np.ndarray:
     """Return the bytes of an uncompressed record, which follow its local header."""
     header = data[record.header_offset :][:_HEADER_BYTES].tobytes()
-    if record.compress_type != zipfile.ZIP_STORED or not header.startswith(_HEADER_SIGNATURE):
-        raise zipfile.BadZipFile(f"its record {record.filename} is compressed or has no header")
+    # torch reads nothing into the memory of a record that is marked as a folder.
+    is_folder = bool(record.external_attr & _FOLDER_BIT)
+    if record.compress_type != zipfile.ZIP_STORED or is_folder or not header.startswith(_HEADER_SIGNATURE):
+        raise zipfile.BadZipFile(f"its record {record.filename} is compressed, a folder or without header")
     start = record.header_offset + _HEADER_BYTES + sum(struct.unpack_from("<HH", header, 26))
     content = data[start : start + record.file_size]
     if len(content) != record.file_size:

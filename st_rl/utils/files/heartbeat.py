@@ -14,6 +14,7 @@ from pathlib import Path
 
 from st_rl.utils.files.atomic import StrPath, write_json
 from st_rl.utils.files.process_id import ProcessId
+from st_rl.utils.files.readers import read_json_object
 
 PREFIX = ".alive-"
 INTERVAL_S = 1.0
@@ -78,11 +79,11 @@ def is_heartbeat(name: str, role: str) -> bool:
 def is_alive(path: Path) -> bool:
     """Whether the process behind a heartbeat is running; by its pid on this machine, else by the file's age."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_json_object(path)
         process = ProcessId.parse(str(about.get("process")))
         is_running = None if process is None else process.is_running()
         return file_age_s(path) < GONE_AFTER_S if is_running is None else is_running
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return False
 
 

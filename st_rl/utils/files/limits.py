@@ -10,6 +10,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,12 @@ MAX_DEPTH = 64
 """Containers inside one another."""
 MAX_ELEMENTS = 10_000_000
 """Elements of all containers of a text file or pickle, shared containers counted wherever they appear."""
-MAX_OBJECTS = 3_000_000
+MAX_OBJECTS = 1_500_000
 """Containers, calls and references of a pickle."""
 MAX_COLUMNS = 4096
 """Columns of a table, joints or bodies of a motion."""
+MAX_UNEXPLAINED_WEIGHTS = 2**28
+"""Weights that the sizes in a configuration may ask for, whatever the checkpoint holds."""
 MAX_MEMBERS = 10_000
 """Files in an archive."""
 
@@ -112,6 +115,11 @@ def check_json(text: bytes) -> None:
         raise LimitError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
+def check_journal(path: Path) -> None:
+    """LimitError for a file with a JSON value on each line that exceeds a limit of JSON, or is too large."""
+    check_json(read_bytes(path, MAX_TEXT_BYTES).replace(b"\n", b","))
+
+
 def check_yaml(text: str) -> None:
     """LimitError for YAML text that is nested too deeply, or has too many elements once aliases are replaced."""
     import yaml
@@ -172,6 +180,27 @@ def check_columns(count: int, kind: str = "columns") -> None:
     """LimitError for too many columns, or joints, or bodies."""
     if count > MAX_COLUMNS:
         raise LimitError(f"it has {count:,} {kind}, more than {MAX_COLUMNS:,}")
+
+
+def check_layers(config: object, num_weights: int) -> None:
+    """LimitError for sizes in a configuration that need far more weights than there are.
+
+    Successive numbers of a list, such as hidden dimensions, count as layers, any other number as a square layer.
+    """
+    needed, limit = _count_weights(config), max(2 * num_weights, MAX_UNEXPLAINED_WEIGHTS)
+    if needed > limit:
+        raise LimitError(f"its sizes need {needed:,} weights, more than {limit:,}")
+
+
+def _count_weights(config: object) -> int:
+    if isinstance(config, Mapping):
+        return sum(map(_count_weights, config.values()))
+    if isinstance(config, list | tuple):
+        sizes = [abs(item) for item in config if isinstance(item, int)]
+        if len(sizes) == len(config) > 1:
+            return sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+        return sum(map(_count_weights, config))
+    return config * config if isinstance(config, int) else 0
 
 
 def check_table(lines: Sequence[str]) -> None:

@@ -245,10 +245,11 @@ class PlainUnpickler(pickle._Unpickler):
         pickle.FROZENSET[0]: load_frozenset,
         pickle.BYTEARRAY8[0]: load_bytearray8,
     }
-    # Instructions of a few bytes that need some 100 bytes of memory or a call.
-    for code in b"(]})ltd\x85\x86\x87\x8f\x91Rio\x81\x92bpqr\x94":
-        dispatch[code] = _counted(dispatch[code])
-    del code
+
+
+# Instructions of a few bytes that need some 100 bytes of memory or a call.
+for _code in b"(]})ltd\x85\x86\x87\x8f\x91Rio\x81\x92bpqr\x94":
+    PlainUnpickler.dispatch[_code] = _counted(PlainUnpickler.dispatch[_code])
 
 
 def _check_built(instance: np.ndarray | np.dtype) -> None:

@@ -21,15 +21,17 @@ class FileError(ValueError):
 
 
 @contextlib.contextmanager
-def name_file(path: StrPath, remedy: str, error_type: type[Exception] = FileError) -> Iterator[None]:
+def name_file(
+    path: StrPath, remedy: str, error_type: type[Exception] = FileError, problem: str = "cannot read"
+) -> Iterator[None]:
     """Raise errors of the block as `error_type`, with the file and the remedy, unless they already name the file."""
     try:
         yield
     # A damaged file may raise nearly anything.
     except Exception as error:
-        if str(path) in str(error):
+        if isinstance(error, error_type) or str(path) in str(error):
             raise
-        raise error_type(f"cannot read {path}: {explain(error)}; {remedy}") from error
+        raise error_type(f"{problem} {path}: {explain(error)}; {remedy}") from error
 
 
 def explain(error: Exception) -> str:
@@ -37,6 +39,8 @@ def explain(error: Exception) -> str:
     text = " ".join(str(error).split())[:_MAX_REASON]
     if isinstance(error, KeyError):
         return f"it lacks {text}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON: {text}"
     return text if text and isinstance(error, ValueError | OSError) else f"{type(error).__name__} {text}".rstrip()
 
 
@@ -62,9 +66,12 @@ def read_text(path: StrPath, remedy: str = "restore it from a copy", max_bytes: 
         return limits.read_bytes(path, max_bytes).decode("utf-8-sig")
 
 
-def read_npz(path: StrPath) -> dict[str, np.ndarray]:
+def load_arrays(path: StrPath) -> dict[str, np.ndarray]:
     """Read the arrays of an npz file without pickle; nearly any exception for a damaged one."""
     size = limits.check_file(Path(path))
+    with open(path, "rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it is a single array, a .npy")
     content: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(path) as archive:
         limits.check_archive(archive, size)

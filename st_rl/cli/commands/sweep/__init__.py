@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from st_rl.cli.commands.train import read_training
 from st_rl.cli.support.command_line import (
+    CommandError,
     UsageError,
     asks_for_help,
     check_minutes,
@@ -118,17 +119,25 @@ def _open_study(folder: Path, command: str, num_trials: int, iterations: int) ->
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    from st_rl.utils.files import name_file
+    from st_rl.utils.files.limits import check_journal
+
     if (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder} is a run, not a sweep; choose another --log-dir")
     make_writable(folder, "choose another with --log-dir")
-    study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / STUDY_FILE))),
-        study_name="sweep",
-        direction="maximize",
-        # No pruning before a few trials are complete, nor in the first quarter of a trial.
-        pruner=optuna.pruners.MedianPruner(max(2, min(5, num_trials // 4)), n_warmup_steps=iterations // 4),
-        load_if_exists=True,
-    )
+    # No pruning before a few trials are complete, nor in the first quarter of a trial.
+    pruner = optuna.pruners.MedianPruner(max(2, min(5, num_trials // 4)), n_warmup_steps=iterations // 4)
+    path = folder / STUDY_FILE
+    with name_file(path, "start a new sweep with another --log-dir", CommandError):
+        if path.exists():
+            check_journal(path)
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(path))),
+            study_name="sweep",
+            direction="maximize",
+            pruner=pruner,
+            load_if_exists=True,
+        )
     created_by = study.user_attrs.get("command")
     if created_by is None:
         study.set_user_attr("command", command)

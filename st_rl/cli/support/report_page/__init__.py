@@ -1,5 +1,5 @@
 """The report of a run: a self-contained HTML file."""
 
-from st_rl.cli.support.report_page.page import ReportData, build_page
+from st_rl.cli.support.report_page.page import ReportData, SectionError, build_page
 
-__all__ = ["ReportData", "build_page"]
+__all__ = ["ReportData", "SectionError", "build_page"]

@@ -1,16 +1,20 @@
 """Learning curves of a run."""
 
 import csv
+import io
 import math
 from pathlib import Path
 
 from st_rl.sim.old_names import LOG_TAGS
+from st_rl.utils.files import name_file, read_text
+from st_rl.utils.files.limits import check_columns
 
 Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by log tag."""
 
 # Tags with steps in seconds instead of iterations.
 _OVER_TIME = "/time"
+_REMEDY = "restore it from a copy, or move it away for a report without learning curves"
 
 
 def read_curves(progress: Path) -> Curves:
@@ -18,9 +22,10 @@ def read_curves(progress: Path) -> Curves:
     curves: Curves = {}
     if not progress.is_file():
         return curves
-    with open(progress, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    reader = csv.DictReader(io.StringIO(read_text(progress, _REMEDY), newline=""))
+    with name_file(progress, _REMEDY):
         step_column = (reader.fieldnames or ["step"])[0]
+        check_columns(len(reader.fieldnames or ()))
         for row in reader:
             step = _number(row.get(step_column))
             if step is None:

@@ -1,7 +1,8 @@
 """Build a report from the files of a run folder."""
 
 import base64
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -9,10 +10,28 @@ from typing import Any
 
 from st_rl.cli.support.report_page import sections
 from st_rl.cli.support.report_page.curves import Curves
+from st_rl.cli.support.run_folder import (
+    CONFIG_FILE,
+    EVAL_FILE,
+    EXPORT_FILE,
+    PROGRESS_FILE,
+    RUN_FILE,
+    TRACES_FILE,
+    VIDEO_FILE,
+)
+from st_rl.utils.files.readers import explain
 
 _HERE = Path(__file__).parent
 # The page may not load anything from the network.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:"
+
+
+class SectionError(ValueError):
+    """A section that cannot be built from the content of its files."""
+
+    def __init__(self, reason: str, files: Sequence[str]):
+        super().__init__(reason)
+        self.files = files
 
 
 @dataclass
@@ -39,16 +58,18 @@ def build_page(data: ReportData) -> str:
     """Return the page as HTML."""
     settings = data.settings
     task = str(settings.get("task", "run"))
+    evaluation, traces = (EVAL_FILE, data.evaluation), (TRACES_FILE, data.traces)
+    curves, run, config = (PROGRESS_FILE, data.curves), (RUN_FILE, settings), (CONFIG_FILE, data.config)
     body = [
-        sections.tiles(data.curves, data.evaluation),
-        sections.video(_data_address(data.video), data.traces),
-        sections.evaluation(data.evaluation),
-        sections.tracking(data.traces, data.evaluation),
-        sections.gait(data.traces),
-        sections.joints(data.traces),
-        sections.learning(data.curves),
-        sections.configuration(settings, data.config),
-        sections.reproduction(settings, data.evaluation, data.traces, data.export),
+        _build(sections.tiles, curves, evaluation),
+        _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces),
+        _build(sections.evaluation, evaluation),
+        _build(sections.tracking, traces, evaluation),
+        _build(sections.gait, traces),
+        _build(sections.joints, traces),
+        _build(sections.learning, curves),
+        _build(sections.configuration, run, config),
+        _build(sections.reproduction, run, evaluation, traces, (EXPORT_FILE, data.export)),
     ]
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -59,10 +80,19 @@ def build_page(data: ReportData) -> str:
     )
     return (
         f'<!doctype html><html lang="en"><head>{head}</head><body>'
-        f"<header><div>{sections.heading(task, settings)}</div></header>"
+        f"<header><div>{_build(functools.partial(sections.heading, task), run)}</div></header>"
         f"<main>{''.join(body)}<footer>Written by st-rl report; loads nothing from the network.</footer></main>"
         f"<script>{_read('page.js')}</script></body></html>\n"
     )
+
+
+def _build(section: Callable[..., str], *contents: tuple[str, Any]) -> str:
+    """Return a section of the contents of files; SectionError, with the files, if it cannot use them."""
+    try:
+        return section(*(content for _, content in contents))
+    # A file with other content than commands write may raise nearly anything.
+    except Exception as error:
+        raise SectionError(explain(error), [name for name, _ in contents]) from error
 
 
 def _read(name: str) -> str:
