@@ -1,7 +1,6 @@
 """A lock that makes one process the only writer of a folder."""
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 from st_rl.utils.files.atomic import StrPath, write_json
 from st_rl.utils.files.heartbeat import file_age_s, keep_touched
 from st_rl.utils.files.process_id import ProcessId
+from st_rl.utils.files.readers import read_json
 
 LOCK_FILE = ".lock"
 # A lock of another machine is taken over when it has not been touched for this long.
@@ -72,7 +72,7 @@ def _check_free(path: Path) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the content of a lock, empty if it is corrupt; None if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

@@ -1,7 +1,6 @@
 """Heartbeat files: processes that share only a folder, also on different machines, see which of them are running."""
 
 import contextlib
-import json
 import os
 import secrets
 import socket

@@ -31,7 +31,7 @@ class ProcessId(NamedTuple):
         """Return the id with this text; None for any other text."""
         pid, _, rest = text.partition("-")
         start, _, machine = rest.partition("-")
-        is_valid = pid.isdecimal() and start.isdecimal() and len(machine) == _MACHINE_DIGITS
+        is_valid = pid.isdecimal() and len(pid) < 20 and start.isdecimal() and len(machine) == _MACHINE_DIGITS
         return cls(int(pid), start, machine) if is_valid else None
 
     def __str__(self) -> str:
