@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     metadata = run.settings.get("policy_metadata")
     # The normalized observations from which a resumed training continues, one of each environment.
     runner_state = load_checkpoint(checkpoint, map_location="cpu").get("runner_state_dict") or {}
-    if not isinstance(metadata, Mapping) or not isinstance(runner_state, Mapping):
+    if not isinstance(metadata, dict) or not isinstance(runner_state, dict):
         return None
     if metadata.get("format") != FORMAT or runner_state.get("observations") is None:
         return None

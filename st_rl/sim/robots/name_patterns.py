@@ -53,12 +53,17 @@ def check_patterns(patterns: Iterable[str], names: Sequence[str], where: str) ->
     total = 0
     for pattern in patterns:
         compile_pattern(pattern, where)
-        total += len(names) * (_MATCH_STEPS + _count_paths(list(regex_parser.parse(pattern)), longest))
+        total += len(names) * (_MATCH_STEPS + _count_paths(_parse(pattern), longest))
         if total > _MAX_PATHS:
             raise ValueError(
                 f"{where}: '{pattern[:_SHOWN_CHARACTERS]}' may take too long on names of {longest} characters; repeat "
                 "single characters only, as in '.*_hip', and only a few times"
             )
+
+
+def _parse(pattern: str) -> list[tuple[Any, Any]]:
+    """Operations of a regular expression and their arguments."""
+    return list(regex_parser.parse(pattern))  # pyright: ignore[reportArgumentType]
 
 
 def _count_paths(parsed: Iterable[tuple[Any, Any]], length: int) -> int:

@@ -12,6 +12,8 @@ import torch
 from st_rl.cli import main
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.sim.robots import Robot
+from st_rl.sim.robots.description import RobotDescription
+from st_rl.sim.robots.name_patterns import check_patterns
 from st_rl.sim.tasks import make_task
 from tests.sim.terms.test_mirror import ALIKE, QUIET, symmetry_of, write_mirrored_pairs
 
@@ -357,3 +359,66 @@ def test_mjlab_robots_run_in_built_in_tasks(monkeypatch, name, task, joints, fee
     assert rewards.isfinite().all()
     assert env.foot_contact.any(dim=0).all()
     assert env.diverged_count == 0
+
+
+BOMBS = {
+    "aliases": "mjcf: robot.xml\nfeet: &a [x, x, x]\n" + "falls: &b [*a, *a]\n" + "joints: [*b, *b, *c]\n",
+    "deep": "mjcf: robot.xml\nfeet: " + "[" * 5000,
+    "integer": "mjcf: robot.xml\nbase_height: " + "9" * 5000,
+    "date": "mjcf: robot.xml\nbase_height: 2001-99-99",
+    "large": "mjcf: robot.xml\n" + "# comment\n" * 10_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_rejects_yaml_beyond_limits_with_file(tmp_path, name):
+    path = tmp_path / "robot.yaml"
+    path.write_text(BOMBS[name])
+    with pytest.raises(ValueError, match=r"robot\.yaml"):
+        RobotDescription.from_file(path)
+
+
+@pytest.mark.parametrize("pattern", ["(F|FF)+!", "(.*)*!", ".*.*.*.*.*.*.*.*!", "(a?){60}b", "F" * 600])
+def test_rejects_pattern_that_may_take_long(pattern):
+    names = ["F" * 60, "joint_1"]
+    with pytest.raises(ValueError, match=r"robot\.yaml: '.*(too long|longer than)"):
+        check_patterns([pattern], names, "robot.yaml")
+
+
+def test_accepts_usual_patterns():
+    names = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")] * 20
+    usual = [
+        ".*",
+        ".*_hip_.*",
+        "(FL|FR|RL|RR)_(hip|thigh)_joint",
+        "[FR][LR]_calf_joint",
+        ".*_(hip|knee)(_.*)?",
+        "F.*|R.*",
+    ]
+    check_patterns(usual * 4, names, "robot.yaml")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<worldbody>" + "<geom size='1'/>" * 6000 + "</worldbody>",
+        "<worldbody><replicate count='999'><replicate count='99'><geom size='1'/></replicate></replicate></worldbody>",
+        "<asset><hfield name='h' nrow='100000' ncol='100000' size='1 1 1 1'/></asset>",
+        "<asset><texture name='t' builtin='flat' width='100000' height='100000'/></asset>",
+        "<size memory='900G'/>",
+        "<size nuserdata='2000000000'/>",
+        "<custom><numeric name='n' size='2000000000'/></custom>",
+    ],
+)  # fmt: skip
+def test_rejects_mjcf_beyond_limits(tmp_path, body):
+    path = tmp_path / "robot.xml"
+    path.write_text(f"<mujoco>{body}</mujoco>")
+    with pytest.raises(ValueError, match=r"robot\.xml: its model (has|needs) more than"):
+        Robot.from_file(path)
+
+
+def test_rejects_mjcf_that_includes_itself(tmp_path):
+    path = tmp_path / "robot.xml"
+    path.write_text("<mujoco><include file='robot.xml'/></mujoco>")
+    with pytest.raises(ValueError, match=r"robot\.xml"):
+        Robot.from_file(path)
