@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from st_rl.cli.support.command_line import CommandError, UsageError, format_rows, one_line, unknown_name, wrap
+from st_rl.cli.support.graceful_shutdown import exit_on_signals
 
 COMMANDS = (
     "train",
@@ -60,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        return _dispatch(arguments)
-    except SystemExit as stop:  # raised by the argument parser after --help or a wrong value
+        with exit_on_signals():
+            return _dispatch(arguments)
+    except SystemExit as stop:  # raised by a signal, and by the argument parser after --help or a wrong value
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except KeyboardInterrupt:
         return INTERRUPTED

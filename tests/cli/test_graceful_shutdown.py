@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from st_rl.cli.support.graceful_shutdown import GracefulShutdown
+from st_rl.cli.support.graceful_shutdown import GracefulShutdown, exit_on_signals
 
 
 @pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -30,5 +30,28 @@ def test_sighup_stays_ignored_under_nohup():
         with GracefulShutdown(lambda: None) as shutdown:
             signal.raise_signal(signal.SIGHUP)
         assert shutdown.exit_code is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("name", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signal_in_a_command_raises_system_exit_once(name, code):
+    before = signal.signal(name, signal.SIG_DFL)
+    try:
+        with exit_on_signals():
+            with pytest.raises(SystemExit) as stop:
+                signal.raise_signal(name)
+            assert stop.value.code == code
+            assert signal.getsignal(name) == signal.SIG_DFL, "a second signal must end the process"
+    finally:
+        signal.signal(name, before)
+
+
+def test_command_leaves_ignored_signals_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with exit_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

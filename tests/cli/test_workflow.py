@@ -215,6 +215,18 @@ def needs_rendering():
         pytest.skip(str(error))
 
 
+def test_play_stopped_by_sigterm_leaves_no_temporary_file(run):
+    needs_rendering()
+    command = [sys.executable, "-m", "st_rl", "play", str(run), "--no-viewer", "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not list(run.glob(".tmp-*play.mp4")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not list(run.rglob(".*"))
+
+
 def test_play_writes_video_gif_and_traces(run, capsys):
     needs_rendering()
     arguments = ["play", str(run), "--no-viewer", "--seconds", "0.4", "--width", "97", "--height", "64"]

@@ -1,11 +1,12 @@
-"""Ctrl-C, SIGTERM, SIGHUP during training: the first finishes the iteration and saves, the second exits at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: a training finishes its iteration and saves, other commands clean up and exit."""
 
 import os
 import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -55,6 +56,32 @@ class GracefulShutdown:
         message = f"finishing this iteration, then saving ({again} stops immediately)"
         print(f"\nst-rl: {message}", file=sys.stderr, flush=True)
         self._stop()
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP raise SystemExit, so that temporary files are removed.
+
+    A second signal ends the process at once. `GracefulShutdown` takes over while it is active.
+    """
+    previous: dict[signal.Signals, object] = {}
+
+    def exit_process(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        signal.signal(name, signal.SIG_DFL)
+        if name != signal.SIGTERM:
+            _discard_terminal_output()
+        sys.exit(EXIT_CODES[name])
+
+    if threading.current_thread() is threading.main_thread():
+        # Python already raises KeyboardInterrupt on SIGINT; a signal that nohup or a caller handles stays as it is.
+        names = [name for name in EXIT_CODES if signal.getsignal(name) == signal.SIG_DFL]
+        previous = {name: signal.signal(name, exit_process) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)  # pyright: ignore[reportArgumentType]
 
 
 def _discard_terminal_output() -> None:

@@ -1,7 +1,10 @@
 """MuJoCo on CPU threads."""
 
 import contextlib
+import ctypes
 import os
+import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,12 +49,27 @@ class MujocoBackend(Backend):
         self._simulation_error = mujoco.batch.SimulationError
         self._diverged = torch.zeros(num_envs, dtype=torch.bool)
         self._reported: set[int] = set()
+        self._is_forked = False
+        if self.num_threads > 1:
+            _THREADED_BACKENDS.add(self)
 
     @property
     def batch(self) -> Any:
-        """The `mujoco.batch.Batch`, with all resets applied."""
+        """The `mujoco.batch.Batch`, with all resets applied; RuntimeError in a forked child, which has no threads."""
+        if self._is_forked:
+            raise RuntimeError(
+                f"the simulation cannot run in process {os.getpid()}: it was created before the process was forked, "
+                "and its threads did not follow. Create the environment in the child, start processes with "
+                "multiprocessing.get_context('spawn'), or set physics.num_threads=1"
+            )
         self._write_resets()
         return self._batch
+
+    def mark_forked(self) -> None:
+        """Make every use in a forked child an error: without threads it would wait forever, its deletion too."""
+        self._is_forked = True
+        # One more reference than there are, so that the batch is never deleted.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._batch))
 
     def set_control(self, control: torch.Tensor) -> None:
         """Set the control `(N, nu)` of the following steps."""
@@ -160,6 +178,17 @@ class MujocoBackend(Backend):
                 text = mujoco.mju_warningText(int(kind), int(self.batch.warning[row, kind, 0]))
                 logger.warning(f"MuJoCo, robot {row}: {text}")
 
+
+_THREADED_BACKENDS: weakref.WeakSet[MujocoBackend] = weakref.WeakSet()
+
+
+def _mark_forked_backends() -> None:
+    for backend in _THREADED_BACKENDS:
+        backend.mark_forked()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_mark_forked_backends)
 
 # Warnings from this index on mean divergence: bad positions, velocities, accelerations and controls.
 _FIRST_DIVERGENCE = 3

@@ -45,8 +45,8 @@ def open_video(path: Path, width: int, height: int, fps: float) -> Iterator[Vide
             macro_block_size=2,
             output_params=["-crf", "26", "-preset", "medium", "-movflags", "+faststart"],
         )
-        stream.send(None)
         try:
+            stream.send(None)
             yield VideoWriter(stream)
         finally:
             stream.close()

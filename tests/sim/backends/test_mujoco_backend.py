@@ -1,6 +1,10 @@
 """Stepping many robots equals stepping each alone; resets, pushes and randomisation touch only whom they name."""
 
+import gc
 import logging
+import os
+import signal
+import time
 
 import mujoco
 import numpy as np
@@ -249,3 +253,52 @@ def test_snapshot_shows_one_robot(robot, backend):
 def test_rejects_missing_gpu(robot):
     with pytest.raises(ValueError, match="torch sees no GPU here; use 'cpu'"):
         make_backend(robot.model, 2, PHYSICS, "cuda")
+
+
+def run_in_fork(function, timeout_s=30.0):
+    """The exit code of a forked child that calls a function and exits normally; None if it hangs."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = function()
+        finally:
+            gc.collect()
+            # Inherited pytest handlers must not run, deletion of objects must.
+            os._exit(code)
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def test_forked_child_gets_an_error_and_can_build_its_own(robot):
+    backends = [MujocoBackend(robot.model, NUM_ENVS, PHYSICS)]
+    backends[0].step(1)
+
+    def use_in_child():
+        with pytest.raises(RuntimeError, match="Create the environment in the child"):
+            backends[0].step(1)
+        del backends[:]  # without the threads, deletion would wait for them
+        gc.collect()
+        MujocoBackend(robot.model, NUM_ENVS, PHYSICS).step(1)
+        return 0
+
+    assert run_in_fork(use_in_child) == 0
+    backends[0].step(1)
+
+
+def test_forked_child_continues_with_one_thread(robot):
+    backend = MujocoBackend(robot.model, NUM_ENVS, PhysicsCfg(num_threads=1))
+    backend.step(1)
+
+    def step_in_child():
+        backend.step(1)
+        return 0
+
+    assert run_in_fork(step_in_child) == 0
