@@ -10,6 +10,7 @@ import torch
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.joint_control import Columns, JointControl, float_tensor
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+from st_rl.sim.envs.measured_state import find_sensors
 from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsColumn, ObsTerm, Term
 from st_rl.sim.terms import terminations
@@ -219,10 +220,13 @@ class LeggedWalk(Task):
         self.start()
 
     def observation_terms(self) -> dict[str, ObsTerm]:
-        """The terms of the table; the linear velocity is privileged if the actor must not see it."""
+        """The terms of the table; what the actor must not see, or no robot measures, is privileged."""
         terms = super().observation_terms()
         if not self.cfg.observe_linear_velocity and "base_lin_vel" in terms:
             terms["base_lin_vel"] = replace(terms["base_lin_vel"], privileged=True)
+        if self.cfg.deployable:
+            for name in find_sensors(terms, self.robot, self.cfg).unmeasured:
+                terms[name] = replace(terms[name], privileged=True)
         return terms
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:

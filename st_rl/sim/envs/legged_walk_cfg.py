@@ -1,9 +1,12 @@
 """Settings of walking tasks; the defaults are those of `quadruped-walk`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from st_rl.sim.envs.cfg import NoiseCfg, NormalizationCfg, Range, TaskCfg
+
+DEPLOYABLE_LATENCY_S: Range = (0.0, 0.03)
+"""Delay of actions for which a deployable policy is trained."""
 
 
 @dataclass
@@ -107,6 +110,11 @@ class LeggedWalkCfg(TaskCfg):
     )
     observe_linear_velocity: bool = True
     """Whether the actor sees the base linear velocity, which hardware cannot measure; the critic always does."""
+    deployable: bool = False
+    """Whether the actor sees only what a robot measures, and learns with delayed actions, for `st-rl deploy`.
+
+    All other terms become privileged, and `control.latency_s` is 0 to 30 ms where it would be zero.
+    """
     commands: CommandsCfg = field(default_factory=CommandsCfg)
     """Commands."""
     gait: GaitCfg = field(default_factory=GaitCfg)
@@ -118,6 +126,11 @@ class LeggedWalkCfg(TaskCfg):
     """Pushes."""
     reset: ResetCfg = field(default_factory=ResetCfg)
     """Initial states."""
+
+    def __post_init__(self) -> None:
+        """Add the latency of a deployable policy."""
+        if self.deployable and tuple(self.control.latency_s) == (0.0, 0.0):
+            self.control = replace(self.control, latency_s=DEPLOYABLE_LATENCY_S)
 
     def for_evaluation(self, fine: bool = True) -> "LeggedWalkCfg":
         """Return a copy without noise, pushes, latency and randomization, with fine physics by default."""
