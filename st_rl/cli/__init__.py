@@ -22,6 +22,7 @@ COMMANDS = (
     "play",
     "report",
     "export",
+    "deploy",
     "collect",
     "dagger",
     "dataset",

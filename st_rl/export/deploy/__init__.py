@@ -2,6 +2,15 @@
 
 from st_rl.export.deploy.golden import record_golden, replay_golden
 from st_rl.export.deploy.kit import OnnxStep, write_kit
-from st_rl.export.deploy.raw_policy import PolicyStep, RawPolicy, SensorInterface
+from st_rl.export.deploy.raw_policy import PolicyStep, RawPolicy, SensorInterface, find_ignored_terms
 
-__all__ = ["OnnxStep", "PolicyStep", "RawPolicy", "SensorInterface", "record_golden", "replay_golden", "write_kit"]
+__all__ = [
+    "OnnxStep",
+    "PolicyStep",
+    "RawPolicy",
+    "SensorInterface",
+    "find_ignored_terms",
+    "record_golden",
+    "replay_golden",
+    "write_kit",
+]

@@ -7,7 +7,9 @@
 - `state_NAME` `(T, *shape)`: the state before the step; a replay takes it where `reset` is True and carries its own
   state otherwise;
 - `joint_targets` `(T, J)`, `actions` `(T, J)` and `observation` `(T, O)`: what the trained policy did in the task;
-- `low_NAME` and `high_NAME` `(*shape)`: smallest and largest value of each input over all recorded robots.
+- `low_NAME` and `high_NAME` `(*shape)`: smallest and largest value of each input over all recorded robots;
+- `high_target_step` `(J,)`: largest change of a joint target from one step to the next, over all recorded robots;
+- `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,9 +41,11 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
     interface, count = policy.interface, task.num_envs
     obs, state = split_observations(task.reset())[0], policy.initial_state(count)
     trained.reset()
-    dones = torch.ones(count, dtype=torch.bool)
+    dones, ignored = torch.ones(count, dtype=torch.bool), _ignored_columns(policy)
     rows: list[Arrays] = []
-    ranges = {name: _Range() for name in policy.inputs}
+    ranges = {name: _Range() for name in (*policy.inputs, "target_step")}
+    starts = dict(zip(("start_qpos", "start_qvel"), interface.initial_states(task)))
+    last_targets = torch.zeros(count, policy.outputs["joint_targets"].shape[0])
     for _ in range(num_steps):
         inputs, started = interface.read_task(task)
         zeros = policy.initial_state(count)
@@ -51,11 +55,13 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
             ranges[name].add(value)
         row = {**inputs, "reset": dones, **{f"state_{name}": value for name, value in state.items()}}
         actions = trained(obs)
-        seen = obs.cpu()
+        seen = obs.cpu().masked_fill(ignored, 0.0)
         obs, _, _, finished, _ = split_step(task.step(actions))
         sent = interface.sent_targets(task)
         _require_equal("observation", step.observation, seen)
         _require_equal("joint target", step.joint_targets, sent)
+        ranges["target_step"].add((sent - last_targets).abs().masked_fill(dones[:, None], 0.0))
+        last_targets = sent.clone()
         row |= {"joint_targets": sent, "actions": interface.clip(actions.cpu()), "observation": seen}
         rows.append({name: value[0].numpy().copy() for name, value in row.items()})
         trained.reset(finished)
@@ -63,7 +69,13 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
     golden = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     for name, span in ranges.items():
         golden[f"low_{name}"], golden[f"high_{name}"] = span.low.numpy(), span.high.numpy()
-    return golden
+    return golden | starts
+
+
+def _ignored_columns(policy: RawPolicy) -> Tensor:
+    """`(O,)` bool: columns of the observation that the policy does not use."""
+    terms = policy.interface.describe()["observation"]
+    return torch.tensor([term["name"] in policy.interface.ignored for term in terms for _ in range(term["width"])])
 
 
 class _Range:

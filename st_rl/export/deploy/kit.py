@@ -4,13 +4,20 @@
   `deploy` is the content of `deploy.yaml` as JSON.
 - `deploy.yaml`: joints, gains, limits, rates, inputs, outputs and states, at full precision.
 - `golden.npz`: raw inputs and expected outputs in closed loop (`golden.py` lists its arrays).
+- `robot/robot.xml`: the robot in its world, with position servos of the kit's gains, and the files it needs.
+- `simulate.py`: walks with the kit in plain MuJoCo; needs numpy, onnxruntime and mujoco.
+- `README.md`, and `report.html` where there is one, for people.
 - `checksums.sha256`: checksum of every other file, as `sha256sum -c` reads it.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -22,11 +29,12 @@ from st_rl.export.deploy.golden import record_golden, replay_golden
 from st_rl.export.deploy.raw_policy import RawPolicy, SingleRobot
 from st_rl.export.onnx_file import ExportError, require_onnx, write_onnx
 from st_rl.modules.load_policy import InferencePolicy
-from st_rl.utils.files import atomic_write, to_json_values
+from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, to_json_values
 from st_rl.utils.signals import Signal
 
 POLICY_FILE, DESCRIPTION_FILE, GOLDEN_FILE = "policy.onnx", "deploy.yaml", "golden.npz"
 CHECKSUM_FILE = "checksums.sha256"
+README_FILE, SIMULATION_FILE, ROBOT_FILE = "README.md", "simulate.py", "robot/robot.xml"
 METADATA_KEY = "deploy"
 FORMAT = 1
 TOLERANCE_RAD = 1e-5
@@ -34,30 +42,80 @@ TOLERANCE_RAD = 1e-5
 
 
 def write_kit(
-    folder: Path, policy: RawPolicy, trained: InferencePolicy, task: VecEnv, facts: Mapping[str, Any]
+    folder: Path,
+    policy: RawPolicy,
+    trained: InferencePolicy,
+    task: VecEnv,
+    facts: Mapping[str, Any],
+    pages: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write the kit of a policy and return the content of `deploy.yaml`.
 
-    The golden run is recorded on `task` with the `trained` policy; `facts` (versions, run) are added to `deploy.yaml`.
-    ExportError if the ONNX file differs from the golden run in a joint target by more than `TOLERANCE_RAD`.
+    The golden run is recorded on `task` with the `trained` policy; `facts` (versions, run) are added to `deploy.yaml`,
+    and `pages` are further text files by name. ExportError if the ONNX file differs from the golden run in a joint
+    target by more than `TOLERANCE_RAD`; the folder is complete or does not exist.
     """
     golden = record_golden(policy, trained, task)
-    description = to_json_values({"format": FORMAT, **facts, **policy.interface.describe(), **_describe_io(policy)})
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / POLICY_FILE) as temporary:
-        write_policy(policy, temporary, description)
-        difference = replay_golden(OnnxStep(temporary), golden, description)["joint_targets"]
+    interface = policy.interface
+    facts = {"format": FORMAT, **facts, **interface.describe(), "guards": _guards(interface.describe(), golden)}
+    description = to_json_values({**facts, **_describe_io(policy)})
+    with _new_folder(folder) as temporary:
+        write_policy(policy, temporary / POLICY_FILE, description)
+        difference = replay_golden(OnnxStep(temporary / POLICY_FILE), golden, description)["joint_targets"]
         if not difference <= TOLERANCE_RAD:
             raise ExportError(
                 f"{POLICY_FILE} differs from the policy by {difference:.2e} rad in a joint target, more than "
                 f"{TOLERANCE_RAD:.0e}; nothing was written"
             )
-    with atomic_write(folder / DESCRIPTION_FILE) as temporary:
-        temporary.write_text(yaml.safe_dump(description, sort_keys=False, width=120), encoding="utf-8")
-    with atomic_write(folder / GOLDEN_FILE) as temporary:
-        np.savez_compressed(temporary, allow_pickle=False, **golden)
-    write_checksums(folder)
+        text = yaml.safe_dump(description, sort_keys=False, width=120, default_flow_style=None)
+        np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden)
+        interface.save_robot(temporary / ROBOT_FILE)
+        texts = {DESCRIPTION_FILE: text, README_FILE: _readme(description), SIMULATION_FILE: _read(SIMULATION_FILE)}
+        for name, content in {**texts, **(pages or {})}.items():
+            (temporary / name).write_text(content, encoding="utf-8")
+        write_checksums(temporary)
     return description
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path` and rename it when the block succeeds; else remove it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise
+
+
+def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Limits beyond which a controller must stop the policy, with a margin over what the golden run has seen."""
+    speed = np.maximum(np.abs(golden["low_joint_vel"]), np.abs(golden["high_joint_vel"]))
+    return {
+        "max_tilt_rad": 1.0,
+        "max_joint_vel": 2.0 * speed,
+        "max_target_step_rad": np.maximum(1.5 * golden["high_target_step"], 0.1),
+        "max_sensor_age_s": 2.5 * description["control_period_s"],
+    }
+
+
+def _read(name: str) -> str:
+    """The text of a file that goes into every kit as it is."""
+    return (Path(__file__).parent / "files" / name).read_text(encoding="utf-8")
+
+
+def _readme(description: Mapping[str, Any]) -> str:
+    """`README.md`: the page for somebody who knows nothing of this library."""
+    joints = "\n".join(f"| {index} | `{joint['name']}` |" for index, joint in enumerate(description["joints"]))
+    return Template(_read(README_FILE)).substitute(
+        task=description.get("task", "a task"),
+        hertz=f"{1 / description['control_period_s']:g}",
+        joints=joints,
+        version=description.get("st_rl_version", ""),
+    )
 
 
 def write_policy(policy: RawPolicy, path: Path, description: Mapping[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """A policy from raw sensors to joint position targets: one call per control step, state in, state out."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,10 @@ class SensorInterface(Protocol):
     """Raw inputs by name."""
     states: dict[str, Signal]
     """Tensors that one step passes to the next; zeros at the start of an episode."""
+    unmeasured: dict[str, str]
+    """What no robot measures, by the name of the observation term that reads it."""
+    ignored: frozenset[str]
+    """Observation terms that the policy does not use; zeros."""
 
     def observe(self, inputs: Tensors, state: Tensors) -> Tensor:
         """`(N, O)` observation as in training, before the normalizer."""
@@ -38,6 +44,14 @@ class SensorInterface(Protocol):
 
     def read_task(self, task: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Inputs and states of all robots of a simulated task, as a robot would deliver them."""
+        ...
+
+    def initial_states(self, task: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Positions `(N, nq)` and velocities `(N, nv)` of all robots of a simulated task."""
+        ...
+
+    def save_robot(self, path: Path) -> None:
+        """Write the robot as an MJCF file with all files it needs; its controls are joint targets."""
         ...
 
     def sent_targets(self, task: Any) -> Tensor:
@@ -100,6 +114,30 @@ class RawPolicy(nn.Module):
         next_state = self.interface.next_state(state, actions)
         next_state |= {name: leaf.transpose(0, 1) for name, leaf in zip(self.policy.state_names, following)}
         return PolicyStep(self.interface.joint_targets(actions), actions, obs, next_state)
+
+
+@torch.inference_mode()
+def find_ignored_terms(policy: DeployedPolicy, terms: Mapping[str, slice]) -> list[str]:
+    """Observation terms, given by their columns, that change neither actions nor hidden states of a policy.
+
+    An estimator that replaces its targets is the reason: the policy acts on the estimate.
+    """
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(16, policy.actor_critic.num_actor_obs, generator=generator)
+    state = tuple(torch.randn(len(leaf), 16, leaf.shape[2], generator=generator) for leaf in policy.start)
+    expected = policy(obs, state)
+
+    def changes_nothing(columns: slice) -> bool:
+        changed = obs.clone()
+        changed[:, columns] = torch.randn(changed[:, columns].shape, generator=generator)
+        outputs = policy(changed, state)
+        return all(torch.equal(a, b) for a, b in zip(_as_tuple(outputs), _as_tuple(expected)))
+
+    return [name for name, columns in terms.items() if changes_nothing(columns)]
+
+
+def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 class SingleRobot(nn.Module):

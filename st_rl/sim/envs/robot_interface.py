@@ -1,7 +1,8 @@
 """What a walking task does between raw sensors and joint targets, for a policy that runs on a robot."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.measured_state import MeasuredState, Tensors, find_sensors, state_signals
 from st_rl.sim.envs.term_tables import ObsColumn
+from st_rl.sim.robots.save_mjcf import save_mjcf
 from st_rl.utils.signals import Signal
 
 
@@ -26,8 +28,10 @@ class RobotInterface(nn.Module):
     upper: Tensor
     obs_scale: Tensor
 
-    def __init__(self, task: LeggedWalk) -> None:
+    def __init__(self, task: LeggedWalk, ignored: Collection[str] = ()) -> None:
+        """Read the interface from a task; `ignored` terms, which the policy does not use, are zeros."""
         super().__init__()
+        self.ignored = frozenset(ignored)
         self.cfg, self.robot, self.step_dt = task.cfg, task.robot, task.step_dt
         table, num_joints = task.observation_table, task.robot.num_joints
         self.columns: Sequence[ObsColumn] = [c for c in table.columns if c.start < table.num_actor]
@@ -46,7 +50,7 @@ class RobotInterface(nn.Module):
         self._phase_step = task.step_dt / task.cfg.gait.period_s
         self.states: dict[str, Signal] = state_signals(task.robot)
         """What one step passes to the next."""
-        terms = {column.name: column.term for column in self.columns}
+        terms = {column.name: column.term for column in self.columns if column.name not in self.ignored}
         self.inputs, self.unmeasured = find_sensors(terms, task.robot, task.cfg)
         """Raw inputs by name; the attribute that no robot measures, by the name of the term that reads it."""
         for column in self._unmeasured_columns():
@@ -57,12 +61,14 @@ class RobotInterface(nn.Module):
     def observe(self, inputs: Tensors, state: Tensors) -> Tensor:
         """`(N, O)` actor observation, scaled and clipped."""
         measured = MeasuredState(self.robot, self.cfg, inputs, state)
-        parts = [
-            inputs[column.name].flatten(1) if column.name in self.unmeasured else column.term.function(measured)
-            for column in self.columns
-        ]
-        scaled = torch.cat([part.float() for part in parts], dim=1) * self.obs_scale
-        return scaled.clamp(-self.clip_observations, self.clip_observations)
+        parts = [self._term(column, measured, inputs).float() for column in self.columns]
+        return (torch.cat(parts, dim=1) * self.obs_scale).clamp(-self.clip_observations, self.clip_observations)
+
+    def _term(self, column: ObsColumn, measured: MeasuredState, inputs: Tensors) -> Tensor:
+        """`(N, width)` columns of one term, before scaling."""
+        if column.name in self.ignored:
+            return torch.zeros(measured.num_envs, column.width)
+        return inputs[column.name].flatten(1) if column.name in self.unmeasured else column.term.function(measured)
 
     def clip(self, actions: Tensor) -> Tensor:
         """Actions `(N, J)` within `clip_actions`."""
@@ -98,36 +104,66 @@ class RobotInterface(nn.Module):
         """`(N, J)` joint targets that the last step of a task sent to its joints, rad."""
         return task.joint_control.targets.cpu()
 
+    def initial_states(self, task: LeggedWalk) -> tuple[np.ndarray, np.ndarray]:
+        """Positions `(N, nq)` and velocities `(N, nv)` of all robots of a task, as `robot.xml` has them."""
+        return task.backend.qpos.double().cpu().numpy(), task.backend.qvel.double().cpu().numpy()
+
+    @property
+    def gains(self) -> np.ndarray:
+        """`(J, 2)` stiffness, Nm/rad, and damping, Nm s/rad, with which the joints track their targets."""
+        robot, control = self.robot, self.cfg.control
+        stiffness = robot.stiffness if control.stiffness is None else np.full(robot.num_joints, control.stiffness)
+        damping = robot.damping if control.damping is None else np.full(robot.num_joints, control.damping)
+        return np.stack([stiffness, damping], axis=1)
+
+    def save_robot(self, path: Path) -> None:
+        """Write the robot in its world as an MJCF file with all files it needs; its controls are joint targets."""
+        save_mjcf(self.robot, self.gains, torch.stack([self.lower, self.upper], dim=1).double().numpy(), path)
+
     def describe(self) -> dict[str, Any]:
         """What a controller needs to know of robot and task, for `deploy.yaml`."""
         robot, cfg = self.robot, self.cfg
-        control, count = cfg.control, robot.num_joints
-        stiffness = robot.stiffness if control.stiffness is None else [control.stiffness] * count
-        damping = robot.damping if control.damping is None else [control.damping] * count
         columns = {
             "default_pos": robot.default_joint_pos,
             "lower": self.lower.double().numpy(),
             "upper": self.upper.double().numpy(),
-            "stiffness": stiffness,
-            "damping": damping,
+            "stiffness": self.gains[:, 0],
+            "damping": self.gains[:, 1],
             "effort_limit": robot.effort_limit,
-            "action_scale": [float(scale) for scale in np.broadcast_to(control.action_scale, count)],
+            "action_scale": np.broadcast_to(cfg.control.action_scale, robot.num_joints),
         }
         rows = zip(*(map(_finite, column) for column in columns.values()))
+        base = robot.require_locomotion("a deployed policy")
+        limits = {name: vars(cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")}
+        terms = [{"name": c.name, "start": c.start, "width": c.width, "scale": c.scale} for c in self.columns]
         return {
             "control_period_s": self.step_dt,
+            "quaternion": "w, x, y, z",
             "joints": [{"name": name, **dict(zip(columns, row))} for name, row in zip(robot.joint_names, rows)],
             "feet": [foot.name for foot in robot.feet],
-            "actuation": robot.actuation,
+            "robot": {
+                "base_body": robot.model.body(base.body).name,
+                "base_qpos": base.qpos,
+                "base_qvel": base.qvel,
+                "joint_qpos": robot.qpos_indices,
+                "joint_qvel": robot.qvel_indices,
+                "foot_sensors": [foot.contact for foot in robot.feet],
+                "mass_kg": robot.mass,
+            },
+            "sensor_noise": self._sensor_noise(),
+            "commands": limits,
+            "moving_threshold": cfg.commands.moving_threshold,
+            "gait_period_s": cfg.gait.period_s,
             "clip_actions": self.clip_actions,
             "clip_observations": self.clip_observations,
-            "observation": [
-                {"name": c.name, "start": c.start, "width": c.width, "scale": c.scale} for c in self.columns
-            ],
-            "gait_period_s": cfg.gait.period_s,
-            "commands": {name: list(getattr(cfg.commands, name)) for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")},
-            "moving_threshold": cfg.commands.moving_threshold,
+            "observation": terms,
         }
+
+    def _sensor_noise(self) -> dict[str, float]:
+        """Amplitude of the uniform noise of the training by input; for the orientation a rotation in rad."""
+        noise = self.cfg.noise
+        amplitudes = {"joint_pos": noise.joint_pos, "joint_vel": noise.joint_vel, "base_ang_vel": noise.ang_vel}
+        return {name: noise.level * value for name, value in {**amplitudes, "orientation": noise.gravity}.items()}
 
     def _unmeasured_columns(self) -> list[ObsColumn]:
         return [column for column in self.columns if column.name in self.unmeasured]

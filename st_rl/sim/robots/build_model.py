@@ -20,8 +20,8 @@ from st_rl.sim.robots.sensors import FootShape, add_missing_sensors, find_fall_g
 
 def build_model(
     path: Path, build_world: Callable[[MjSpec], None] | None, description: RobotDescription | None
-) -> tuple[MjModel, FreeJoint | None]:
-    """The model of a file and its free joint; a floating base gets ground and sensors."""
+) -> tuple[MjSpec, MjModel, FreeJoint | None]:
+    """The specification and model of a file, and its free joint; a floating base gets ground and sensors."""
     if not path.is_file():
         raise ValueError(f"no robot file '{path}'")
     check_mjcf(path)
@@ -42,13 +42,13 @@ def build_model(
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
     floating = find_free_joint(model)
     if floating is None:
-        return model, None
+        return spec, model, None
     shapes = find_foot_shapes(model, floating, description), fall_geoms(model, floating, description)
     recompile = add_missing_sensors(spec, model, *shapes)
     if not has_ground(model):
         _add_floor(spec)
         recompile = True
-    return (spec.compile() if recompile else model), floating
+    return spec, (spec.compile() if recompile else model), floating
 
 
 def add_missing_motors(spec: MjSpec) -> None:

@@ -40,6 +40,8 @@ class Robot:
 
     path: Path
     """The file it was read from: an MJCF file or a description."""
+    spec: MjSpec
+    """The `mujoco.MjSpec` of the model."""
     model: MjModel
     """The compiled `mujoco.MjModel`, with the sensors that locomotion tasks read."""
     actuation: Literal["position", "torque"]
@@ -97,7 +99,7 @@ class Robot:
         ValueError, with the file's name and the remedy, for a file that cannot be driven.
         """
         path = Path(path)
-        model, floating = build_model(path, build_world, description)
+        spec, model, floating = build_model(path, build_world, description)
         if model.nu == 0:
             raise ValueError(
                 f"{path} has no actuators: add <position> or <motor> actuators to its joints, or give the gains of its "
@@ -112,6 +114,7 @@ class Robot:
         names = tuple(model.joint(j).name or f"joint_{j}" for j in joints)
         return cls(
             path=path if description is None else description.path,
+            spec=spec,
             model=model,
             actuation=actuation,
             joint_names=names,

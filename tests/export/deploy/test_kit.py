@@ -17,7 +17,7 @@ pytest.importorskip("onnxscript")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kit")
+    folder = tmp_path_factory.mktemp("kits") / "kit"
     task = make_golden_task()
     make_kit(folder, task, make_policy(task, "ActorCriticRecurrent", rnn_hidden_size=8))
     return folder
@@ -63,4 +63,4 @@ def test_refuses_file_that_differs(tmp_path, monkeypatch):
     task = make_golden_task()
     with pytest.raises(ExportError, match=r"policy.onnx differs from the policy by .* rad"):
         make_kit(tmp_path / "kit", task, make_policy(task))
-    assert list((tmp_path / "kit").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []

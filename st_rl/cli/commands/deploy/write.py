@@ -1,0 +1,117 @@
+"""Write the deploy kit of a run: st-rl deploy RUN KIT."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from st_rl import __version__
+from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
+from st_rl.cli.support.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
+
+if TYPE_CHECKING:
+    from st_rl.export.deploy import RawPolicy
+    from st_rl.modules.load_policy import LoadedPolicy
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
+NUM_ROBOTS = 32
+"""Robots of the golden run; the first one is recorded, all are compared."""
+EPISODE_S = 3.0
+"""Seconds of an episode of the golden run, so that it has several resets."""
+
+
+@dataclass
+class DeployOptions(RunOptions):
+    """Options of `st-rl deploy`."""
+
+    kit: Path = field(kw_only=True)
+    """Folder of the kit; it must not exist yet."""
+    allow_estimates: bool = False
+    """Whether observations that no robot measures become inputs, which the robot's own software has to estimate."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = parse_options(DeployOptions, arguments, "deploy", __doc__)
+    if options.kit.exists():
+        raise UsageError(f"{options.kit} already exists: name another folder for the kit, or remove it")
+    loaded, checkpoint = open_run(options)
+    from st_rl.export.deploy import write_kit
+
+    task = _make_task(loaded, 1)
+    trained = loaded.load_policy(task, checkpoint)
+    policy = _make_policy(task, trained, options)
+    golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
+    facts = _facts(loaded, trained, shlex.join(arguments))
+    description = write_kit(options.kit, policy, trained, golden_task, facts, _pages(loaded))
+    inputs = ", ".join(description["inputs"])
+    quoted = shlex.quote(str(options.kit))
+    print(f"{options.kit}: {inputs} -> joint_targets, every {description['control_period_s'] * 1000:g} ms")
+    estimated = [name for name, signal in description["inputs"].items() if signal.get("must_be_estimated")]
+    if estimated:
+        print(f"Must be estimated on the robot: {', '.join(estimated)}")
+    print(f"Next: st-rl deploy check {quoted}, or python {quoted}/simulate.py")
+    return 0
+
+
+def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedWalk:
+    """The training task of a run; CommandError for a task without joint targets."""
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+
+    task = loaded.source.make(loaded.env_config, num_envs, "cpu", 20_003, **overrides)
+    if not isinstance(task, LeggedWalk):
+        raise CommandError(
+            f"{loaded.run.path} is a run of {loaded.settings['task']}, which has no joint targets: a kit is for the "
+            "walking tasks of st-rl tasks; st-rl export writes the policy of any other"
+        )
+    return task
+
+
+def _make_policy(task: LeggedWalk, trained: LoadedPolicy, options: DeployOptions) -> RawPolicy:
+    """The policy from raw sensors to joint targets; CommandError if it needs what no robot measures."""
+    from st_rl.export import DeployedPolicy
+    from st_rl.export.deploy import RawPolicy, find_ignored_terms
+    from st_rl.sim.envs.robot_interface import RobotInterface
+
+    deployed = DeployedPolicy(trained.actor_critic, trained.obs_normalizer)
+    columns = RobotInterface(task).columns
+    ignored = find_ignored_terms(deployed, {c.name: slice(c.start, c.start + c.width) for c in columns})
+    interface = RobotInterface(task, ignored)
+    if interface.unmeasured and not options.allow_estimates:
+        terms = ", ".join(interface.unmeasured)
+        raise CommandError(
+            f"the actor observes what no robot measures: {terms}. Three ways out: train without it "
+            "(st-rl train TASK --env.deployable), let a state estimator replace it (--policy.class-name StateAc, see "
+            "docs/policies.md), or distill a student that does not see it (st-rl distill RUN TASK --env.deployable). "
+            "To estimate it in the software of the robot, add --allow-estimates"
+        )
+    return RawPolicy(interface, deployed)
+
+
+def _facts(loaded: LoadedRun, trained: LoadedPolicy, command_line: str) -> dict[str, Any]:
+    """Run, versions and evaluation for `deploy.yaml`."""
+    import torch
+
+    evaluation = loaded.run.read_optional_json(EVAL_FILE) or {}
+    return {
+        "task": loaded.settings["task"],
+        "run": loaded.run.path.name,
+        "checkpoint": trained.checkpoint.name,
+        "iteration": trained.iteration,
+        "policy_class": type(trained.actor_critic).__name__,
+        "st_rl_version": __version__,
+        "torch_version": torch.__version__,
+        "command_line": f"st-rl deploy {command_line}",
+        "evaluation": evaluation.get("metrics"),
+    }
+
+
+def _pages(loaded: LoadedRun) -> dict[str, str]:
+    """The report of the run."""
+    from st_rl.cli.support.report_page import build_run_page
+
+    return {REPORT_FILE: build_run_page(loaded.run)[1]}

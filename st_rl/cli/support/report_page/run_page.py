@@ -1,0 +1,43 @@
+"""Build the report of a run folder."""
+
+from st_rl.cli.support.command_line import CommandError
+from st_rl.cli.support.report_page.curves import read_curves
+from st_rl.cli.support.report_page.page import ReportData, SectionError, build_page
+from st_rl.cli.support.run_folder import (
+    CONFIG_FILE,
+    EVAL_FILE,
+    EXPORT_FILE,
+    PROGRESS_FILE,
+    TRACES_FILE,
+    VIDEO_FILE,
+    RunFolder,
+)
+
+
+def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
+    """Return the contents of a run folder and the page of them; CommandError names a damaged file."""
+    from st_rl.sim.old_names import EVALUATION_METRICS, rename_keys
+
+    data = ReportData(
+        settings=run.settings,
+        config=run.read_optional_json(CONFIG_FILE) or {},
+        curves=read_curves(run.file(PROGRESS_FILE)),
+        evaluation=rename_keys(run.read_optional_json(EVAL_FILE), EVALUATION_METRICS),
+        traces=run.read_optional_json(TRACES_FILE),
+        video=_read_video(run) if run.file(VIDEO_FILE).is_file() else None,
+        export=run.read_optional_json(EXPORT_FILE),
+    )
+    try:
+        return data, build_page(data)
+    except SectionError as error:
+        files = " or ".join(str(run.file(name)) for name in error.files if run.file(name).is_file())
+        remedies = "; ".join(f"{name}: {run.remedy(name)}" for name in error.files if run.file(name).is_file())
+        raise CommandError(f"the content of {files} is damaged ({error}); {remedies}") from error
+
+
+def _read_video(run: RunFolder) -> bytes:
+    """Return the video of `st-rl play`; CommandError if it is too large for a page."""
+    from st_rl.utils.files import limits, name_file
+
+    with name_file(run.file(VIDEO_FILE), run.remedy(VIDEO_FILE), CommandError):
+        return limits.read_bytes(run.file(VIDEO_FILE), limits.MAX_TEXT_BYTES)

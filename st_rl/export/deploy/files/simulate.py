@@ -1,0 +1,233 @@
+"""Walk with this kit in plain MuJoCo: python simulate.py --command 0.6 0 0 --view.
+
+It needs numpy, onnxruntime and mujoco, and the files beside it.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import mujoco.viewer
+import numpy as np
+import onnxruntime
+
+Arrays = dict[str, np.ndarray]
+# Estimates that the simulation knows; a policy that needs others cannot be simulated here.
+KNOWN_ESTIMATES = ("base_lin_vel",)
+WARMUP_S = 2.0
+"""Seconds from the start that do not count for the velocity error."""
+
+
+class Policy:
+    """`policy.onnx`: raw inputs to joint targets; it keeps its states between two steps."""
+
+    def __init__(self, path: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.deploy: dict[str, Any] = json.loads(self.session.get_modelmeta().custom_metadata_map["deploy"])
+        """The content of `deploy.yaml`."""
+        self._names = [output.name for output in self.session.get_outputs()]
+        self.reset()
+
+    def reset(self, state: Mapping[str, np.ndarray] | None = None) -> None:
+        """Start an episode, from given states or from zeros."""
+        zeros = {name: np.zeros(signal["shape"], np.float32) for name, signal in self.deploy["states"].items()}
+        self.state: Arrays = {**zeros, **(state or {})}
+
+    def step(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Outputs of one control step: `joint_targets`, `actions` and `observation`."""
+        outputs = dict(zip(self._names, self.session.run(None, {**inputs, **self.state})))
+        self.state = {name: outputs.pop(f"next_{name}") for name in self.state}
+        return outputs
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a real robot has and an ideal simulation has not."""
+
+    noise: float = 0.0
+    """Factor of the sensor noise of the training."""
+    delay_s: float = 0.0
+    """Seconds from a measurement to the effect of the targets computed from it."""
+    dropped: float = 0.0
+    """Fraction of the messages that are lost, of sensors and of targets."""
+    friction: float | None = None
+    """Sliding friction of every surface; None for that of the robot's file."""
+
+
+class SimulatedRobot:
+    """The robot of a kit in MuJoCo, at the rate of its file."""
+
+    def __init__(self, deploy: Mapping[str, Any], xml: Path, disturbance: Disturbance, seed: int = 0) -> None:
+        self._deploy, self._disturbance = deploy, disturbance
+        self.model = mujoco.MjModel.from_xml_path(str(xml))
+        if disturbance.friction is not None:
+            self.model.geom_friction[:, 0] = disturbance.friction
+        self.data = mujoco.MjData(self.model)
+        self._substeps = max(1, round(deploy["control_period_s"] / self.model.opt.timestep))
+        self._delay = round(disturbance.delay_s / self.model.opt.timestep)
+        self._random = np.random.default_rng(seed)
+        robot = deploy["robot"]
+        self._base = self.model.body(robot["base_body"]).id
+        self._q, self._dq = np.array(robot["joint_qpos"]), np.array(robot["joint_qvel"])
+        self._orientation = slice(robot["base_qpos"] + 3, robot["base_qpos"] + 7)
+        self._velocity, self._gyro = (slice(robot["base_qvel"] + k, robot["base_qvel"] + k + 3) for k in (0, 3))
+        self.reset(self.model.key("home").qpos, np.zeros(self.model.nv))
+
+    def reset(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Start from a state, with the default pose as targets."""
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:], self.data.qvel[:] = qpos, qvel
+        self.data.ctrl[:] = [joint["default_pos"] for joint in self._deploy["joints"]]
+        mujoco.mj_forward(self.model, self.data)
+        self._message: Arrays = {}
+        self._pending: list[tuple[int, np.ndarray]] = []
+        self._step = 0
+
+    def measure(self, command: np.ndarray) -> Arrays:
+        """Raw inputs of the policy, with noise; the last ones where the message is lost."""
+        data, noise, random = self.data, self._deploy["sensor_noise"], self._random
+        if self._message and random.random() < self._disturbance.dropped:
+            return {**self._message, "command": command}
+
+        def noisy(name: str, value: np.ndarray) -> np.ndarray:
+            amplitude = self._disturbance.noise * noise.get(name, 0.0)
+            return value + random.uniform(-amplitude, amplitude, value.shape)
+
+        tilt = noisy("orientation", np.zeros(3))
+        orientation, turn = np.zeros(4), np.append(1.0, tilt / 2)
+        mujoco.mju_mulQuat(orientation, data.qpos[self._orientation], turn / np.linalg.norm(turn))
+        readings = {
+            "joint_pos": noisy("joint_pos", data.qpos[self._q]),
+            "joint_vel": noisy("joint_vel", data.qvel[self._dq]),
+            "base_ang_vel": noisy("base_ang_vel", data.qvel[self._gyro]),
+            "orientation": orientation,
+            "base_lin_vel": self.velocity[:3],
+            "foot_contact": data.sensordata[self._deploy["robot"]["foot_sensors"]] > 0,
+            "command": command,
+        }
+        self._message = {name: np.asarray(readings[name], np.float32) for name in self._deploy["inputs"]}
+        return self._message
+
+    def apply(self, targets: np.ndarray) -> None:
+        """Track joint targets for one control period."""
+        if self._random.random() >= self._disturbance.dropped:
+            self._pending.append((self._step + self._delay, targets))
+        for _ in range(self._substeps):
+            while self._pending and self._pending[0][0] <= self._step:
+                self.data.ctrl[:] = self._pending.pop(0)[1]
+            mujoco.mj_step(self.model, self.data)
+            self._step += 1
+
+    @property
+    def velocity(self) -> np.ndarray:
+        """`(6,)` linear and angular velocity of the base in its own frame, m/s and rad/s."""
+        linear, inverse = np.zeros(3), np.zeros(4)
+        mujoco.mju_negQuat(inverse, self.data.qpos[self._orientation])
+        mujoco.mju_rotVecQuat(linear, self.data.qvel[self._velocity], inverse)
+        return np.concatenate([linear, self.data.qvel[self._gyro]])
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether the base leans by more than the tilt guard, or touches something."""
+        up = np.zeros(3)
+        mujoco.mju_rotVecQuat(up, np.array([0.0, 0.0, 1.0]), self.data.qpos[self._orientation])
+        bodies = self.model.geom_bodyid[self.data.contact.geom].reshape(-1, 2)
+        return bool(up[2] < np.cos(self._deploy["guards"]["max_tilt_rad"]) or (bodies == self._base).any())
+
+
+@dataclass
+class Walk:
+    """What a robot did."""
+
+    seconds: float
+    """Simulated time, up to a fall."""
+    fell: bool
+    velocity: np.ndarray
+    """`(3,)` mean forward and leftward velocity and yaw rate after the warm-up."""
+    log: Arrays
+    """Inputs and outputs of every step `(T, ...)`, and `time` `(T,)`, as `st-rl deploy compare` reads them."""
+
+
+def walk(
+    policy: Policy, robot: SimulatedRobot, command: np.ndarray, seconds: float, show: Callable[[], bool] | None = None
+) -> Walk:
+    """Walk to a command from the current state of a robot; `show` is called every step and may end the walk."""
+    policy.reset()
+    command, period = np.asarray(command, np.float32), policy.deploy["control_period_s"]
+    rows: list[Arrays] = []
+    velocities: list[np.ndarray] = []
+    fell = False
+    for index in range(round(seconds / period)):
+        inputs = robot.measure(command)
+        outputs = policy.step(inputs)
+        rows.append({"time": np.array(index * period), **inputs, **outputs})
+        robot.apply(outputs["joint_targets"])
+        velocities.append(robot.velocity[[0, 1, 5]])
+        fell = robot.has_fallen
+        if fell or (show is not None and not show()):
+            break
+    counted = velocities[round(WARMUP_S / period) :] or velocities[-1:]
+    log = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return Walk(len(rows) * period, fell, np.mean(counted, axis=0), log)
+
+
+def missing_estimates(deploy: Mapping[str, Any]) -> list[str]:
+    """Inputs that a robot would have to estimate and that this simulation does not know."""
+    signals = deploy["inputs"].items()
+    return [name for name, signal in signals if signal.get("must_be_estimated") and name not in KNOWN_ESTIMATES]
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--command", type=float, nargs=3, default=None, metavar=("X", "Y", "YAW"))
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--noise", type=float, default=0.0, help="factor of the sensor noise of the training")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--dropped", type=float, default=0.0, help="fraction of lost messages")
+    parser.add_argument("--friction", type=float, default=None)
+    parser.add_argument("--view", action="store_true", help="show the robot in a window, in real time")
+    parser.add_argument("--log", type=Path, default=None, help="npz file for st-rl deploy compare")
+    options = parser.parse_args()
+    kit = Path(__file__).resolve().parent
+    policy = Policy(kit / "policy.onnx")
+    if missing := missing_estimates(policy.deploy):
+        print(f"this policy needs {', '.join(missing)}, which no sensor measures and MuJoCo does not estimate")
+        return 2
+    disturbance = Disturbance(options.noise, options.delay_ms / 1000, options.dropped, options.friction)
+    robot = SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", disturbance)
+    command = options.command or [sum(policy.deploy["commands"]["lin_vel_x"]) / 2, 0.0, 0.0]
+    if options.view:
+        result = _view(policy, robot, command, options.seconds)
+    else:
+        result = walk(policy, robot, command, options.seconds)
+    if options.log:
+        np.savez_compressed(options.log, **result.log)
+    shown = [" ".join(f"{value:+.2f}" for value in values) for values in (command, result.velocity)]
+    print(f"{'FELL' if result.fell else 'walked'} {result.seconds:.1f} s; commanded {shown[0]}, measured {shown[1]}")
+    return int(result.fell)
+
+
+def _view(policy: Policy, robot: SimulatedRobot, command: np.ndarray, seconds: float) -> Walk:
+    """Walk in real time in a window."""
+    with mujoco.viewer.launch_passive(robot.model, robot.data) as viewer:
+        start = time.monotonic()
+
+        def show() -> bool:
+            viewer.sync()
+            time.sleep(max(0.0, start + robot.data.time - time.monotonic()))
+            return viewer.is_running()
+
+        return walk(policy, robot, command, seconds, show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
