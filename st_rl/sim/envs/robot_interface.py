@@ -32,7 +32,7 @@ class RobotInterface(nn.Module):
         """Read the interface from a task; `ignored` terms, which the policy does not use, are zeros."""
         super().__init__()
         self.ignored = frozenset(ignored)
-        self.cfg, self.robot, self.step_dt = task.cfg, task.robot, task.step_dt
+        self.cfg, self.robot, self._io = task.cfg, task.robot, task.describe_io()
         table, num_joints = task.observation_table, task.robot.num_joints
         self.columns: Sequence[ObsColumn] = [c for c in table.columns if c.start < table.num_actor]
         """Terms of the actor observation, in order."""
@@ -55,8 +55,9 @@ class RobotInterface(nn.Module):
         """Raw inputs by name; the attribute that no robot measures, by the name of the term that reads it."""
         for column in self._unmeasured_columns():
             # Such a term is an input itself.
-            meaning = f"observation term {column.name}"
-            self.inputs[column.name] = Signal(_shape(column), "SI, before scaling", meaning, must_be_estimated=True)
+            term, meaning = column.term, column.description or f"observation term {column.name}"
+            unit = f"{term.unit} in the frame {term.frame}" if term.frame else term.unit
+            self.inputs[column.name] = Signal(_shape(column), unit, meaning, must_be_estimated=True)
 
     def observe(self, inputs: Tensors, state: Tensors) -> Tensor:
         """`(N, O)` actor observation, scaled and clipped."""
@@ -108,41 +109,36 @@ class RobotInterface(nn.Module):
         """Positions `(N, nq)` and velocities `(N, nv)` of all robots of a task, as `robot.xml` has them."""
         return task.backend.qpos.double().cpu().numpy(), task.backend.qvel.double().cpu().numpy()
 
-    @property
-    def gains(self) -> np.ndarray:
-        """`(J, 2)` stiffness, Nm/rad, and damping, Nm s/rad, with which the joints track their targets."""
-        robot, control = self.robot, self.cfg.control
-        stiffness = robot.stiffness if control.stiffness is None else np.full(robot.num_joints, control.stiffness)
-        damping = robot.damping if control.damping is None else np.full(robot.num_joints, control.damping)
-        return np.stack([stiffness, damping], axis=1)
-
     def save_robot(self, path: Path) -> None:
         """Write the robot in its world as an MJCF file with all files it needs; its controls are joint targets."""
-        save_mjcf(self.robot, self.gains, torch.stack([self.lower, self.upper], dim=1).double().numpy(), path)
+        gains = np.stack([self._io["stiffness"], self._io["damping"]], axis=1)
+        save_mjcf(self.robot, gains, self._io["joint_target_range"], path)
 
     def describe(self) -> dict[str, Any]:
         """What a controller needs to know of robot and task, for `deploy.yaml`."""
-        robot, cfg = self.robot, self.cfg
+        robot, cfg, io = self.robot, self.cfg, self._io
+        lower, upper = np.transpose(io["joint_target_range"])
         columns = {
-            "default_pos": robot.default_joint_pos,
-            "lower": self.lower.double().numpy(),
-            "upper": self.upper.double().numpy(),
-            "stiffness": self.gains[:, 0],
-            "damping": self.gains[:, 1],
-            "effort_limit": robot.effort_limit,
-            "action_scale": np.broadcast_to(cfg.control.action_scale, robot.num_joints),
+            "default_pos": io["default_joint_pos"],
+            "lower": lower,
+            "upper": upper,
+            "stiffness": io["stiffness"],
+            "damping": io["damping"],
+            "effort_limit": io["effort_limit"],
+            # No MJCF has one.
+            "velocity_limit": np.full(robot.num_joints, np.inf),
+            "action_scale": np.broadcast_to(io["action_scale"], robot.num_joints),
         }
         rows = zip(*(map(_finite, column) for column in columns.values()))
         base = robot.require_locomotion("a deployed policy")
-        limits = {name: vars(cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")}
-        terms = [{"name": c.name, "start": c.start, "width": c.width, "scale": c.scale} for c in self.columns]
         return {
-            "control_period_s": self.step_dt,
+            "control_period_s": io["control_period_s"],
+            "torque_period_s": io["torque_period_s"],
             "quaternion": "w, x, y, z",
-            "joints": [{"name": name, **dict(zip(columns, row))} for name, row in zip(robot.joint_names, rows)],
-            "feet": [foot.name for foot in robot.feet],
+            "joints": [{"name": name, **dict(zip(columns, row))} for name, row in zip(io["joint_names"], rows)],
+            "feet": io["foot_names"],
             "robot": {
-                "base_body": robot.model.body(base.body).name,
+                "base_body": io["base_body"],
                 "base_qpos": base.qpos,
                 "base_qvel": base.qvel,
                 "joint_qpos": robot.qpos_indices,
@@ -151,12 +147,11 @@ class RobotInterface(nn.Module):
                 "mass_kg": robot.mass,
             },
             "sensor_noise": self._sensor_noise(),
-            "commands": limits,
-            "moving_threshold": cfg.commands.moving_threshold,
-            "gait_period_s": cfg.gait.period_s,
+            "commands": {name: vars(cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")},
+            "clock": io["clock"],
             "clip_actions": self.clip_actions,
-            "clip_observations": self.clip_observations,
-            "observation": terms,
+            "observation": io["obs_terms"],
+            "frames": io["frames"],
         }
 
     def _sensor_noise(self) -> dict[str, float]:

@@ -26,8 +26,8 @@ def save_mjcf(robot: Robot, gains: np.ndarray, limits: np.ndarray, path: Path, t
     for actuator, (stiffness, damping), limit, effort in zip(spec.actuators, gains, limits, robot.effort_limit):
         actuator.set_to_position(kp=stiffness, kv=damping)
         actuator.gear = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-        _set_range(actuator, "ctrl", limit)
-        _set_range(actuator, "force", np.array([-effort, effort]))
+        actuator.ctrllimited, actuator.ctrlrange = _limits(limit)
+        actuator.forcelimited, actuator.forcerange = _limits(np.array([-effort, effort]))
     spec.option.timestep = timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     if not any(key.name == HOME for key in spec.keys):
@@ -38,11 +38,10 @@ def save_mjcf(robot: Robot, gains: np.ndarray, limits: np.ndarray, path: Path, t
     path.write_text(spec.to_xml(), encoding="utf-8")
 
 
-def _set_range(actuator: "mujoco.MjsActuator", kind: str, limits: np.ndarray) -> None:
-    """Set `ctrlrange` or `forcerange`; an infinite one is no limit."""
+def _limits(limits: np.ndarray) -> tuple[bool, np.ndarray]:
+    """Whether there are limits `(2,)`, and their values, zeros if infinite."""
     is_limited = bool(np.isfinite(limits).all())
-    setattr(actuator, f"{kind}limited", is_limited)
-    setattr(actuator, f"{kind}range", limits if is_limited else np.zeros(2))
+    return is_limited, limits if is_limited else np.zeros(2)
 
 
 def _collect_assets(spec: MjSpec, source: Path, folder: Path) -> None:

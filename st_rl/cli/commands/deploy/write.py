@@ -106,7 +106,7 @@ def _facts(loaded: LoadedRun, trained: LoadedPolicy, command_line: str) -> dict[
         "st_rl_version": __version__,
         "torch_version": torch.__version__,
         "command_line": f"st-rl deploy {command_line}",
-        "evaluation": evaluation.get("metrics"),
+        "evaluation": evaluation.get("columns"),
     }
 
 

@@ -3,6 +3,9 @@
 It needs numpy, onnxruntime and mujoco, and the files beside it.
 """
 
+# MuJoCo ships no types of its functions.
+# pyright: reportAttributeAccessIssue=false
+
 import argparse
 import json
 import sys
@@ -43,7 +46,8 @@ class Policy:
 
     def step(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Outputs of one control step: `joint_targets`, `actions` and `observation`."""
-        outputs = dict(zip(self._names, self.session.run(None, {**inputs, **self.state})))
+        values = [np.asarray(value) for value in self.session.run(None, {**inputs, **self.state})]
+        outputs = dict(zip(self._names, values))
         self.state = {name: outputs.pop(f"next_{name}") for name in self.state}
         return outputs
 
@@ -65,7 +69,7 @@ class Disturbance:
 class SimulatedRobot:
     """The robot of a kit in MuJoCo, at the rate of its file."""
 
-    def __init__(self, deploy: Mapping[str, Any], xml: Path, disturbance: Disturbance, seed: int = 0) -> None:
+    def __init__(self, deploy: Mapping[str, Any], xml: Path, disturbance: Disturbance) -> None:
         self._deploy, self._disturbance = deploy, disturbance
         self.model = mujoco.MjModel.from_xml_path(str(xml))
         if disturbance.friction is not None:
@@ -73,7 +77,6 @@ class SimulatedRobot:
         self.data = mujoco.MjData(self.model)
         self._substeps = max(1, round(deploy["control_period_s"] / self.model.opt.timestep))
         self._delay = round(disturbance.delay_s / self.model.opt.timestep)
-        self._random = np.random.default_rng(seed)
         robot = deploy["robot"]
         self._base = self.model.body(robot["base_body"]).id
         self._q, self._dq = np.array(robot["joint_qpos"]), np.array(robot["joint_qvel"])
@@ -81,8 +84,9 @@ class SimulatedRobot:
         self._velocity, self._gyro = (slice(robot["base_qvel"] + k, robot["base_qvel"] + k + 3) for k in (0, 3))
         self.reset(self.model.key("home").qpos, np.zeros(self.model.nv))
 
-    def reset(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Start from a state, with the default pose as targets."""
+    def reset(self, qpos: np.ndarray, qvel: np.ndarray, seed: int = 0) -> None:
+        """Start from a state, with the default pose as targets; `seed` is that of noise and lost messages."""
+        self._random = np.random.default_rng(seed)
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[:], self.data.qvel[:] = qpos, qvel
         self.data.ctrl[:] = [joint["default_pos"] for joint in self._deploy["joints"]]
@@ -204,13 +208,13 @@ def main() -> int:
         return 2
     disturbance = Disturbance(options.noise, options.delay_ms / 1000, options.dropped, options.friction)
     robot = SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", disturbance)
-    command = options.command or [sum(policy.deploy["commands"]["lin_vel_x"]) / 2, 0.0, 0.0]
+    command = np.array(options.command or [np.mean(policy.deploy["commands"]["lin_vel_x"]), 0.0, 0.0])
     if options.view:
         result = _view(policy, robot, command, options.seconds)
     else:
         result = walk(policy, robot, command, options.seconds)
     if options.log:
-        np.savez_compressed(options.log, **result.log)
+        np.savez_compressed(options.log, allow_pickle=False, **result.log)
     shown = [" ".join(f"{value:+.2f}" for value in values) for values in (command, result.velocity)]
     print(f"{'FELL' if result.fell else 'walked'} {result.seconds:.1f} s; commanded {shown[0]}, measured {shown[1]}")
     return int(result.fell)

@@ -1,0 +1,166 @@
+"""Checks of a deploy kit: its files, its golden run, and its closed loop in plain MuJoCo.
+
+No code of the kit is run: the closed loop is that of `files/simulate.py` of this library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from st_rl.export.deploy.golden import replay_golden
+from st_rl.export.deploy.kit import (
+    CHECKSUM_FILE,
+    DESCRIPTION_FILE,
+    GOLDEN_FILE,
+    POLICY_FILE,
+    ROBOT_FILE,
+    TOLERANCE_RAD,
+    OnnxStep,
+)
+
+if TYPE_CHECKING:
+    from st_rl.export.deploy.files.simulate import Disturbance, Walk
+
+ERROR_FACTOR = 1.2
+"""Largest velocity error in an undisturbed walk, as a multiple of that of `st-rl eval`."""
+SMALL_ERROR = 0.02
+"""Velocity error that always passes, m/s."""
+FALLEN_FRACTION = 1 / 16
+"""Largest fraction of falls in a disturbed walk."""
+
+
+class CheckResult(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    passed: bool | None
+    """None for a check that only informs, or could not run."""
+    detail: str
+
+
+class Scenario(NamedTuple):
+    """One closed loop with several robots."""
+
+    name: str
+    disturbance: Disturbance
+    may_fall: bool
+    """Whether falls up to `FALLEN_FRACTION` are accepted."""
+    is_required: bool = True
+    """Whether it decides about pass or fail."""
+
+
+def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iterator[CheckResult]:
+    """Yield the results of all checks, the closed loops last; a damaged kit ends with its first failure."""
+    files = check_files(folder)
+    yield files
+    if not files.passed:
+        return
+    description = yaml.safe_load((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
+    step = OnnxStep(folder / POLICY_FILE)
+    is_same = description == step.description
+    yield CheckResult(
+        f"{DESCRIPTION_FILE} = metadata of {POLICY_FILE}", is_same, _differing_keys(description, step.description)
+    )
+    with np.load(folder / GOLDEN_FILE, allow_pickle=False) as arrays:
+        golden = dict(arrays)
+    yield check_golden(POLICY_FILE, step, golden, description)
+    yield from check_walking(folder, description, golden, num_robots, seconds)
+
+
+def check_files(folder: Path) -> CheckResult:
+    """Compare all files with their checksums."""
+    listed = dict(line.split("  ", 1)[::-1] for line in (folder / CHECKSUM_FILE).read_text("utf-8").splitlines())
+    wrong = []
+    for name, expected in listed.items():
+        path = folder / name
+        if not path.is_file():
+            wrong.append(f"{name} is missing")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            wrong.append(f"{name} was changed")
+    return CheckResult("files and checksums", not wrong, "; ".join(wrong) or f"{len(listed)} files")
+
+
+def check_golden(
+    name: str, step: Callable[..., Any], golden: Mapping[str, np.ndarray], description: Mapping[str, Any]
+) -> CheckResult:
+    """Replay the golden run with one implementation of the policy."""
+    difference = replay_golden(step, golden, description)["joint_targets"]
+    steps, resets = len(golden["reset"]), int(golden["reset"].sum())
+    detail = f"{difference:.1e} rad over {steps} steps with {resets} starts"
+    return CheckResult(f"golden run: {name}", difference <= TOLERANCE_RAD, detail)
+
+
+def scenarios() -> list[Scenario]:
+    """The closed loops of a check."""
+    from st_rl.export.deploy.files.simulate import Disturbance
+
+    rows = [Scenario("walk: undisturbed", Disturbance(), may_fall=False)]
+    rows += [Scenario("walk: sensor noise", Disturbance(noise=1.0), may_fall=True)]
+    for delay_ms in (10, 20, 30, 40):
+        disturbance = Disturbance(noise=1.0, delay_s=delay_ms / 1000)
+        rows.append(Scenario(f"walk: noise, {delay_ms} ms delay", disturbance, True, delay_ms <= 20))
+    rows += [Scenario("walk: noise, 5% lost messages", Disturbance(noise=1.0, dropped=0.05), may_fall=True)]
+    for friction in (0.5, 1.2):
+        rows.append(Scenario(f"walk: noise, friction {friction}", Disturbance(noise=1.0, friction=friction), True))
+    return rows
+
+
+def check_walking(
+    folder: Path, description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int, seconds: float
+) -> Iterator[CheckResult]:
+    """Walk in plain MuJoCo from the initial states of the golden run, one scenario after the other."""
+    try:
+        from st_rl.export.deploy.files import simulate
+    except ImportError as error:
+        yield CheckResult("walk", None, f"not run: {error.name} is missing, pip install {error.name}")
+        return
+    if missing := simulate.missing_estimates(description):
+        yield CheckResult("walk", None, f"not run: {', '.join(missing)} must be estimated on the robot")
+        return
+    policy = simulate.Policy(folder / POLICY_FILE)
+    commands = _commands(description, num_robots)
+    for scenario in scenarios():
+        walks = []
+        robot = simulate.SimulatedRobot(description, folder / ROBOT_FILE, scenario.disturbance)
+        for index, command in enumerate(commands):
+            start = index % len(golden["start_qpos"])
+            robot.reset(golden["start_qpos"][start], golden["start_qvel"][start], seed=index)
+            walks.append(simulate.walk(policy, robot, command, seconds))
+        yield _judge_walks(scenario, walks, commands, description)
+
+
+def _commands(description: Mapping[str, Any], num_robots: int) -> np.ndarray:
+    """`(N, 3)` commands within the ranges of the training, the same in every call; none too small to walk."""
+    low, high = np.array([description["commands"][name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")]).T
+    commands = np.random.default_rng(0).uniform(low, high, (num_robots, 3))
+    is_small = np.linalg.norm(commands, axis=1) <= description["clock"]["moving_threshold"]
+    return np.where(is_small[:, None], high, commands)
+
+
+def _judge_walks(
+    scenario: Scenario, walks: list[Walk], commands: np.ndarray, description: Mapping[str, Any]
+) -> CheckResult:
+    """Falls and velocity error of a scenario."""
+    falls = sum(walk.fell for walk in walks)
+    upright = [np.abs(walk.velocity - command) for walk, command in zip(walks, commands) if not walk.fell]
+    error = np.mean(upright, axis=0) if upright else np.full(3, np.nan)
+    detail = f"{falls} of {len(walks)} fell; velocity error {error[0]:.3f} {error[1]:.3f} m/s {error[2]:.3f} rad/s"
+    passed = falls <= (len(walks) * FALLEN_FRACTION if scenario.may_fall else 0)
+    evaluation = (description.get("evaluation") or {}).get("fine physics")
+    if evaluation is not None and scenario.name == "walk: undisturbed":
+        limit = max(ERROR_FACTOR * evaluation["lin_vel_x_error"], SMALL_ERROR)
+        passed = passed and bool(error[0] <= limit)
+        detail += f" (forward at most {limit:.3f})"
+    return CheckResult(scenario.name, passed if scenario.is_required else None, detail)
+
+
+def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Names of entries that differ."""
+    keys = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+    return f"differ in {', '.join(keys)}" if keys else f"{len(first)} entries"

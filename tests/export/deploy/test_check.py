@@ -1,0 +1,92 @@
+"""The check of a kit passes for a good one, and names what is wrong with another."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
+
+pytest.importorskip("mujoco")
+pytest.importorskip("onnxscript")
+
+from st_rl.export.deploy import check
+from st_rl.export.deploy.check import check_kit
+from st_rl.export.deploy.kit import write_checksums
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """A kit of a policy that stands."""
+    task = make_golden_task()
+    trained = make_policy(task)
+    for parameter in trained.actor_critic.actor[-1].parameters():
+        parameter.zero_()
+    folder = tmp_path_factory.mktemp("kits") / "kit"
+    make_kit(folder, task, trained)
+    return folder
+
+
+@pytest.fixture
+def copy(kit, tmp_path):
+    return shutil.copytree(kit, tmp_path / "kit")
+
+
+def rows(folder, **settings):
+    return {result.name: result for result in check_kit(folder, num_robots=2, seconds=1.0, **settings)}
+
+
+def test_good_kit_passes_every_check(kit):
+    results = rows(kit)
+    assert [name for name, result in results.items() if result.passed is False] == []
+    assert results["golden run: policy.onnx"].passed
+    assert results["walk: undisturbed"].passed
+    assert results["walk: noise, 20 ms delay"].detail.startswith("0 of 2 fell")
+
+
+def test_names_changed_and_missing_files(copy):
+    (copy / "simulate.py").write_text("print()")
+    (copy / "README.md").unlink()
+    (result,) = check_kit(copy)
+    assert result.passed is False
+    assert "simulate.py was changed" in result.detail
+    assert "README.md is missing" in result.detail
+
+
+def test_notices_description_of_another_joint_order(copy):
+    description = yaml.safe_load((copy / "deploy.yaml").read_text())
+    description["joints"] = description["joints"][::-1]
+    (copy / "deploy.yaml").write_text(yaml.safe_dump(description))
+    write_checksums(copy)
+    result = rows(copy)["deploy.yaml = metadata of policy.onnx"]
+    assert (result.passed, result.detail) == (False, "differ in joints")
+
+
+def test_notices_golden_run_of_another_policy(copy):
+    with np.load(copy / "golden.npz") as arrays:
+        golden = dict(arrays)
+    golden["joint_targets"] = golden["joint_targets"] + np.float32(2e-5)
+    np.savez_compressed(copy / "golden.npz", **golden)
+    write_checksums(copy)
+    assert rows(copy)["golden run: policy.onnx"].passed is False
+
+
+def test_fails_robot_that_falls(copy):
+    xml = (copy / "robot" / "robot.xml").read_text()
+    weak = xml.replace('gainprm="35" biasprm="0 -35 -0.5"', 'gainprm="1" biasprm="0 -1 -0.5"')
+    assert weak != xml
+    (copy / "robot" / "robot.xml").write_text(weak)
+    write_checksums(copy)
+    result = rows(copy)["walk: undisturbed"]
+    assert result.passed is False
+    assert not result.detail.startswith("0 of 2 fell")
+
+
+def test_velocity_error_is_limited_by_evaluation(kit, monkeypatch):
+    evaluated = {"fine physics": {"lin_vel_x_error": 0.05}}
+    read = yaml.safe_load
+    monkeypatch.setattr(check.yaml, "safe_load", lambda text: {**read(text), "evaluation": evaluated})
+    result = rows(kit)["walk: undisturbed"]
+    assert result.passed is False
+    assert "(forward at most 0.060)" in result.detail
