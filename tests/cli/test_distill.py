@@ -40,6 +40,18 @@ def student(folder, teacher):
     return folder / "student"
 
 
+def test_recurrent_student_does_without_the_symmetry_of_the_task(tmp_path, capsys):
+    small = [*SMALL[:2], "--iterations", "1", *SMALL[4:]]
+    assert main(["train", "humanoid-walk", *small, "--log-dir", str(tmp_path / "teacher")]) == 0
+    arguments = ["distill", str(tmp_path / "teacher"), "humanoid-walk", *small]
+    assert main([*arguments, "--log-dir", str(tmp_path / "student")]) == 0
+    assert "without the symmetry of the task" in capsys.readouterr().out
+    algorithms = [
+        json.loads((tmp_path / run / "config.json").read_text())["algorithm"] for run in ("teacher", "student")
+    ]
+    assert ["symmetry_cfg" in algorithm for algorithm in algorithms] == [True, False]
+
+
 def test_student_is_recurrent_and_without_privileged_observations(student):
     config = json.loads((student / "config.json").read_text())
     algorithm, policy = config["algorithm"], config["policy"]

@@ -171,7 +171,7 @@ def distill(
     options.log_dir = run.path
     _copy_teacher(checkpoint, run)
     algorithm = {
-        **others.get("algorithm", {}),
+        **_keep_symmetry(others.get("algorithm", {}), options.policy.class_name),
         **options.distillation.to_dict(),
         "label_action_with_critic_obs": uses_critic_obs,
         "teacher_policy": {
@@ -184,6 +184,16 @@ def distill(
     print(f"Teacher: {checkpoint}, on the {'critic' if uses_critic_obs else 'actor'} observation of the student")
     training = options.training({**others, "algorithm": algorithm, "runner": runner})
     return train(source, options, training, command_line)
+
+
+def _keep_symmetry(algorithm: dict[str, Any], policy_class_name: str) -> dict[str, Any]:
+    """Return the settings of the task's algorithm, without symmetry if the student is recurrent: it needs the past."""
+    from st_rl.modules.build_policy import policy_class
+
+    if "symmetry_cfg" not in algorithm or not policy_class(policy_class_name).is_recurrent:
+        return algorithm
+    print("The student is recurrent: without the symmetry of the task, which needs a feed-forward policy")
+    return {key: value for key, value in algorithm.items() if key != "symmetry_cfg"}
 
 
 def _runner_settings(options: DistillOptions[EnvConfig]) -> dict[str, Any]:
