@@ -1,17 +1,16 @@
 """Adapter for environments of Isaac Lab and mjlab."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.log import logger
-
-ACTOR_GROUPS = ("policy", "actor")
-"""Names of the actor's observation group in Isaac Lab and mjlab."""
+from st_rl.utils.obs_groups import ACTOR_GROUPS, join_groups, join_segments
 
 
 @runtime_checkable
@@ -33,17 +32,17 @@ class ManagerBasedVecEnv(VecEnv):
     Args:
         env: the environment, with or without gymnasium wrappers; `close()` closes it.
         clip_actions: clip actions to `[-clip_actions, clip_actions]`; `None`: no clipping.
-        actor_group: observation group of the actor; `policy` or `actor` by default.
-        critic_group: observation group of the critic; if the environment has none of this name, the critic reads the
-            actor observation.
+        actor_group: observation group of the actor, or several, which are joined; `policy` or `actor` by default.
+        critic_group: the same of the critic; if the environment has no group of one name, the critic reads the actor
+            observation.
     """
 
     def __init__(
         self,
         env: Any,
         clip_actions: float | None = None,
-        actor_group: str | None = None,
-        critic_group: str = "critic",
+        actor_group: str | Sequence[str] | None = None,
+        critic_group: str | Sequence[str] = "critic",
     ) -> None:
         self.env = env
         self.clip_actions = clip_actions
@@ -55,15 +54,17 @@ class ManagerBasedVecEnv(VecEnv):
             self.num_actions = int(inner.action_manager.total_action_dim)
         else:
             self.num_actions = math.prod(inner.single_action_space.shape)
-        observation, _ = env.reset()
-        self._actor_group = _find_actor_group(observation, actor_group)
-        self._critic_group = critic_group if critic_group in list(observation.keys()) else None
+        observation = self._reset()
+        self._actor_groups = _find_actor_groups(observation, actor_group)
+        names = (critic_group,) if isinstance(critic_group, str) else tuple(critic_group)
+        is_missing = len(names) == 1 and names[0] not in list(observation.keys())
+        self._critic_groups = () if is_missing or names == self._actor_groups else names
         self._groups = self._read(observation)
         self.num_obs = self._groups["policy"].shape[1]
-        self.num_privileged_obs = self._groups["critic"].shape[1] if self._critic_group else None
-        self.obs_segments = _find_segments(inner, self._actor_group, observation)
-        if self._critic_group:
-            self.critic_obs_segments = _find_segments(inner, self._critic_group, observation)
+        self.num_privileged_obs = self._groups["critic"].shape[1] if self._critic_groups else None
+        self.obs_segments = _find_segments(inner, self._actor_groups, observation)
+        if self._critic_groups:
+            self.critic_obs_segments = _find_segments(inner, self._critic_groups, observation)
         self.extras: dict[str, Any] = {}
 
     @property
@@ -96,15 +97,19 @@ class ManagerBasedVecEnv(VecEnv):
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         """Reset all environments."""
-        observation, _ = self.env.reset(*args, **kwargs)
-        self._groups = self._read(observation)
+        self._groups = self._read(self._reset(*args, **kwargs))
         return self.get_observations()
+
+    def _reset(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        with _normal_tensors():
+            return self.env.reset(*args, **kwargs)[0]
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Apply actions `(N, A)` and return `(obs (N, O), rewards (N,), dones (N,) bool, infos)`."""
-        if self.clip_actions is not None:
-            actions = actions.clamp(-self.clip_actions, self.clip_actions)
-        observation, rewards, terminated, truncated, extras = self.env.step(actions)
+        with _normal_tensors():
+            bound = self.clip_actions
+            actions = actions.clone() if bound is None else actions.clamp(-bound, bound)
+            observation, rewards, terminated, truncated, extras = self.env.step(actions)
         terminated, truncated = terminated.bool(), truncated.bool()
         self._groups = self._read(observation)
         obs, infos = self.get_observations()
@@ -124,9 +129,9 @@ class ManagerBasedVecEnv(VecEnv):
 
     def _read(self, observation: Mapping[str, Any]) -> dict[str, Any]:
         """The observation groups, with those of actor and critic as `policy` and `critic`, `(N, O)` each."""
-        groups = {**observation, "policy": _as_rows(observation[self._actor_group])}
-        if self._critic_group:
-            groups["critic"] = _as_rows(observation[self._critic_group])
+        groups = {**observation, "policy": join_groups(observation, self._actor_groups)}
+        if self._critic_groups:
+            groups["critic"] = join_groups(observation, self._critic_groups)
         return groups
 
 
@@ -135,15 +140,17 @@ def make_mjlab(
     num_envs: int | None = None,
     device: torch.device | str = "cpu",
     seed: int | None = None,
+    motion_file: str | Path | None = None,
     **kwargs: Any,
 ) -> ManagerBasedVecEnv:
-    """Make an mjlab task by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with its action clipping.
+    """Make an mjlab task by its id, such as `"Mjlab-Velocity-Flat-Unitree-Go1"`, with its groups and action clipping.
 
     Args:
         task_id: a registered mjlab task.
         num_envs: number of environments; that of the task by default.
         device: device of the simulation.
         seed: seed of the environment.
+        motion_file: reference motion of a tracking task, an npz file of mjlab.
         kwargs: further arguments of mjlab's environment, such as `render_mode`.
     """
     task = find_mjlab_task(task_id)
@@ -151,10 +158,31 @@ def make_mjlab(
         task.env_cfg.scene.num_envs = num_envs
     if seed is not None:
         task.env_cfg.seed = seed
+    _set_motion_file(task_id, task.env_cfg, motion_file)
     from mjlab.envs import ManagerBasedRlEnv  # pyright: ignore[reportMissingImports]
 
     env = ManagerBasedRlEnv(cfg=task.env_cfg, device=str(device), **kwargs)
-    return ManagerBasedVecEnv(env, clip_actions=task.rl_cfg.clip_actions)
+    groups = task.rl_cfg.obs_groups
+    return ManagerBasedVecEnv(env, task.rl_cfg.clip_actions, groups.get("actor"), groups.get("critic", "critic"))
+
+
+class MotionFileError(ValueError):
+    """A task needs a reference motion, or has none, or the file is missing."""
+
+
+def _set_motion_file(task_id: str, env_cfg: Any, motion_file: str | Path | None) -> None:
+    """Set the reference motion of a tracking task; MotionFileError if it is missing, or the task has none."""
+    commands = [command for command in (env_cfg.commands or {}).values() if "motion_file" in vars(command)]
+    if not commands:
+        if motion_file is not None:
+            raise MotionFileError(f"{task_id} tracks no motion: leave motion_file='{motion_file}' out")
+        return
+    for command in commands:
+        path = str(motion_file or command.motion_file or "")
+        if not Path(path).is_file():
+            found = f"there is no file '{path}'" if path else "motion_file is not set"
+            raise MotionFileError(f"{task_id} tracks a reference motion, but {found}; name an npz file of mjlab")
+        command.motion_file = path
 
 
 class MjlabTaskCfg(NamedTuple):
@@ -178,40 +206,46 @@ def find_mjlab_task(task_id: str) -> MjlabTaskCfg:
     return MjlabTaskCfg(registry.load_env_cfg(task_id), registry.load_rl_cfg(task_id))
 
 
-def _find_actor_group(observation: object, requested: str | None) -> str:
-    """Name of the actor's observation group; ValueError or TypeError that lists what there is."""
+@contextmanager
+def _normal_tensors() -> Iterator[None]:
+    """Leave inference mode: tensors that the environment creates inside can be written in place outside, too."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _find_actor_groups(observation: object, requested: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the actor's observation groups; ValueError or TypeError that lists what there is."""
     if not isinstance(observation, Mapping):
         raise TypeError(
             f"reset() returned a {type(observation).__name__} instead of observation groups by name; wrap it in "
             "GymnasiumVecEnv, or derive it from VecEnv"
         )
     # `keys()`, because iterating over a TensorDict yields its rows.
-    known, wanted = list(observation.keys()), ACTOR_GROUPS if requested is None else (requested,)
-    for name in wanted:
-        if name in known:
-            return name
-    known = ", ".join(map(str, known))
-    wanted = " or ".join(f"'{name}'" for name in wanted)
+    known = list(observation.keys())
+    wanted = ACTOR_GROUPS if requested is None else (requested,) if isinstance(requested, str) else tuple(requested)
+    found = tuple(name for name in wanted if name in known)
+    if requested is None and found:
+        return found[:1]
+    if found == wanted:
+        return found
+    known, wanted = ", ".join(map(str, known)), " or ".join(f"'{name}'" for name in wanted if name not in known)
     raise ValueError(f"the environment has no observation group {wanted}; set actor_group to one of: {known}")
 
 
-def _as_rows(group: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Flatten a group `(N, ...)`, or concatenate its terms, to `(N, O)`."""
-    if isinstance(group, Mapping):
-        return torch.cat([term.flatten(1) for term in group.values()], dim=1)
-    return group.flatten(1)
+def _find_segments(env: object, groups: Sequence[str], observation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Components of joined groups in order, name -> shape: their terms, or a group of several axes as a whole.
+
+    None for a flat group of which the terms are unknown.
+    """
+    terms = {group: _find_terms(env, group, observation[group]) for group in groups}
+    is_flat = len(groups) == 1 and not isinstance(observation[groups[0]], Mapping) and observation[groups[0]].dim() == 2
+    return None if is_flat and terms[groups[0]] is None else join_segments(observation, groups, terms)
 
 
-def _find_segments(env: object, group: str, observation: Mapping[str, Any]) -> dict[str, int | tuple[int, ...]] | None:
-    """Terms of a group in order, name -> shape; None if they are unknown or not contiguous in the observation."""
-    if not isinstance(env, ManagedEnv):
+def _find_terms(env: object, group: str, delivered: torch.Tensor | Mapping[str, Any]) -> dict[str, Any] | None:
+    """Terms of a group, name -> shape; None if they are unknown, or joined along other axes, as channels of images."""
+    if not isinstance(env, ManagedEnv) or (not isinstance(delivered, Mapping) and delivered.dim() > 2):
         return None
-    manager, delivered = env.observation_manager, observation[group]
-    names = manager.active_terms[group]
-    shapes = [tuple(map(int, shape)) for shape in manager.group_obs_term_dim[group]]
-    # Terms of several axes, concatenated along the last one, are interleaved in a flat row.
-    is_interleaved = not isinstance(delivered, Mapping) and delivered.dim() > 2 and len(names) > 1
-    if is_interleaved or sum(math.prod(shape) for shape in shapes) != _as_rows(delivered).shape[1]:
-        logger.info(f"the terms of the observation group '{group}' are not contiguous: no obs_segments")
-        return None
+    shapes = [tuple(map(int, shape)) for shape in env.observation_manager.group_obs_term_dim[group]]
+    names = env.observation_manager.active_terms[group]
     return {name: shape if len(shape) > 1 else math.prod(shape) for name, shape in zip(names, shapes)}

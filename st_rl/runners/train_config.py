@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
 from st_rl.loggers import LOGGERS
+from st_rl.runners.rsl_rl_settings import translate_policy, translate_training
 from st_rl.utils.config import report_unused_keys, unknown_name_message
 from st_rl.utils.obs_groups import ObsGroups, read_obs_groups
 
@@ -43,14 +44,14 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
             "train_cfg.to_dict() if it is a configuration object"
         )
     config = copy.deepcopy(dict(train_cfg))
+    if "policy" not in config and isinstance(config.get("actor"), Mapping):
+        config = translate_training(config)
     for part in ("policy", "algorithm", *(["runner"] if "runner" in config else [])):
         if not isinstance(config.get(part), Mapping):
             keys = ", ".join(sorted(map(str, config)))
-            raise ValueError(
-                f"the training configuration has no '{part}' dictionary; its keys are: {keys}{_rsl_rl_5_hint(config)}"
-            )
+            raise ValueError(f"the training configuration has no '{part}' dictionary; its keys are: {keys}")
     runner = dict(config["runner"]) if "runner" in config else config
-    policy, algorithm = dict(config["policy"]), dict(config["algorithm"])
+    policy, algorithm = translate_policy(config["policy"]), dict(config["algorithm"])
     strict = bool(runner.get("strict") or config.get("strict"))
     if strict:
         policy.setdefault("strict", True)
@@ -65,17 +66,6 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
         algorithm.get("class_name") or runner.get("algorithm_class_name") or "PPO",
         policy.get("class_name") or runner.get("policy_class_name") or "ActorCritic",
         read_obs_groups(runner.get("obs_groups") or config.get("obs_groups")),
-    )
-
-
-def _rsl_rl_5_hint(config: Mapping[str, Any]) -> str:
-    """Return what to write instead of the parts `actor` and `critic` of rsl_rl 5."""
-    if not isinstance(config.get("actor"), Mapping):
-        return ""
-    return (
-        ". 'actor' and 'critic' are keys of rsl_rl 5; write 'policy': {'class_name': 'ActorCritic', "
-        "'actor_hidden_dims': [...], 'critic_hidden_dims': [...], 'activation': ..., 'init_noise_std': ...}, and "
-        "'empirical_normalization': True for obs_normalization"
     )
 
 

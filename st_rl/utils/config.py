@@ -19,7 +19,6 @@ _CLIENT_KEYS = frozenset(
 )
 # Settings of rsl_rl without a counterpart: the value that equals the behavior here, and this behavior.
 _RSL_RL_KEYS: dict[str, tuple[Any, str]] = {
-    "state_dependent_std": (False, "here one standard deviation for each action is learned, as with False"),
     "normalize_advantage_per_mini_batch": (False, "here advantages are normalised over a rollout, as with False"),
 }
 

@@ -5,10 +5,13 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 from st_rl.cli import main
 from st_rl.cli.support.task_source import find_source
 from st_rl.cli.support.training import make_evaluator
+from st_rl.modules import load_policy
+from tests.cli.mjlab_configs import GAUSSIAN, AlgorithmCfg, ModelCfg, RunnerCfg, depth_cfg
 from tests.env.managed import Managed
 
 ALGORITHM = {
@@ -24,40 +27,40 @@ ALGORITHM = {
     "value_loss_coef": 0.5,
     "use_clipped_value_loss": True,
     "clip_param": 0.1,
-    # Of rsl_rl alone.
-    "share_cnn_encoders": False,
-    "class_name": "PPO",
 }
 
 
 def make_settings():
-    return SimpleNamespace(
+    return RunnerCfg(
         num_steps_per_env=8,
         max_iterations=70,
         save_interval=35,
         clip_actions=1.5,
-        actor=SimpleNamespace(
-            hidden_dims=(24, 12), activation="elu", obs_normalization=True, distribution_cfg={"init_std": 0.6}
-        ),
-        critic=SimpleNamespace(hidden_dims=(16,), activation="elu", obs_normalization=True, distribution_cfg=None),
-        algorithm=SimpleNamespace(**ALGORITHM),
+        actor=ModelCfg((24, 12), obs_normalization=True, distribution_cfg={**GAUSSIAN, "init_std": 0.6}),
+        critic=ModelCfg((16,), obs_normalization=True),
+        algorithm=AlgorithmCfg(**ALGORITHM, optimizer="adamw"),
     )
 
 
 @pytest.fixture
 def mjlab(monkeypatch):
-    """A package with one task; returns what its environments were made with."""
+    """A package with a walking task, one with a camera and one that tracks a motion; returns how they were made."""
     made = []
 
     def make_env(cfg, device, **kwargs):
         made.append((cfg, device, kwargs))
-        return Managed("actor", num_envs=cfg.scene.num_envs)
+        return Managed("actor", num_envs=cfg.scene.num_envs, camera=(2, 16, 12) if cfg.has_camera else None)
+
+    def load_env_cfg(task_id):
+        commands = {"motion": SimpleNamespace(motion_file="")} if task_id == "Mjlab-Track" else {}
+        scene = SimpleNamespace(num_envs=99)
+        return SimpleNamespace(scene=scene, seed=None, commands=commands, has_camera=task_id == "Mjlab-Depth")
 
     modules = {name: ModuleType(name) for name in ("mjlab", "mjlab.tasks", "mjlab.tasks.registry", "mjlab.envs")}
     registry = modules["mjlab.tasks.registry"]
-    registry.list_tasks = lambda: ["Mjlab-Walk"]
-    registry.load_env_cfg = lambda task_id: SimpleNamespace(scene=SimpleNamespace(num_envs=99), seed=None)
-    registry.load_rl_cfg = lambda task_id: make_settings()
+    registry.list_tasks = lambda: ["Mjlab-Depth", "Mjlab-Track", "Mjlab-Walk"]
+    registry.load_env_cfg = load_env_cfg
+    registry.load_rl_cfg = lambda task_id: depth_cfg() if task_id == "Mjlab-Depth" else make_settings()
     modules["mjlab.tasks"].registry = registry
     modules["mjlab"].tasks = modules["mjlab.tasks"]
     modules["mjlab.envs"].ManagerBasedRlEnv = make_env
@@ -70,17 +73,61 @@ def test_training_config_is_that_of_mjlab(mjlab):
     source = find_source("mjlab:Mjlab-Walk")
     training = source.training
     assert (training["num_steps_per_env"], training["max_iterations"], training["save_interval"]) == (8, 70, 35)
-    assert training["empirical_normalization"] is True
     assert training["policy"] == {
+        "class_name": "ActorCritic",
         "actor_hidden_dims": [24, 12],
         "critic_hidden_dims": [16],
         "activation": "elu",
         "init_noise_std": 0.6,
+        "noise_std_type": "scalar",
+        "actor_obs_normalization": True,
+        "critic_obs_normalization": True,
     }
-    assert training["algorithm"].items() <= ALGORITHM.items()
-    assert len(training["algorithm"]) == len(ALGORITHM) - 2
+    assert training["algorithm"] == {**ALGORITHM, "optimizer_class_name": "AdamW"}
     # Its episodes are too slow to be judged by.
     assert make_evaluator(source, source.default_config, "cpu") is None
+
+
+def test_camera_task_is_trained_with_its_images(mjlab, tmp_path):
+    run = tmp_path / "run"
+    arguments = ["train", "mjlab:Mjlab-Depth", "--num-envs", "4", "--iterations", "1", "--log-dir", str(run)]
+    assert main(arguments) == 0
+    loaded = load_policy(run)
+    policy = loaded.actor_critic
+    assert (policy.num_actor_obs, policy.num_critic_obs) == (6 + 384, 12 + 384)
+    # 32 channels, each an image point, beside 6 and 12 flat values; the critic has an encoder of its own.
+    assert (policy.actor[0].in_features, policy.critic[0].in_features) == (6 + 64, 12 + 64)
+    assert len(policy.encoders) == len(policy.critic_encoders) == 1
+    # Images are not normalized, flat values are.
+    obs = torch.rand(3, 6 + 384)
+    normalized = loaded.obs_normalizer(obs)
+    assert torch.equal(normalized[:, 6:], obs[:, 6:])
+    assert not torch.equal(normalized[:, :6], obs[:, :6])
+
+
+def test_tracking_task_takes_a_motion_file(mjlab, tmp_path, capsys):
+    motion, run = tmp_path / "walk.npz", str(tmp_path / "run")
+    motion.write_bytes(b"")
+    arguments = ["train", "mjlab:Mjlab-Track", "--num-envs", "2", "--iterations", "1", "--log-dir", run]
+    assert main(arguments) == 2
+    assert "Mjlab-Track tracks a reference motion, but motion_file is not set" in capsys.readouterr().err
+    assert main([*arguments, "--env.motion-file", str(tmp_path / "none.npz")]) == 2
+    assert f"there is no file '{tmp_path / 'none.npz'}'" in capsys.readouterr().err
+    assert main([*arguments, "--env.motion-file", str(motion)]) == 0
+    assert mjlab[-1][0].commands["motion"].motion_file == str(motion)
+    assert main(["resume", run, "--iterations", "1", "--task", "mjlab:Mjlab-Track"]) == 0
+    assert mjlab[-1][0].commands["motion"].motion_file == str(motion)
+    assert main(["train", "mjlab:Mjlab-Walk", "--env.motion-file", str(motion), "--log-dir", run + "2"]) == 2
+    assert "Mjlab-Walk tracks no motion: leave motion_file=" in capsys.readouterr().err
+
+
+def test_setting_without_counterpart_is_named(mjlab, monkeypatch, capsys):
+    settings = make_settings()
+    settings.actor.distribution_cfg["class_name"] = "BetaDistribution"
+    monkeypatch.setattr(sys.modules["mjlab.tasks.registry"], "load_rl_cfg", lambda task_id: settings)
+    assert main(["train", "mjlab:Mjlab-Walk"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot train mjlab:Mjlab-Walk as mjlab defines it: actor.distribution_cfg.class_name='BetaDist" in error
 
 
 def test_train_runs_an_mjlab_task(mjlab, tmp_path, capsys):

@@ -12,16 +12,22 @@ PRIVILEGED = {**TERMS, "scan": (2, 3)}
 class Managed:
     """Robots that should do what they are told (the command), with the interface of Isaac Lab and mjlab."""
 
-    def __init__(self, actor="policy", critic="critic", joined=True, finite=False, num_envs=NUM_ENVS):
+    def __init__(self, actor="policy", critic="critic", joined=True, finite=False, num_envs=NUM_ENVS, camera=None):
         self.unwrapped = self
         self.cfg = SimpleNamespace(is_finite_horizon=finite)
         self.num_envs, self.device, self.max_episode_length = num_envs, "cpu", LIMIT
         self.action_manager = SimpleNamespace(total_action_dim=2)
         self.terms = {actor: TERMS, **({critic: PRIVILEGED} if critic else {})}
+        self.camera = camera
         self.observation_manager = SimpleNamespace(
             active_terms={group: list(terms) for group, terms in self.terms.items()},
             group_obs_term_dim={group: list(terms.values()) for group, terms in self.terms.items()},
         )
+        if camera:
+            # Two terms, joined along the channels.
+            channel = (camera[0] // 2, *camera[1:])
+            self.observation_manager.active_terms["camera"] = ["depth", "mask"]
+            self.observation_manager.group_obs_term_dim["camera"] = [channel, channel]
         self.joined = joined
         self.generator = torch.Generator().manual_seed(0)
         self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long)
@@ -34,9 +40,11 @@ class Managed:
         }
         values["command"] = self.command
         groups = {group: {name: values[name] for name in terms} for group, terms in self.terms.items()}
-        if not self.joined:
-            return groups
-        return {group: torch.cat([v.flatten(1) for v in terms.values()], dim=1) for group, terms in groups.items()}
+        if self.joined:
+            groups = {group: torch.cat([v.flatten(1) for v in terms.values()], 1) for group, terms in groups.items()}
+        if self.camera:
+            groups["camera"] = torch.rand(self.num_envs, *self.camera, generator=self.generator)
+        return groups
 
     def reset(self, seed=None):
         self.episode_length_buf.zero_()

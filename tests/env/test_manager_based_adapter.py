@@ -80,14 +80,53 @@ def test_an_environment_without_managers_has_no_segments():
     assert env.num_actions == 2
 
 
-def test_interleaved_terms_have_no_segments():
+def test_group_of_several_axes_is_one_segment():
     managed = Managed(critic=None)
     managed.terms = {"policy": {"joint_pos": (3, 4), "command": (3, 2)}}
     managed.observation_manager.group_obs_term_dim = {"policy": [(3, 4), (3, 2)]}
     managed.observe = lambda: {"policy": torch.zeros(NUM_ENVS, 3, 6)}
     env = ManagerBasedVecEnv(managed)
     assert env.num_obs == 18
-    assert env.obs_segments is None
+    assert env.obs_segments == {"policy": (3, 6)}
+
+
+def test_joins_groups_of_actor_and_critic():
+    env = ManagerBasedVecEnv(Managed("actor", camera=(2, 5, 4)), None, ["actor", "camera"], ("actor", "critic"))
+    assert (env.num_obs, env.num_privileged_obs) == (6 + 40, 6 + 12)
+    # Images are one segment with the name of their group; a name that an earlier group has gets its group in front.
+    assert env.obs_segments == {"joint_pos": 4, "command": 2, "camera": (2, 5, 4)}
+    names = ["joint_pos", "command", "critic/joint_pos", "critic/command", "scan"]
+    assert list(env.critic_obs_segments) == names
+    obs, extras = env.reset()
+    groups = extras["observations"]
+    assert torch.equal(obs, torch.cat([groups["actor"], groups["camera"].flatten(1)], dim=1))
+    assert check_env(env) == []
+    with pytest.raises(ValueError, match="no observation group 'lidar'; it has actor, critic, camera"):
+        ManagerBasedVecEnv(Managed("actor", camera=(2, 5, 4)), critic_group=["critic", "lidar"])
+
+
+def test_resets_and_trains_again_after_learning():
+    class WritesInPlace(Managed):
+        """Creates a tensor in every step and writes into it when it is reset, as mjlab does."""
+
+        def step(self, actions):
+            self.last_actions = actions * 1.0
+            return super().step(actions)
+
+        def reset(self, seed=None):
+            if self.received:
+                self.last_actions[:] = 0.0
+                self.received[-1][:] = 0.0
+            return super().reset(seed)
+
+    env = ManagerBasedVecEnv(WritesInPlace("actor"))
+    config = {"num_steps_per_env": 4, "policy": {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}, "algorithm": {}}
+    build_runner("OnPolicyRunner", env, config, None, "cpu").learn(1)
+    env.reset()
+    build_runner("OnPolicyRunner", env, config, None, "cpu").learn(1)
+    with torch.inference_mode():
+        env.reset()
+    env.reset()
 
 
 def test_actor_group_argument_and_error_for_unknown_group():

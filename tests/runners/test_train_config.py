@@ -186,12 +186,6 @@ def test_unnormalized_components_pass_unchanged():
         make_runner(env, small_config(algorithm={**algorithm, "unnormalized_components": ["nois"]}))
 
 
-def test_the_form_of_rsl_rl_4_is_told_how_to_write_it_here():
-    config = {"num_steps_per_env": 4, "actor": {"hidden_dims": [8]}, "critic": {"hidden_dims": [8]}, "algorithm": {}}
-    with pytest.raises(ValueError, match=r"no 'policy' dictionary.*'actor_hidden_dims': "):
-        make_runner(config=config)
-
-
 # ---- what is wrong ---------------------------------------------------------------------------------------------------
 
 

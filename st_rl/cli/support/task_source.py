@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -158,6 +159,8 @@ class MjlabConfig:
 
     num_envs: int = 4096
     """Number of robots, unless --num-envs is given."""
+    motion_file: str | None = None
+    """Reference motion of a tracking task, an npz file of mjlab (st-rl motion convert)."""
 
 
 class MjlabTask(TaskSource[MjlabConfig]):
@@ -176,36 +179,31 @@ class MjlabTask(TaskSource[MjlabConfig]):
         except (ImportError, ValueError) as error:
             raise UsageError(str(error)) from error
         self.default_config = MjlabConfig()
-        self.training = _mjlab_training(task)
+        try:
+            self.training = _mjlab_training(task)
+        except ValueError as error:
+            raise UsageError(f"cannot train {name} as mjlab defines it: {error}") from error
 
     def make(self, config: MjlabConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
         """Build the task; `keywords` go to the environment class of mjlab."""
-        from st_rl.env.manager_based_adapter import make_mjlab
+        from st_rl.env.manager_based_adapter import MotionFileError, make_mjlab
 
-        return make_mjlab(self.task_id, num_envs or config.num_envs, device, seed, **keywords)
+        try:
+            return make_mjlab(
+                self.task_id, num_envs or config.num_envs, device, seed, motion_file=config.motion_file, **keywords
+            )
+        except MotionFileError as error:
+            raise UsageError(f"{error} (--env.motion-file)") from error
 
 
 def _mjlab_training(task: MjlabTaskCfg) -> dict[str, Any]:
     """Return the training configuration with the networks and the PPO settings of mjlab."""
-    keys = (
-        *("num_learning_epochs", "num_mini_batches", "learning_rate", "schedule", "gamma", "lam", "entropy_coef"),
-        *("desired_kl", "max_grad_norm", "value_loss_coef", "use_clipped_value_loss", "clip_param"),
-    )
-    settings = task.rl_cfg
-    actor, critic = settings.actor, settings.critic
-    return {
-        "num_steps_per_env": settings.num_steps_per_env,
-        "max_iterations": settings.max_iterations,
-        "save_interval": settings.save_interval,
-        "empirical_normalization": actor.obs_normalization,
-        "policy": {
-            "actor_hidden_dims": list(actor.hidden_dims),
-            "critic_hidden_dims": list(critic.hidden_dims),
-            "activation": actor.activation,
-            "init_noise_std": (actor.distribution_cfg or {}).get("init_std", 1.0),
-        },
-        "algorithm": {key: getattr(settings.algorithm, key) for key in keys},
-    }
+    from st_rl.runners.rsl_rl_settings import translate_training
+
+    # `make_mjlab` joins the groups; of the other settings of mjlab's runner, ours has options of its own.
+    keys = ("num_steps_per_env", "max_iterations", "save_interval", "actor", "critic", "algorithm")
+    settings = dataclasses.asdict(task.rl_cfg)
+    return translate_training({key: settings[key] for key in keys})
 
 
 _EXTERNAL_SOURCES = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
