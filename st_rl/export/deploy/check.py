@@ -6,6 +6,8 @@ No code of the kit is run: the closed loop is that of `files/simulate.py` of thi
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import yaml
 
+from st_rl.export.deploy.cpp_header import HEADER_FILE, replay_header, write_cpp_files
 from st_rl.export.deploy.golden import replay_golden
 from st_rl.export.deploy.kit import (
     CHECKSUM_FILE,
@@ -70,6 +73,7 @@ def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iter
     with np.load(folder / GOLDEN_FILE, allow_pickle=False) as arrays:
         golden = dict(arrays)
     yield check_golden(POLICY_FILE, step, golden, description)
+    yield check_header(folder, golden, description)
     yield from check_walking(folder, description, golden, num_robots, seconds)
 
 
@@ -94,6 +98,28 @@ def check_golden(
     steps, resets = len(golden["reset"]), int(golden["reset"].sum())
     detail = f"{difference:.1e} rad over {steps} steps with {resets} starts"
     return CheckResult(f"golden run: {name}", difference <= TOLERANCE_RAD, detail)
+
+
+def check_header(folder: Path, golden: Mapping[str, np.ndarray], description: Mapping[str, Any]) -> CheckResult:
+    """Replay the golden run with the C++ header, where a compiler is installed.
+
+    The header is translated again from the policy and compared with that of the kit before anything is compiled.
+    """
+    name = f"golden run: {HEADER_FILE}"
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if not (folder / HEADER_FILE).is_file():
+        return CheckResult(name, None, f"not run: the kit has no {HEADER_FILE}")
+    with tempfile.TemporaryDirectory() as temporary:
+        own = Path(temporary)
+        write_cpp_files(own, folder / POLICY_FILE, golden, description)
+        if (own / HEADER_FILE).read_bytes() != (folder / HEADER_FILE).read_bytes():
+            return CheckResult(name, False, f"it is not the translation of {POLICY_FILE}")
+        if compiler is None:
+            return CheckResult(name, None, "not run: there is no C++ compiler (g++ or clang++)")
+        result = replay_header(own, compiler)
+    difference = result["largest_difference_rad"]
+    detail = f"{difference:.1e} rad over {result['steps']:.0f} steps, {result['microseconds_per_step']:.0f} us a step"
+    return CheckResult(name, difference <= TOLERANCE_RAD, detail)
 
 
 def scenarios() -> list[Scenario]:

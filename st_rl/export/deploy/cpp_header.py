@@ -6,6 +6,7 @@ Numbers are float32 throughout; booleans and indices are stored as floats.
 
 import math
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,6 +61,15 @@ class Value(NamedTuple):
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+def write_cpp_files(
+    folder: Path, onnx_file: Path, golden: Mapping[str, np.ndarray], description: Mapping[str, Any]
+) -> None:
+    """Write the C++ files of a kit: the header, the example that replays the golden run, and its data."""
+    write_header(onnx_file, folder / HEADER_FILE)
+    write_replay_data(golden, description, folder / REPLAY_FILE)
+    shutil.copyfile(Path(__file__).parent / "files" / MAIN_FILE, folder / MAIN_FILE)
 
 
 def write_replay_data(golden: Mapping[str, np.ndarray], description: Mapping[str, Any], path: Path) -> None:

@@ -5,6 +5,7 @@
 - `deploy.yaml`: joints, gains, limits, rates, inputs, outputs and states, at full precision.
 - `golden.npz`: raw inputs and expected outputs in closed loop (`golden.py` lists its arrays).
 - `robot/robot.xml`: the robot in its world, with position servos of the kit's gains, and the files it needs.
+- `policy.hpp`: the policy as one C++17 header; `main.cpp` replays the golden run (`golden.bin`) with it.
 - `simulate.py`: walks with the kit in plain MuJoCo; needs numpy, onnxruntime and mujoco.
 - `README.md`, and `report.html` where there is one, for people.
 - `checksums.sha256`: checksum of every other file, as `sha256sum -c` reads it.
@@ -25,11 +26,13 @@ import torch
 import yaml
 
 from st_rl.env.vec_env import VecEnv
+from st_rl.export.deploy.cpp_header import write_cpp_files
 from st_rl.export.deploy.golden import record_golden, replay_golden
 from st_rl.export.deploy.raw_policy import RawPolicy, SingleRobot
 from st_rl.export.onnx_file import ExportError, require_onnx, write_onnx
 from st_rl.modules.load_policy import InferencePolicy
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, to_json_values
+from st_rl.utils.log import logger
 from st_rl.utils.signals import Signal
 
 POLICY_FILE, DESCRIPTION_FILE, GOLDEN_FILE = "policy.onnx", "deploy.yaml", "golden.npz"
@@ -70,6 +73,10 @@ def write_kit(
         text = yaml.safe_dump(description, sort_keys=False, width=120, default_flow_style=None)
         np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden)
         interface.save_robot(temporary / ROBOT_FILE)
+        try:
+            write_cpp_files(temporary, temporary / POLICY_FILE, golden, description)
+        except ExportError as error:
+            logger.warning(f"the kit has no C++ header: {error}")
         texts = {DESCRIPTION_FILE: text, README_FILE: _readme(description), SIMULATION_FILE: _read(SIMULATION_FILE)}
         for name, content in {**texts, **(pages or {})}.items():
             (temporary / name).write_text(content, encoding="utf-8")

@@ -41,6 +41,9 @@ def test_good_kit_passes_every_check(kit):
     results = rows(kit)
     assert [name for name, result in results.items() if result.passed is False] == []
     assert results["golden run: policy.onnx"].passed
+    assert results["golden run: policy.hpp"].passed is (
+        True if shutil.which("g++") or shutil.which("clang++") else None
+    )
     assert results["walk: undisturbed"].passed
     assert results["walk: noise, 20 ms delay"].detail.startswith("0 of 2 fell")
 
@@ -52,6 +55,15 @@ def test_names_changed_and_missing_files(copy):
     assert result.passed is False
     assert "simulate.py was changed" in result.detail
     assert "README.md is missing" in result.detail
+
+
+def test_notices_header_of_another_policy(copy):
+    header = (copy / "policy.hpp").read_text()
+    (copy / "policy.hpp").write_text(header.replace("row[j] = b[j]", "row[j] = 2.0f * b[j]"))
+    write_checksums(copy)
+    result = rows(copy)["golden run: policy.hpp"]
+    assert result.passed is False
+    assert result.detail == "it is not the translation of policy.onnx"
 
 
 def test_notices_description_of_another_joint_order(copy):
