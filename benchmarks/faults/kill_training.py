@@ -23,6 +23,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -52,7 +53,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "faults_kill_training.json"
 MAX_NEW_CHECKPOINTS = 4
 # Of the kills, those that come while the process starts.
 START_FRACTION = 0.25
-REFUSED = 77
+# Exit code of a process that did not start, because the last one was killed after the last checkpoint.
+NOTHING_LEFT = 77
 SMALL = "small"
 
 
@@ -103,20 +105,11 @@ def command_training(seed: int) -> Training:
         newest = newest_checkpoint(folder)
         if newest is None:
             return st_rl_command(["train", "balance", *options, "--log-dir", str(folder)])
-        if newest.name == f"model_{iterations}.pt":  # killed after the last checkpoint
-            return 0
+        if newest.name == f"model_{iterations}.pt":
+            return NOTHING_LEFT
         return st_rl_command(["resume", str(folder)])
 
     return Training(f"command, seed {seed}", iterations, run)
-
-
-def run_or_refuse(training: Training, folder: Path) -> int:
-    """Run a training; returns REFUSED where another process holds the lock."""
-    try:
-        return training.run(folder)
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return REFUSED if "is being written by process" in str(error) else 1
 
 
 # ---- what is on disk -------------------------------------------------------------------------------------------------
@@ -190,22 +183,28 @@ class Campaign:
         for path in (reference, folder):
             shutil.rmtree(path, ignore_errors=True)
         log = self.work / "output.txt"
-        if Child(lambda: run_or_refuse(training, reference), log).wait() != 0:
+        if Child(lambda: training.run(reference), log).wait() != 0:
             raise RuntimeError(f"the uninterrupted training failed; its output is in {log}")
-        kills, is_complete = 0, False
-        while not is_complete:
-            child = Child(lambda: run_or_refuse(training, folder), log)
+        kills = 0
+        while True:
+            child = Child(lambda: training.run(folder), log)
             if kills >= max_kills:
                 child.wait()
             else:
                 self.kill_at_random(child, training, folder, kind)
-            is_complete = child.exit_code == 0
-            if child.exit_code not in (0, -9):
+            is_complete = child.exit_code in (0, NOTHING_LEFT)
+            if child.exit_code not in (0, NOTHING_LEFT, -signal.SIGKILL):
                 self.fail("processes_failed", f"{training.name}: exit code {child.exit_code}, {log.read_text()[-500:]}")
                 return
             kills += not is_complete
             self.counts["kills"] += not is_complete
             self.check_files(training, folder)
+            if is_complete:
+                break
+        if child.exit_code == NOTHING_LEFT:
+            self.counts["killed_after_last_checkpoint"] += 1
+        elif left := leftovers(folder, None):
+            self.fail("leftovers_at_the_end", f"{training.name}: {left}")
         self.compare(training, reference, folder)
         log.unlink()
 
@@ -245,12 +244,13 @@ class Campaign:
         if left:
             self.fail("leftovers_after_next_start", f"{training.name}: {left}")
         if second and lock_holder(folder) == child.pid:
-            other = Child(lambda: run_or_refuse(training, folder), self.work / "second.txt")
-            code = other.wait()
-            if code == REFUSED:
+            log = self.work / "second.txt"
+            log.unlink(missing_ok=True)
+            code = Child(lambda: training.run(folder), log).wait()
+            if code != 0 and f"is being written by process {child.pid} " in log.read_text():
                 self.counts["second_writers_refused"] += 1
             elif child.is_running():
-                self.fail("second_writers_admitted", f"{training.name}: exit code {code}")
+                self.fail("second_writers_admitted", f"{training.name}: exit code {code}, {log.read_text()[-500:]}")
 
     def check_files(self, training: Training, folder: Path) -> None:
         """Every checkpoint so far loads, and the curves have a row for each iteration of the newest."""
@@ -275,9 +275,6 @@ class Campaign:
     def compare(self, training: Training, reference: Path, folder: Path) -> None:
         """Compare a complete training with the uninterrupted one."""
         self.counts["trainings_complete"] += 1
-        left = leftovers(folder, None)
-        if left:
-            self.fail("leftovers_at_the_end", f"{training.name}: {left}")
         states = [final_state(path, training.iterations) for path in (reference, folder)]
         rows = [{step: without_times(row) for step, row in read_rows(path).items()} for path in (reference, folder)]
         different = differences(*states)

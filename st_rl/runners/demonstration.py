@@ -342,8 +342,9 @@ class DemonstrationSaver:
             # Before looking for others: of two that start together, each sees the other.
             self._heartbeat = Heartbeat(self.save_dir, layout.COLLECTOR, self.writer_id)
         totals = self._recover_from_kill(before.content) or maintenance.recorded_totals(before.content)
-        others_are_alive = self._warn_of_other_writers()
+        # The folders first: a writer that creates some of them has its heartbeat before.
         self._folders = FolderAllocator(self.save_dir)
+        others_are_alive = self._warn_of_other_writers()
         if not self._folders.is_fresh:
             # Without metadata, the files are counted.
             totals = totals or maintenance.totals(maintenance.inspect_folder(self.save_dir))

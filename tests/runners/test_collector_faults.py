@@ -13,7 +13,7 @@ import torch
 
 from st_rl.cli import main
 from st_rl.runners import DaggerSaver, DemonstrationSaver
-from st_rl.storage.rollout_files import rollout_dataset
+from st_rl.storage.rollout_files import maintenance, rollout_dataset
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.files import newest_checkpoint
 from st_rl.utils.files.heartbeat import Heartbeat
@@ -148,6 +148,25 @@ def test_next_start_counts_marks_and_cleans_after_a_killed_collector(tmp_path):
     assert sorted(tmp_path.glob("trajectory_*/done")) == marks
     assert not list(tmp_path.rglob(".*"))
     assert all(any(folder.iterdir()) for folder in tmp_path.glob("trajectory_*"))
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_two_collectors_that_start_together_share_no_trajectory(tmp_path, monkeypatch, looks_first):
+    """The second one starts right before or right after the first one looks for other writers."""
+    first, second = (DemonstrationSaver(RecordingEnv(num_envs=3), EchoPolicy(), tmp_path) for _ in range(2))
+    look = maintenance.active_writers
+
+    def start_second(folder):
+        monkeypatch.setattr(maintenance, "active_writers", look)
+        found = look(folder) if looks_first else None
+        second.init_traj_handlers()
+        return look(folder) if found is None else found
+
+    monkeypatch.setattr(maintenance, "active_writers", start_second)
+    first.init_traj_handlers()
+    assert not set(first.traj_idxs) & set(second.traj_idxs)
+    first.close()
+    second.close()
 
 
 def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
