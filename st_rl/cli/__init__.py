@@ -10,7 +10,15 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from st_rl.cli.support.command_line import CommandError, UsageError, format_rows, one_line, unknown_name, wrap
+from st_rl.cli.support.command_line import (
+    CommandError,
+    UsageError,
+    detect_program,
+    format_rows,
+    one_line,
+    unknown_name,
+    wrap,
+)
 from st_rl.cli.support.graceful_shutdown import exit_on_signals
 
 COMMANDS = (
@@ -58,6 +66,8 @@ st-rl COMMAND --help lists the options of a command. First steps:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `st-rl` and return its exit code: 2 for a wrong command line, 1 for other errors."""
+    if argv is None:
+        detect_program(sys.argv[0])
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]

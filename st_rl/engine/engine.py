@@ -17,6 +17,8 @@ RECOMPILE_LIMIT = 256
 # Iterations after which compilation has paid for itself: half a minute of it on a CPU saves some tens of milliseconds
 # per iteration. On an H200 with 4,096 quadrupeds 24 s of it saved 18 ms per iteration.
 COMPILE_PAYS_AFTER = {"cpu": 1000, "cuda": 2000}
+# The same in seconds of training, for a training with a time limit.
+COMPILE_PAYS_AFTER_S = {"cpu": 300.0, "cuda": 200.0}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -30,8 +32,8 @@ class Plan(NamedTuple):
     reason: str
 
 
-def make_plan(setting: str, device: torch.device, iterations: int | None) -> Plan:
-    """Choose graphs and compilation for a device and a number of iterations (None: unknown)."""
+def make_plan(setting: str, device: torch.device, iterations: int | None, seconds: float | None = None) -> Plan:
+    """Choose graphs and compilation for a device and a training that ends with the first limit (None: no limit)."""
     if setting not in ENGINES:
         raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
     cuda = device.type == "cuda"
@@ -41,9 +43,13 @@ def make_plan(setting: str, device: torch.device, iterations: int | None) -> Pla
         return Plan(cuda and setting != "eager", setting == "compile", "as configured")
     if not cuda and shutil.which("g++") is None and shutil.which("clang++") is None:
         return Plan(False, False, "no C++ compiler for torch.compile")
-    pays = iterations is not None and iterations >= COMPILE_PAYS_AFTER["cuda" if cuda else "cpu"]
-    reason = "enough iterations for compilation to pay off" if pays else "too few iterations for compilation to pay off"
-    return Plan(cuda, pays, reason)
+    kind, unit = "cuda" if cuda else "cpu", "iterations" if seconds is None else "minutes"
+    is_known = iterations is not None or seconds is not None
+    is_short = (iterations is not None and iterations < COMPILE_PAYS_AFTER[kind]) or (
+        seconds is not None and seconds < COMPILE_PAYS_AFTER_S[kind]
+    )
+    pays = is_known and not is_short
+    return Plan(cuda, pays, f"{'enough' if pays else 'too few'} {unit} for compilation to pay off")
 
 
 def compiler_options(device: torch.device, casts_weights: bool = False) -> dict[str, Any]:
@@ -69,10 +75,11 @@ class Engine:
         setting: str = "eager",
         device: torch.device | str = "cpu",
         iterations: int | None = None,
+        seconds: float | None = None,
         compile_backend: str | Callable[..., Any] = "inductor",
     ):
         self.device = torch.device(device)
-        self.plan = make_plan(setting, self.device, iterations)
+        self.plan = make_plan(setting, self.device, iterations, seconds)
         self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
         self._compile_backend = compile_backend
         self._capacity = 0
@@ -82,9 +89,9 @@ class Engine:
         self._steps: dict[Callable[..., Any], GraphedStep] = {}
         self._loops: list[GraphedLoop] = []
 
-    def matches(self, setting: str, iterations: int | None) -> bool:
-        """Whether a new engine with this setting would have the same plan."""
-        return make_plan(setting, self.device, iterations) == self.plan
+    def matches(self, setting: str, iterations: int | None, seconds: float | None = None) -> bool:
+        """Whether a new engine with these arguments would have the same plan."""
+        return make_plan(setting, self.device, iterations, seconds) == self.plan
 
     def describe(self) -> str:
         """The plan and its reason in one line for the log."""

@@ -1,5 +1,6 @@
 """The on-policy training loop."""
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -45,6 +46,7 @@ from st_rl.runners.env_sizes import critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
 from st_rl.runners.interrupt import stop_on_interrupt
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
+from st_rl.runners.time_limit import time_limit
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
@@ -133,6 +135,9 @@ class OnPolicyRunner(Configurable):
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
+        # Seconds after which `learn` saves and returns, even if iterations are left; None for no limit.
+        self.time_limit_s: float | None = None
+        self._learn_begin = 0.0
         inference_mode = self.cfg.get("inference_mode_rollout")
         self._inference_mode = inference_mode is None or bool(inference_mode)
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
@@ -164,10 +169,11 @@ class OnPolicyRunner(Configurable):
         self.init_writter(init_at_random_ep_len)
 
     def learn(
-        self, num_learning_iterations: int, init_at_random_ep_len: bool = False, trial: Trial | None = None
+        self, num_learning_iterations: int | None, init_at_random_ep_len: bool = False, trial: Trial | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Train for a number of iterations; returns the velocity tracking error and the cost of transport.
+        """Train for a number of iterations, or for `time_limit_s` seconds if that comes first or the number is None.
 
+        Returns the velocity tracking error and the cost of transport.
         A second call continues from the current environment state, so `learn(3); learn(3)` equals `learn(6)` if
         `get_observations()` still returns the last step's observation. Ctrl-C finishes the iteration, saves a
         checkpoint and raises KeyboardInterrupt.
@@ -178,6 +184,8 @@ class OnPolicyRunner(Configurable):
                 "critic. Play it with get_inference_policy(), record it with DemonstrationSaver, or name it in "
                 "teacher_policy of TPPO to train a student"
             )
+        if num_learning_iterations is None and self.time_limit_s is None:
+            raise ValueError("learn(None) needs time_limit_s: set runner.time_limit_s, or give a number of iterations")
         with stop_on_interrupt(self.request_stop), self._learning_session():
             self.init_writter(init_at_random_ep_len)
             self._init_checkpoints()
@@ -187,13 +195,14 @@ class OnPolicyRunner(Configurable):
             self._init_observations()
             self.train_mode()
             start_iter = self.current_learning_iteration
-            tot_iter = start_iter + num_learning_iterations
-            for it in range(start_iter, tot_iter):
-                begin = time.perf_counter()
-                self._iterate(it, start_iter, tot_iter, trial)
-                self._durations.append(time.perf_counter() - begin)
-                if any_rank(self._stop_requested, self.device):
-                    break
+            tot_iter = None if num_learning_iterations is None else start_iter + num_learning_iterations
+            with time_limit(self.time_limit_s, self.request_stop):
+                for it in itertools.count(start_iter) if tot_iter is None else range(start_iter, tot_iter):
+                    begin = time.perf_counter()
+                    self._iterate(it, start_iter, tot_iter, trial)
+                    self._durations.append(time.perf_counter() - begin)
+                    if any_rank(self._stop_requested, self.device):
+                        break
             if self._run_folder is not None:
                 self._finish_log()
         return self.metrics_velrmsd, self.metrics_CoT
@@ -209,6 +218,7 @@ class OnPolicyRunner(Configurable):
         try:
             self._stop_requested = False
             self._durations.clear()
+            self._learn_begin = time.perf_counter()
             self._rank_heartbeat.start()
             self.lock_run_folder()
             yield
@@ -269,7 +279,7 @@ class OnPolicyRunner(Configurable):
             self.writer = None
             self._unlock_run_folder()
 
-    def _iterate(self, it: int, start_iter: int, tot_iter: int, trial: Trial | None) -> None:
+    def _iterate(self, it: int, start_iter: int, tot_iter: int | None, trial: Trial | None) -> None:
         """Run one iteration: rollout, update, evaluation, log and checkpoint; an error discards the rollout."""
         begin = time.perf_counter()
         # Schedules that `act` reads depend on it.
@@ -298,7 +308,8 @@ class OnPolicyRunner(Configurable):
             self._prune(it)
         if self.log_dir is not None and it % self.log_interval == 0:
             locs = {"it": it, "start_iter": start_iter, "tot_iter": tot_iter, "losses": losses, "stats": stats}
-            locs |= {"num_learning_iterations": tot_iter - start_iter, "ep_infos": ep_infos, "infos": infos}
+            num_iterations = None if tot_iter is None else tot_iter - start_iter
+            locs |= {"num_learning_iterations": num_iterations, "ep_infos": ep_infos, "infos": infos}
             locs |= {"collection_time": collected - begin, "learn_time": learned - collected}
             self.log(locs | self._episodes.buffers())
         self.current_learning_iteration = it + 1
@@ -315,7 +326,7 @@ class OnPolicyRunner(Configurable):
         self.close()
         raise pruned_error(f"trial pruned at iteration {it}")
 
-    def _init_engine(self, num_iterations: int) -> None:
+    def _init_engine(self, num_iterations: int | None) -> None:
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
         if setting != "eager" and not self.alg.can_be_captured():
@@ -326,9 +337,10 @@ class OnPolicyRunner(Configurable):
                     "self.iteration (a 0-d tensor) and not current_learning_iteration"
                 )
             setting = "eager"
-        is_new = not self._has_engine or not self.alg.engine.matches(setting, num_iterations)
+        is_new = not self._has_engine or not self.alg.engine.matches(setting, num_iterations, self.time_limit_s)
         if is_new:
-            self.alg.engine, self._has_engine = Engine(setting, self.device, num_iterations), True
+            self.alg.engine = Engine(setting, self.device, num_iterations, self.time_limit_s)
+            self._has_engine = True
             self._engine_rollout = None
             logger.info(self.alg.engine.describe())
             if isinstance(self.env, CompilableEnv):
@@ -488,6 +500,9 @@ class OnPolicyRunner(Configurable):
         seconds = locs["collection_time"] + locs["learn_time"]
         policy = alg.actor_critic
         scalars: dict[str, float | Tensor] = {f"Loss/{name}": value for name, value in locs["losses"].items()}
+        if "Loss/entropy" in scalars:
+            # The loss is minus the entropy.
+            scalars["Loss/entropy"] = -scalars["Loss/entropy"]
         scalars |= {f"Train/{name}": value for name, value in locs["stats"].items()}
         scalars["Loss/learning_rate"] = alg.learning_rate
         scalars["Policy/mean_noise_std"] = policy.std if isinstance(policy, GaussianPolicy) else NAN
@@ -515,11 +530,11 @@ class OnPolicyRunner(Configurable):
         by_time = {}
         if locs["rewbuffer"] and self.logger_type != "wandb":
             by_time = {f"{tag}/time": scalars[tag] for tag in ("Train/mean_reward", "Train/mean_episode_length")}
-        duration = median(self._durations) if self._durations else locs["collection_time"] + locs["learn_time"]
-        seconds_left = duration * (locs["tot_iter"] - locs["it"] - 1)
+        seconds_left = self._seconds_left(locs)
         totals = self.tot_timesteps, self.tot_time
         ranks = f", {world_size()} ranks x {self.env.num_envs} environments" if world_size() > 1 else ""
-        title = f"Learning iteration {locs['it']}/{locs['tot_iter']}{ranks}"
+        total = "" if locs["tot_iter"] is None else f"/{locs['tot_iter']}"
+        title = f"Learning iteration {locs['it']}{total}{ranks}"
 
         def write() -> None:
             episodes = episode_scalars(ep_infos)
@@ -530,6 +545,16 @@ class OnPolicyRunner(Configurable):
             self._console.show(title, console_rows(scalars, episodes, locs, *totals, seconds_left), width, pad)
 
         self._run_in_background(write)
+
+    def _seconds_left(self, locs: Mapping[str, Any]) -> float:
+        """Time until the first limit of `learn`: its iterations at their median duration, or the time limit."""
+        limits = []
+        if locs["tot_iter"] is not None:
+            duration = median(self._durations) if self._durations else locs["collection_time"] + locs["learn_time"]
+            limits.append(duration * (locs["tot_iter"] - locs["it"] - 1))
+        if self.time_limit_s is not None:
+            limits.append(self.time_limit_s - (time.perf_counter() - self._learn_begin))
+        return min(limits)
 
     def _call_writer(self, method: str, *args: Any) -> None:
         """Call a method of the writer; a user's own may have `add_scalar` only, and its exceptions are reported."""

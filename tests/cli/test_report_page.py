@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from st_rl.cli import main
 from st_rl.cli.support.report_page import ReportData, build_page
 from st_rl.cli.support.report_page.charts import (
     Series,
@@ -283,3 +284,36 @@ def test_browser_shows_the_page_without_requests(tmp_path):
 def test_the_browser_test_would_notice_a_request(tmp_path):
     page = build_page(make_data()).replace("</main>", '<img src="http://example.invalid/x.png"></main>')
     assert re.search(r'data-asked="[1-9]', dump_dom(page, tmp_path))
+
+
+def test_evaluation_of_an_older_checkpoint_is_not_shown_as_current():
+    data = make_data(iteration=300)
+    old = {"checkpoint": "best.pt", "iteration": 120}
+    data.evaluation, data.traces = {**data.evaluation, **old}, {**data.traces, **old}
+    page = build_page(data)
+    assert page.count("best.pt, after 120 iterations. Outdated: the training has continued to iteration 300.") == 2
+    assert "forward velocity error" not in page.split("<h2>")[0]
+    data.iteration = 120
+    page = build_page(data)
+    assert "best.pt, after 120 iterations." in page
+    assert "Outdated" not in page
+    assert "forward velocity error" in page.split("<h2>")[0]
+
+
+def test_report_prints_what_updates_outdated_parts(tmp_path, capsys):
+    folder = tmp_path / "my run"
+    small = ["--num-envs", "4", "--runner.num-steps-per-env", "2", "--env.physics.num-threads", "1"]
+    assert main(["train", "balance", "--iterations", "1", *small, "--log-dir", str(folder)]) == 0
+    assert main(["eval", str(folder), "--num-envs", "2", "--seconds", "0.2", "--no-fine-physics"]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert "To update" not in capsys.readouterr().out
+    (folder / "best.pt").unlink()
+    assert main(["resume", str(folder), "--iterations", "1"]) == 0
+    (folder / "best.pt").unlink(missing_ok=True)
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert f"To update outdated parts, run:\n  st-rl eval '{folder}'\n" in capsys.readouterr().out
+    assert "Outdated: the training has continued to iteration 2." in (folder / "report.html").read_text()
+    curve = {"Train/mean_reward": ([0], [1.0])}
+    assert "mean episode return after 1 iteration<" in build_page(ReportData({}, curves=curve))

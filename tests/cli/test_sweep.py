@@ -50,10 +50,10 @@ def judged_by(monkeypatch):
     """Trials get the scores that a function of their number gives them; it may raise as well."""
 
     def replace(score):
-        def prepare_training(source, options, training, command_line):
+        def prepare_training(source, options, *arguments):
             number = int(options.log_dir.name.removeprefix("trial_"))
             score(number)
-            runner, run = original(source, options, training, command_line)
+            runner, run = original(source, options, *arguments)
             runner.evaluator = lambda policy: score(number)
             return runner, run
 

@@ -296,7 +296,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert f"st-rl resume {folder}" in out
+    assert f"python -m st_rl resume {folder}" in out
     assert "Traceback" not in err
     assert len(list(folder.glob("model_*.pt"))) == 1
 

@@ -87,6 +87,18 @@ def test_the_panel_never_outgrows_the_terminal():
     assert "35 more" in text
 
 
+def test_rows_stand_side_by_side_on_a_wide_terminal():
+    rows = [(f"Episode/term_number_{number}", f"{number}.0000") for number in range(35)]
+    lines = rendered(make_panel("title", rows, width=140, pad=35, height=24), width=140)
+    text = "\n".join(lines)
+    assert len(lines) < 24
+    assert all(f"{label} {value}" in text for label, value in rows)
+    assert "more" not in text
+    assert {len(line) for line in lines} == {140}
+    # A narrow one has one column.
+    assert "more" in "\n".join(rendered(make_panel("title", rows, width=80, pad=35, height=24), width=80))
+
+
 @pytest.mark.parametrize("height", [-3, 0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
 def test_rows_give_way_in_the_middle(height):
     rows = [(str(number), "") for number in range(10)]
@@ -150,6 +162,7 @@ def test_on_a_terminal_the_panel_stays_in_place_and_messages_appear_above_it(tmp
     assert text[:3] == ["printed 0", "printed 1", "printed 2"]
     assert "iteration 2" in text[3]
     assert sum("reward" in line for line in text) == 1  # one panel, not three
+    assert len(text[3]) == 100  # as wide as the terminal
     assert text[-1] == "after"
 
 

@@ -1,6 +1,8 @@
 """The training loop: what it calls, what it survives, what it returns."""
 
+import csv
 import logging
+import math
 import signal
 from functools import partial
 from typing import ClassVar
@@ -92,6 +94,15 @@ def test_log_gets_the_documented_locals(tmp_path):
     assert "total_loss" in seen[0]["losses"]
     assert len(seen[0]["ep_infos"]) == 6
     assert "time_outs" in seen[0]["infos"]
+
+
+def test_logged_entropy_is_that_of_the_policy(tmp_path):
+    runner = make_runner(log_dir=tmp_path)
+    runner.learn(1)
+    with (tmp_path / "progress.csv").open() as file:
+        logged = float(next(csv.DictReader(file))["Loss/entropy"])
+    # Two actions of a Gaussian with a standard deviation near its initial value of 1.
+    assert logged == pytest.approx(2 * 0.5 * math.log(2 * math.pi * math.e), abs=0.2)
 
 
 def test_log_needs_no_run_folder():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from st_rl.cli.commands.train import EnvConfig, TrainOptions, train
+from st_rl.cli.commands.train import EnvConfig, TrainOptions, drop_default_iterations, train
 from st_rl.cli.support.command_line import (
     CommandError,
     UsageError,
@@ -17,6 +17,7 @@ from st_rl.cli.support.command_line import (
     check_minutes,
     parse_options,
     print_help,
+    program,
 )
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
             dataclasses.replace(defaults.algorithm, class_name="TPPO", schedule="fixed"),
         ),
     )
-    return distill(source, teacher, options, defaults.others, f"st-rl distill {shlex.join(arguments)}")
+    return distill(source, teacher, options, defaults.others, arguments)
 
 
 def _load_teacher(run: RunFolder, task: str) -> LoadedRun:
@@ -155,7 +156,7 @@ def distill(
     teacher: LoadedRun,
     options: DistillOptions[EnvConfig],
     others: dict[str, dict[str, Any]],
-    command_line: str,
+    arguments: Sequence[str],
 ) -> int:
     """Copy the teacher into the student's run folder, then train."""
     check_minutes(options.minutes)
@@ -183,7 +184,8 @@ def distill(
     runner = {**others.get("runner", {}), **_runner_settings(options)}
     print(f"Teacher: {checkpoint}, on the {'critic' if uses_critic_obs else 'actor'} observation of the student")
     training = options.training({**others, "algorithm": algorithm, "runner": runner})
-    return train(source, options, training, command_line)
+    drop_default_iterations(options, training, arguments)
+    return train(source, options, training, f"{program()} distill {shlex.join(arguments)}")
 
 
 def _keep_symmetry(algorithm: dict[str, Any], policy_class_name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, escape_control, parse_options, program
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folder import EVAL_FILE, RunOptions, writable_file
 from st_rl.cli.support.task_source import is_external
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.utils.files import write_json
 
     result = evaluate_run(run, checkpoint, options)
-    result["command_line"] = f"st-rl eval {shlex.join(arguments)}"
+    result["command_line"] = f"{program()} eval {shlex.join(arguments)}"
     write_json(target, replace_nan(result))
     print_table(result)
     print(f"Results: {target}")
@@ -147,9 +147,10 @@ def print_table(result: Mapping[str, Any]) -> None:
     """Print the metrics."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    title = f"{result['task']}, {result['checkpoint']} (iteration {result['iteration']})"
-    table = Table(title=title, title_justify="left")
+    title = escape_control(f"{result['task']}, {result['checkpoint']} (iteration {result['iteration']})")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("")
     for name in result["columns"]:
         table.add_column(name, justify="right")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl import __version__
-from st_rl.cli.support.command_line import parse_options
+from st_rl.cli.support.command_line import parse_options, program
 from st_rl.cli.support.run_folder import POLICY_FILE, RunFolder, RunOptions, find_run, writable_file
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     actor_critic = policy.actor_critic
     report = export_onnx(actor_critic, policy.obs_normalizer, target, metadata, observations)
-    content = {**dataclasses.asdict(report), "command_line": f"st-rl export {shlex.join(arguments)}"}
+    content = {**dataclasses.asdict(report), "command_line": f"{program()} export {shlex.join(arguments)}"}
     write_json(target.with_suffix(".json"), content)
     states = "; hidden states are inputs and outputs" if report.state_names else ""
     print(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
+from st_rl.cli.support.command_line import CommandError, UsageError, parse_options, program
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folder import GIF_FILE, TRACES_FILE, VIDEO_FILE, RunFolder, RunOptions, make_writable
 from st_rl.cli.support.task_source import is_external
@@ -66,21 +66,22 @@ def main(arguments: Sequence[str]) -> int:
     require_ffmpeg()
     if is_external(run.source.name):
         return _record_rendered(run, checkpoint, options)
-    return _record_task(run, checkpoint, options, f"st-rl play {shlex.join(arguments)}")
+    return _record_task(run, checkpoint, options, f"{program()} play {shlex.join(arguments)}")
 
 
-def make_recorder(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> Recorder:
-    """Build a recorder of one robot under the policy and a schedule of commands."""
+def make_recorder(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> tuple[Recorder, int]:
+    """Build a recorder of one robot under the policy and a schedule of commands; also returns the iteration."""
     from st_rl.sim.envs.legged_walk import LeggedWalk
     from st_rl.sim.evaluation.recording import CommandSegment, Recorder, make_command_schedule
 
     task: Any = run.make_eval_env(1, options.seconds, options.seed, fine=True)
     policy = run.load_policy(task, checkpoint)
     if not isinstance(task, LeggedWalk):
-        return Recorder(task, policy)
+        return Recorder(task, policy), policy.iteration
+    schedule = make_command_schedule(task.cfg.commands, options.seconds)
     if options.command is not None:
-        return Recorder(task, policy, [CommandSegment(options.seconds, options.command)])
-    return Recorder(task, policy, make_command_schedule(task.cfg.commands, options.seconds))
+        schedule = [CommandSegment(options.seconds, options.command)]
+    return Recorder(task, policy, schedule), policy.iteration
 
 
 def _record_task(run: LoadedRun, checkpoint: Path, options: PlayOptions, command_line: str) -> int:
@@ -92,11 +93,12 @@ def _record_task(run: LoadedRun, checkpoint: Path, options: PlayOptions, command
     from st_rl.sim.evaluation.recording import record_video
     from st_rl.utils.files import write_json
 
-    recorder = make_recorder(run, checkpoint, options)
+    recorder, iteration = make_recorder(run, checkpoint, options)
     start = time.perf_counter()
     video = run.run.file(VIDEO_FILE)
     traces = record_video(recorder, video, options.seconds, options.width & ~1, options.height & ~1)
-    content = {**dataclasses.asdict(traces), "checkpoint": checkpoint.name, "command_line": command_line}
+    shown = {"checkpoint": checkpoint.name, "iteration": iteration, "command_line": command_line}
+    content = {**dataclasses.asdict(traces), **shown}
     write_json(run.run.file(TRACES_FILE), content)
     print(f"{video} ({options.seconds:g} s of {checkpoint.name}, rendered in {time.perf_counter() - start:.0f} s)")
     _write_gif(run.run, options)
@@ -125,7 +127,7 @@ def _open_viewer(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
     mujoco: Any = require_mujoco()
     import mujoco.viewer as viewers
 
-    recorder = make_recorder(run, checkpoint, options)
+    recorder, _ = make_recorder(run, checkpoint, options)
     task = recorder.task
     data, _ = recorder.snapshot()
     try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from st_rl.cli.support.command_line import parse_options
-from st_rl.cli.support.run_folder import REPORT_FILE, find_run, writable_file
+from st_rl.cli.support.command_line import parse_options, program, quote_path
+from st_rl.cli.support.run_folder import REPORT_FILE, RunFolder, find_run, writable_file
 from st_rl.cli.support.task_source import task_option
+
+if TYPE_CHECKING:
+    from st_rl.cli.support.report_page import ReportData
 
 
 @dataclass
@@ -26,7 +29,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(ReportOptions, arguments, "report", __doc__)
     run = find_run(options.run)
-    settings = run.settings
     target = writable_file(options.output or run.file(REPORT_FILE))
     from st_rl.cli.support.report_page import build_run_page
     from st_rl.utils.files import atomic_write
@@ -35,9 +37,16 @@ def main(arguments: Sequence[str]) -> int:
     with atomic_write(target) as temporary:
         temporary.write_text(page, encoding="utf-8")
     print(f"{target} ({len(page) / 1e3:,.0f} kB)")
-    missing = {"eval": data.evaluation, "play": data.video}
-    place = f"{shlex.quote(str(run.path))}{task_option(str(settings.get('task')))}"
-    commands = [f"st-rl {command} {place}" for command, part in missing.items() if part is None]
-    if commands:
-        print("To add the missing parts, run:", *commands, sep="\n  ")
+    _print_commands(run, data)
     return 0
+
+
+def _print_commands(run: RunFolder, data: ReportData) -> None:
+    """Print the commands that add missing parts to the report, and those that update parts of earlier checkpoints."""
+    missing = [command for command, part in {"eval": data.evaluation, "play": data.video}.items() if part is None]
+    made = {"eval": data.evaluation, "play": data.traces, "export": (data.export or {}).get("metadata")}
+    outdated = [command for command, part in made.items() if data.is_outdated(part)]
+    place = f"{quote_path(run.path)}{task_option(str(data.settings.get('task')))}"
+    for title, commands in {"add the missing": missing, "update outdated": outdated}.items():
+        if commands:
+            print(f"To {title} parts, run:", *(f"{program()} {command} {place}" for command in commands), sep="\n  ")

@@ -6,9 +6,17 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from st_rl.cli.support.command_line import CommandError, check_minutes, parse_options
-from st_rl.cli.support.loaded_run import open_run
+from st_rl.cli.support.command_line import (
+    CommandError,
+    UsageError,
+    check_minutes,
+    escape_control,
+    parse_options,
+    program,
+)
+from st_rl.cli.support.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.ranks import RUN_ID, join_ranks, redirect_output, torchrun_id
 from st_rl.cli.support.run_folder import RunOptions, make_writable
 
@@ -20,9 +28,9 @@ class ResumeOptions(RunOptions):
     checkpoint: str = "last"
     """Checkpoint to resume from: last, best, an iteration number, or a file."""
     iterations: int | None = None
-    """Number of iterations to add; None trains the iterations that are left."""
+    """Number of iterations to add; without --iterations and --minutes, what is left of those of the run."""
     minutes: float | None = None
-    """Stop after this many minutes."""
+    """Minutes to add, whatever the iterations; with --iterations too, until the first that comes."""
     device: str | None = None
     """Device; None uses the device of the run."""
     threads: int | None = None
@@ -50,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         loaded.training.runner.update_threads = options.threads
     threads = options.threads or settings.get("torch_threads")
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
-    seed, iterations = rank_seed(loaded.setting("seed", int)), loaded.setting("iterations", int)
+    seed = rank_seed(loaded.setting("seed", int))
     torch_setup.seed_everything(seed)
     runner = loaded.make_runner(loaded.make_env(None, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None:
@@ -59,21 +67,55 @@ def main(arguments: Sequence[str]) -> int:
         runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration
-    left = options.iterations if options.iterations is not None else iterations - done
-    if left < 1:
-        raise CommandError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
+    left = _what_is_left(loaded, options, done, runner.tot_time / 60.0)
     session = {
         "from_iteration": done,
         "checkpoint": checkpoint.name,
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command_line": f"st-rl resume {shlex.join(arguments)}",
+        "command_line": f"{program()} resume {shlex.join(arguments)}",
     }
-    settings["iterations"] = max(iterations, done + left)
+    planned = loaded.setting("iterations", _optional_int)
+    if planned is not None and left.iterations is not None:
+        settings["iterations"] = max(planned, done + left.iterations)
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
     runner.lock_run_folder()
     settings |= {"num_ranks": world_size(), RUN_ID: torchrun_id()}
     if is_main():
         write_settings(run, settings)
-    print(f"Resuming {settings['task']} after iteration {done} ({checkpoint.name}). Run: {run.path}")
-    return learn(runner, left, options.minutes, run, random_episode_start=False)
+    print(f"Resuming {escape_control(settings['task'])} after iteration {done} ({checkpoint.name}). Run: {run.path}")
+    return learn(runner, left.iterations, left.minutes, run, random_episode_start=False)
+
+
+class Limits(NamedTuple):
+    """Where a training ends, at the first of both; None for no limit."""
+
+    iterations: int | None
+    minutes: float | None
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _optional_float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _what_is_left(loaded: LoadedRun, options: ResumeOptions, done: int, minutes_done: float) -> Limits:
+    """Iterations and minutes to train: those of the options, else those of the run minus what is done."""
+    if options.iterations is not None or options.minutes is not None:
+        if options.iterations is not None and options.iterations < 1:
+            raise UsageError(f"--iterations must be at least 1, got {options.iterations}")
+        return Limits(options.iterations, options.minutes)
+    run, iterations = loaded.run, loaded.setting("iterations", _optional_int)
+    minutes = loaded.setting("minutes", _optional_float) if "minutes" in loaded.settings else None
+    if iterations is not None and iterations <= done:
+        raise CommandError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
+    if minutes is not None and minutes <= minutes_done:
+        raise CommandError(
+            f"{run.path} was trained for its {minutes:g} minutes; add more with --minutes M or --iterations N"
+        )
+    return Limits(
+        None if iterations is None else iterations - done, None if minutes is None else minutes - minutes_done
+    )

@@ -16,8 +16,11 @@ from st_rl.cli.support.command_line import (
     UsageError,
     asks_for_help,
     check_minutes,
+    drop_options,
+    escape_control,
     parse_options,
     print_help,
+    program,
     wrap,
 )
 from st_rl.cli.support.ranks import (
@@ -45,7 +48,7 @@ _HELP = """usage: st-rl train TASK [OPTIONS]
 
 st-rl train TASK --help lists all options of a task. The most useful:
   --iterations 300               number of iterations
-  --minutes 2                    stop after 2 minutes
+  --minutes 2                    train for 2 minutes, whatever the iterations
   --num-envs 512                 number of robots simulated in parallel
   --seed 1                       random seed
   --log-dir FOLDER               folder of the run (default: runs/TASK/TIME)
@@ -71,7 +74,7 @@ class TrainOptions(Generic[EnvConfig]):
     iterations: int | None = None
     """Number of iterations; short for --runner.max-iterations."""
     minutes: float | None = None
-    """Stop after this many minutes, even if iterations are left."""
+    """Train for this many minutes, whatever the iterations; with --iterations too, until the first that comes."""
     steps: int | None = None
     """Stop after this many environment steps, those of all ranks together."""
     num_envs: int | None = None
@@ -111,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *EXTERNAL_TASKS])}")
     source = find_source(arguments[0])
     options, training = read_training(source, arguments[1:])
-    check_minutes(options.minutes)
+    drop_default_iterations(options, training, arguments)
     if options.gpus is not None:
         options.device = "cuda" if options.device == "cpu" else options.device
         if torchrun_id() is None:
@@ -121,7 +124,17 @@ def main(arguments: Sequence[str]) -> int:
         from st_rl.cli.commands import resume
 
         return resume.main([str(restarted.path), "--task", source.name])
-    return train(source, options, training, f"st-rl train {shlex.join(arguments)}")
+    return train(source, options, training, f"{program()} train {shlex.join(arguments)}")
+
+
+def drop_default_iterations(
+    options: TrainOptions[EnvConfig], training: TrainingConfig, arguments: Sequence[str]
+) -> None:
+    """Train without a limit of iterations if the arguments limit the minutes only."""
+    check_minutes(options.minutes)
+    is_given = drop_options(arguments, {"--iterations", "--runner.max-iterations", "--steps"}) != list(arguments)
+    if options.minutes is not None and not is_given:
+        training.runner.max_iterations = None
 
 
 def read_training(
@@ -140,18 +153,24 @@ def read_training(
 
 
 def train(
-    source: TaskSource[EnvConfig], options: TrainOptions[EnvConfig], training: TrainingConfig, command_line: str
+    source: TaskSource[EnvConfig],
+    options: TrainOptions[EnvConfig],
+    training: TrainingConfig,
+    command_line: str,
 ) -> int:
     """Build the task and the runner, write `run.json`, and train; returns the exit code."""
     from st_rl.cli.support.training import learn
 
     runner, run = prepare_training(source, options, training, command_line)
-    print(f"Training {source.name} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
+    print(f"Training {escape_control(source.name)} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
     return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)
 
 
 def prepare_training(
-    source: TaskSource[EnvConfig], options: TrainOptions[EnvConfig], training: TrainingConfig, command_line: str
+    source: TaskSource[EnvConfig],
+    options: TrainOptions[EnvConfig],
+    training: TrainingConfig,
+    command_line: str,
 ) -> tuple[OnPolicyRunner, RunFolder]:
     """Build the runner and its run folder with `run.json`."""
     from st_rl.cli.support import torch_setup
@@ -161,8 +180,11 @@ def prepare_training(
     from st_rl.runners import build_runner
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 
-    if training.runner.max_iterations < 1:
-        raise UsageError(f"--iterations must be at least 1, got {training.runner.max_iterations}")
+    iterations = training.runner.max_iterations
+    if iterations is None and options.minutes is None:
+        raise UsageError("--runner.max-iterations None needs a time limit: add --minutes M")
+    if iterations is not None and iterations < 1:
+        raise UsageError(f"--iterations must be at least 1, got {iterations}")
     config = with_settings(training.to_dict(), options.set)
     _check_project(config)
     torch_setup.check_device(options.device)

@@ -3,9 +3,13 @@
 import dataclasses
 import difflib
 import math
+import os
+import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
@@ -47,6 +51,11 @@ class UsageError(CommandError):
     exit_code = 2
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 iteration` or `2 iterations`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def check_minutes(minutes: float | None) -> None:
     """UsageError unless a time limit is a finite number above 0; None is no limit."""
     if minutes is not None and not 0 < minutes < math.inf:
@@ -54,8 +63,54 @@ def check_minutes(minutes: float | None) -> None:
 
 
 def one_line(message: object) -> str:
-    """Return a message without line breaks."""
-    return " ".join(str(message).split()) or type(message).__name__
+    """Return a message without line breaks and control characters."""
+    return escape_control(" ".join(str(message).split())) or type(message).__name__
+
+
+def escape_control(text: object) -> str:
+    r"""Return a text with control characters as escapes such as `\x1b`, so that it cannot change the terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in str(text)
+    )
+
+
+def quote_path(path: Path) -> str:
+    """Return a path as it can be typed in a shell."""
+    return quote(str(path))
+
+
+def quote(word: str) -> str:
+    """Return a word as it can be typed in a shell, control characters as `$'...'` escapes."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{escape_control(escaped)}'"
+
+
+# What the user types before a command; `main` replaces it when it reads the process's own command line.
+_program = "st-rl"
+
+
+def program() -> str:
+    """Return what the user types before a command: `st-rl`, `python -m st_rl`, or the user's own script."""
+    return _program
+
+
+def detect_program(script: str) -> None:
+    """Remember how this process was started; `script` is its `sys.argv[0]`."""
+    global _program
+    path = Path(script)
+    found = shutil.which(path.name)
+    if found is not None and path.exists() and os.path.samefile(found, path):
+        _program = shlex.quote(path.name)
+    elif path.suffix != ".py":
+        _program = shlex.quote(script)
+    else:
+        python = shutil.which("python")
+        is_own = python is not None and Path(python).parent == Path(sys.executable).parent
+        interpreter = "python" if is_own else shlex.quote(sys.executable)
+        is_package = path.name == "__main__.py" and path.parent.name == "st_rl"
+        _program = f"{interpreter} {'-m st_rl' if is_package else shlex.quote(script)}"
 
 
 def wrap(text: str, indent: int = 0) -> str:

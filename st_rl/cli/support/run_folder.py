@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from st_rl.cli.support.command_line import CommandError, UsageError
+from st_rl.cli.support.command_line import CommandError, UsageError, program
 
 RUNS = Path("runs")
 RUN_FILE = "run.json"
@@ -204,8 +204,8 @@ def make_run_folder(path: Path | None, task: str) -> RunFolder:
     make_writable(run.path, "choose another with --log-dir")
     if run.has_checkpoints:
         raise UsageError(
-            f"{run.path} already contains a run: resume it with st-rl resume {shlex.quote(str(run.path))}, or choose "
-            "another --log-dir"
+            f"{run.path} already contains a run: resume it with {program()} resume {shlex.quote(str(run.path))}, or "
+            "choose another --log-dir"
         )
     return run
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from st_rl.cli.support.command_line import UsageError, unknown_name
+from st_rl.cli.support.command_line import UsageError, quote, unknown_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -216,7 +215,7 @@ def is_external(name: str) -> bool:
 
 def task_option(name: str) -> str:
     """Return ` --task ID`, which commands on a run of another library's task need; empty for a built-in task."""
-    return f" --task {shlex.quote(name)}" if is_external(name) else ""
+    return f" --task {quote(name)}" if is_external(name) else ""
 
 
 def find_source(name: str) -> TaskSource[Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from st_rl.cli.support.command_line import count_of, program, quote_path
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
@@ -48,36 +46,26 @@ def make_evaluator(source: TaskSource[EnvConfig], config: EnvConfig, device: str
     return CheckpointEvaluator(env, plan, lambda step: engine.loop(step, during_capture=context))
 
 
-@contextmanager
-def time_limit(minutes: float | None, stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` after the given minutes; never if None."""
-    timer = threading.Timer(60.0 * minutes, stop) if minutes is not None else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield
-    finally:
-        if timer is not None:
-            timer.cancel()
-
-
 def learn(
-    runner: OnPolicyRunner, iterations: int, minutes: float | None, run: RunFolder, random_episode_start: bool
+    runner: OnPolicyRunner, iterations: int | None, minutes: float | None, run: RunFolder, random_episode_start: bool
 ) -> int:
-    """Train until done, interrupted or out of time, and print the next commands; returns the exit code."""
+    """Train until done (None: without a limit), interrupted or out of time, and print the next commands.
+
+    Returns the exit code.
+    """
     # Before signals are handled, so that errors here exit as usual.
     runner.init_writter(False)
     start = time.perf_counter()
-    with GracefulShutdown(runner.request_stop) as shutdown, time_limit(minutes, runner.request_stop):
+    runner.time_limit_s = None if minutes is None else 60.0 * minutes
+    with GracefulShutdown(runner.request_stop) as shutdown:
         runner.learn(iterations, init_at_random_ep_len=random_episode_start)
     runner.close()
     seconds, task = time.perf_counter() - start, str(run.settings["task"])
     done = runner.current_learning_iteration
-    iterations_done = f"{done} iteration{'' if done == 1 else 's'}"
-    print(f"\n{iterations_done}, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session. Run: {run.path}")
+    summary = f"{count_of(done, 'iteration')}, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session"
+    print(f"\n{summary}. Run: {run.path}")
     if shutdown.exit_code is not None:
-        print(f"Interrupted and saved. Resume with:\n  st-rl resume {shlex.quote(str(run.path))}{task_option(task)}")
+        print(f"Interrupted and saved. Resume with:\n  {program()} resume {quote_path(run.path)}{task_option(task)}")
         return shutdown.exit_code
     _print_next(run.path, task)
     return 0
@@ -93,7 +81,7 @@ def _print_next(folder: Path, task: str) -> None:
     print("Next:")
     for command, purpose in commands.items():
         option = "" if command == "report" else task_option(task)
-        print(f"  st-rl {command:<6} {shlex.quote(str(folder))}{option}   # {purpose}")
+        print(f"  {program()} {command:<6} {quote_path(folder)}{option}   # {purpose}")
 
 
 def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:

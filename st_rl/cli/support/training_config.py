@@ -17,8 +17,8 @@ from st_rl.loggers import LoggerName
 class RunnerConfig:
     """The training loop."""
 
-    max_iterations: int = 300
-    """Number of iterations: one rollout and one update each."""
+    max_iterations: int | None = 300
+    """Number of iterations: one rollout and one update each; None with --minutes, for no limit."""
     num_steps_per_env: int = 24
     """Steps of each environment in one rollout."""
     save_interval: int = 50

@@ -97,7 +97,7 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
             read_training(source, [*fixed, *parameter.arguments(value)])
     check_device(options.device)
     iterations = read_training(source, fixed)[1].runner.max_iterations
-    if iterations < 1:
+    if iterations is None or iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {iterations}")
     folder = options.log_dir or new_run_folder(source.name, f"sweep-{TIMESTAMP}")
     command = shlex.join(["st-rl", "sweep", source.name, *drop_options(arguments, {"--trials", "--log-dir"})])

@@ -36,7 +36,7 @@ class SweepOptions(TrainOptions[EnvConfig]):
     trials: int = 20
     """Number of trials of the sweep, those before an interruption included."""
     minutes: float | None = None
-    """Stop each trial after this many minutes, even if iterations are left."""
+    """Stop each trial after this many minutes if its iterations take longer."""
     log_dir: Path | None = None
     """Folder of the sweep; the folder of an existing sweep continues it. None uses runs/TASK/sweep-TIME."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.commands.sweep.options import SearchParameter, format_value
-from st_rl.cli.support.command_line import CommandError, drop_options
+from st_rl.cli.support.command_line import CommandError, count_of, drop_options, program, quote_path
 from st_rl.cli.support.run_folder import SWEEP_FILE
 from st_rl.cli.support.task_source import TaskSource, task_option
 from st_rl.cli.support.training_config import TrainingConfig
@@ -61,10 +61,10 @@ class Sweep:
 
     def command_to_train_longer(self, trial: FrozenTrial) -> str:
         """Return the command for a full training with the settings of a trial, at least twice as long as the trial."""
-        iterations = max(2 * self.iterations, TrainingConfig.from_dict(self.source.training).runner.max_iterations)
+        iterations = max(2 * self.iterations, TrainingConfig.from_dict(self.source.training).runner.max_iterations or 0)
         kept = drop_options(self.fixed, {"--iterations", "--runner.max-iterations", "--minutes"})
-        words = ["st-rl", "train", self.source.name, *kept, *self.train_arguments(trial)]
-        return shlex.join([*words, "--iterations", str(iterations)])
+        words = ["train", self.source.name, *kept, *self.train_arguments(trial), "--iterations", str(iterations)]
+        return f"{program()} {shlex.join(words)}"
 
 
 def score_of(trial: FrozenTrial) -> float:
@@ -83,7 +83,8 @@ def format_trial(sweep: Sweep, number: int) -> str:
     if "same_as" in trial.user_attrs:
         return f"trial {number}: {settings}: same settings as trial {trial.user_attrs['same_as']}"
     is_best = len(sweep.best_first()) > 1 and sweep.best_first()[0].number == number
-    pruned = f"pruned after {trial.user_attrs['iterations']} iterations, " if trial.state.name == "PRUNED" else ""
+    is_pruned = trial.state.name == "PRUNED"
+    pruned = f"pruned after {count_of(trial.user_attrs['iterations'], 'iteration')}, " if is_pruned else ""
     return f"trial {number}: {settings}: {pruned}score {score_of(trial):.4g}{', best so far' if is_best else ''}"
 
 
@@ -123,7 +124,8 @@ def print_results(sweep: Sweep) -> None:
 
     shown = sweep.best_first()[:_SHOWN_TRIALS]
     counts = Counter(_STATES[trial.state.name] for trial in sweep.finished())
-    found = f"{sum(counts.values())} trials ({', '.join(f'{count} {state}' for state, count in counts.items())})"
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    found = f"{count_of(sum(counts.values()), 'trial')} ({states})"
     if not shown:
         raise CommandError(f"{found}, none of them complete; see {sweep.folder / SWEEP_FILE}")
     table = Table()
@@ -135,6 +137,6 @@ def print_results(sweep: Sweep) -> None:
     print("Best trials by score without exploration noise (higher is better):", flush=True)
     Console().print(table)
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
-    best = shlex.quote(str(sweep.folder / f"trial_{shown[0].number}"))
-    print(f"  st-rl eval {best}{task_option(sweep.source.name)}   # evaluate the best trial")
+    best = quote_path(sweep.folder / f"trial_{shown[0].number}")
+    print(f"  {program()} eval {best}{task_option(sweep.source.name)}   # evaluate the best trial")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")

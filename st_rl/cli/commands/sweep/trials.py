@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
 from st_rl.cli.commands.sweep.results import Sweep, format_trial, print_results, write_results
 from st_rl.cli.commands.train import prepare_training, read_training
-from st_rl.cli.support.command_line import CommandError, one_line
+from st_rl.cli.support.command_line import CommandError, count_of, one_line, program
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
-from st_rl.cli.support.training import time_limit
 
 if TYPE_CHECKING:
     import optuna
@@ -30,11 +29,8 @@ _MAX_INITIAL_FAILURES = 3
 def run_trials(sweep: Sweep) -> int:
     """Run the remaining trials of a sweep and print the results; returns the exit code."""
     done = len(sweep.finished())
-    print(
-        f"{sweep.num_trials} trials of {sweep.iterations} iterations{f', {done} of them done' if done else ''}. "
-        f"Sweep: {sweep.folder}",
-        flush=True,
-    )
+    size = f"{count_of(sweep.num_trials, 'trial')} of {count_of(sweep.iterations, 'iteration')}"
+    print(f"{size}{f', {done} of them done' if done else ''}. Sweep: {sweep.folder}", flush=True)
     if not sweep.all_trials():
         # The default settings first, as the baseline of the search.
         sweep.study.enqueue_trial({p.name: p.default_choice for p in sweep.parameters if p.default_choice is not None})
@@ -98,7 +94,8 @@ def _train(sweep: Sweep, trial: optuna.Trial) -> float:
     # Free the memory of the last training.
     gc.collect()
     with _quiet_progress(f"trial {trial.number}", sweep.iterations) as show_iteration:
-        runner, _ = prepare_training(sweep.source, options, training, shlex.join(["st-rl", "train", name, *arguments]))
+        command = f"{program()} {shlex.join(['train', name, *arguments])}"
+        runner, _ = prepare_training(sweep.source, options, training, command)
         if runner.evaluator is None:
             raise CommandError(f"{name} has no evaluator")
         evaluated = EvaluatedTrial(trial, runner.evaluator, show_iteration)
@@ -106,7 +103,8 @@ def _train(sweep: Sweep, trial: optuna.Trial) -> float:
         runner.init_writter(False)
         shutdown = GracefulShutdown(runner.request_stop)
         try:
-            with shutdown, time_limit(options.minutes, runner.request_stop):
+            runner.time_limit_s = None if options.minutes is None else 60.0 * options.minutes
+            with shutdown:
                 runner.learn(sweep.iterations, init_at_random_ep_len=True, trial=evaluated)
         finally:
             runner.close()

@@ -52,6 +52,13 @@ class ReportData:
     """The mp4 of `st-rl play`."""
     export: Mapping[str, Any] | None = None
     """`policy.json`: exported file and its difference from torch."""
+    iteration: int | None = None
+    """Iteration of the checkpoint that commands take by default; parts of earlier iterations are outdated."""
+
+    def is_outdated(self, part: object) -> bool:
+        """Whether a part of the report belongs to an earlier checkpoint than the current one."""
+        iteration = part.get("iteration") if isinstance(part, Mapping) else None
+        return isinstance(iteration, int) and self.iteration is not None and iteration < self.iteration
 
 
 def build_page(data: ReportData) -> str:
@@ -60,10 +67,12 @@ def build_page(data: ReportData) -> str:
     task = str(settings.get("task", "run"))
     evaluation, traces = (EVAL_FILE, data.evaluation), (TRACES_FILE, data.traces)
     curves, run, config = (PROGRESS_FILE, data.curves), (RUN_FILE, settings), (CONFIG_FILE, data.config)
+    outdated = f"Outdated: the training has continued to iteration {data.iteration}."
+    eval_note, video_note = ((name, outdated if data.is_outdated(part) else "") for name, part in (evaluation, traces))
     body = [
-        _build(sections.tiles, curves, evaluation),
-        _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces),
-        _build(sections.evaluation, evaluation),
+        _build(sections.tiles, curves, (EVAL_FILE, None if eval_note[1] else data.evaluation)),
+        _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces, video_note),
+        _build(sections.evaluation, evaluation, eval_note),
         _build(sections.tracking, traces, evaluation),
         _build(sections.gait, traces),
         _build(sections.joints, traces),

@@ -26,6 +26,7 @@ def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
         traces=run.read_optional_json(TRACES_FILE),
         video=_read_video(run) if run.file(VIDEO_FILE).is_file() else None,
         export=run.read_optional_json(EXPORT_FILE),
+        iteration=_current_iteration(run),
     )
     try:
         return data, build_page(data)
@@ -41,3 +42,13 @@ def _read_video(run: RunFolder) -> bytes:
 
     with name_file(run.file(VIDEO_FILE), run.remedy(VIDEO_FILE), CommandError):
         return limits.read_bytes(run.file(VIDEO_FILE), limits.MAX_TEXT_BYTES)
+
+
+def _current_iteration(run: RunFolder) -> int | None:
+    """Iteration of the checkpoint that commands take by default; None if the run has none that can be read."""
+    from st_rl.utils.files import CheckpointError, load_checkpoint
+
+    try:
+        return int(load_checkpoint(run.checkpoint(), map_location="cpu")["iter"])
+    except (CommandError, CheckpointError, KeyError):
+        return None

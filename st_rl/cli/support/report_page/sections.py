@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from st_rl.cli.support.command_line import count_of
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
 
@@ -61,7 +62,9 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
     entries: list[tuple[str, str]] = []
     reward = curves.get("Train/mean_reward")
     if reward:
-        entries.append((f"{reward[1][-1]:.1f}", f"mean episode return after {int(reward[0][-1]) + 1} iterations"))
+        entries.append(
+            (f"{reward[1][-1]:.1f}", f"mean episode return after {count_of(int(reward[0][-1]) + 1, 'iteration')}")
+        )
     column = reported_column(evaluation)
     if column is not None:
         name, figures = column
@@ -96,8 +99,16 @@ def reported_column(evaluation: Mapping[str, Any] | None) -> tuple[str, Mapping[
     return list(columns.items())[-1] if columns else None
 
 
-def video(address: str | None, traces: Mapping[str, Any] | None) -> str:
-    """Return the video player."""
+def describe_checkpoint(part: Mapping[str, Any] | None, note: str) -> str:
+    """Return a sentence on the checkpoint that a part of the report shows, with a note; empty if it is unknown."""
+    if not part or part.get("iteration") is None:
+        return escape(note)
+    file = f"{part['checkpoint']}, " if part.get("checkpoint") else ""
+    return escape(f"{file}after {count_of(part['iteration'], 'iteration')}. {note}".strip())
+
+
+def video(address: str | None, traces: Mapping[str, Any] | None, note: str = "") -> str:
+    """Return the video player; `note` says if the video is outdated."""
     if address is None:
         return ""
     arrows = ""
@@ -107,11 +118,11 @@ def video(address: str | None, traces: Mapping[str, Any] | None) -> str:
             '<i class="arrow" style="background:#3b82f6"></i>measured velocity</p>'
         )
     player = f'<video controls autoplay muted loop playsinline src="{address}"></video>'
-    return _section("Video", f'<div class="card video">{player}{arrows}</div>')
+    return _section("Video", f'<div class="card video">{player}{arrows}</div>', describe_checkpoint(traces, note))
 
 
-def evaluation(result: Mapping[str, Any] | None) -> str:
-    """Return the evaluation table: a row per metric, a column per physics setting."""
+def evaluation(result: Mapping[str, Any] | None, note: str = "") -> str:
+    """Return the evaluation table: a row per metric, a column per physics setting; `note` says if it is outdated."""
     columns = (result or {}).get("columns") or {}
     if not result or not columns:
         return ""
@@ -122,7 +133,7 @@ def evaluation(result: Mapping[str, Any] | None) -> str:
             f'<td class="n">{escape(_figure_text(key, column.get(key)))}</td>' for column in columns.values()
         )
         rows.append(f"<tr><td>{escape(row)}</td>{cells}</tr>")
-    words = escape(str(result.get("description", "")))
+    words = f"{describe_checkpoint(result, note)} {escape(str(result.get('description', '')))}".strip()
     table = f'<div class="card scroll"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
     return _section("Evaluation", table, words)
 
