@@ -100,17 +100,18 @@ def load_policy(
     config = read_run_config(folder, allow_policy_path=policy_class_name is not None)
     file = find_checkpoint(folder, checkpoint)
     loaded = load_checkpoint(file, map_location="cpu", trust_pickle=trust_pickle)
-    if not isinstance(loaded.get("model_state_dict"), Mapping):
-        raise CheckpointError(f"{file} has no 'model_state_dict'; name a model_*.pt file of a run")
+    weights = loaded.get("model_state_dict")
+    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise CheckpointError(f"{file} has no 'model_state_dict' of tensors; name a model_*.pt file of a run")
     with name_file(folder / "config.json", "restore it from a copy, or name another run"):
         policy = _build_policy(config, loaded, env, policy_class_name, folder)
     try:
-        policy.load_state_dict(loaded["model_state_dict"])
-    except RuntimeError as error:
+        policy.load_state_dict(weights)
+    except (AttributeError, RuntimeError, TypeError) as error:
         raise ValueError(
             f"{file} does not fit {type(policy).__name__} with {policy.num_actor_obs} observations, "
             f"{policy.num_critic_obs} of the critic and {policy.num_actions} actions: load it with the policy class "
-            f"and the environment of its run. {error}"
+            f"and the environment of its run, and with the {folder / 'config.json'} of its run. {error}"
         ) from error
     with name_file(file, OTHER_CHECKPOINT, CheckpointError):
         normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
@@ -129,7 +130,7 @@ def _build_policy(
     """Build the policy of a configuration; an error names the run folder and how to give missing segments."""
     policy_cfg = drop_none(config.get("policy") or {})
     own_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
-    num_weights = sum(weights.numel() for weights in loaded["model_state_dict"].values())
+    num_weights = sum(value.numel() for value in loaded["model_state_dict"].values())
     # Before networks are built that the checkpoint cannot fill.
     check_layers(own_cfg, num_weights)
     if env is not None:

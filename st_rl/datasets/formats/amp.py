@@ -14,7 +14,7 @@ from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_numbe
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils import rotations
 from st_rl.utils.files import FileError, atomic_write, read_json
-from st_rl.utils.files.limits import check_columns
+from st_rl.utils.files.limits import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
 from st_rl.utils.rotations import WXYZ_TO_XYZW
 
 # Blocks of columns in a file without Fields, and their widths: 12 joints, 4 feet.
@@ -78,7 +78,7 @@ def read_trajectories(path: Path, content: object = None) -> list[AmpTrajectory]
             raise MotionError(source, "the pickle", "holds no trajectories", "store {name: {'Frames': ...}}")
         return [_trajectory(str(name), entry, source) for name, entry in content.items()]
     try:
-        content = read_json(path)
+        content = read_json(path, max_bytes=MAX_TEXT_BYTES, max_elements=MAX_ELEMENTS)
     except FileError as error:
         reason = error.__cause__
         raise MotionError(

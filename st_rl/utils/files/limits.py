@@ -20,7 +20,9 @@ from st_rl.utils.files.atomic import StrPath
 MAX_FILE_BYTES = 2**31
 """Size of a file that is read as a whole."""
 MAX_TEXT_BYTES = 2**27
-"""Size of a JSON or CSV file."""
+"""Size of a table or motion as text."""
+MAX_SETTINGS_BYTES = 2**24
+"""Size of any other JSON file, such as those of a run folder."""
 MAX_YAML_BYTES = 2**16
 """Size of a YAML file, of which PyYAML reads some 100 kB a second."""
 MAX_UNPACKED_BYTES = 2**25
@@ -31,7 +33,11 @@ MAX_DEPTH = 64
 """Containers inside one another."""
 MAX_ELEMENTS = 10_000_000
 """Elements of all containers of a text file or pickle, shared containers counted wherever they appear."""
-MAX_OBJECTS = 1_500_000
+MAX_SETTINGS_ELEMENTS = 1_000_000
+"""Elements of all containers of a JSON file of `MAX_SETTINGS_BYTES`."""
+MAX_CONTAINERS = 250_000
+"""Containers of a JSON file."""
+MAX_OBJECTS = 750_000
 """Containers, calls and references of a pickle."""
 MAX_COLUMNS = 4096
 """Columns of a table, joints or bodies of a motion."""
@@ -102,13 +108,15 @@ def check_archive(archive: zipfile.ZipFile, packed_bytes: int) -> None:
         raise LimitError(f"its {packed_bytes:,} bytes unpack to {unpacked:,}, more than {limit:,}")
 
 
-def check_json(text: bytes) -> None:
+def check_json(text: bytes, max_elements: int = MAX_ELEMENTS) -> None:
     """LimitError for JSON text with too many elements or too deep nesting."""
-    if text.count(b",") > MAX_ELEMENTS:
-        raise LimitError(f"it has more than {MAX_ELEMENTS:,} elements")
+    if text.count(b",") > max_elements:
+        raise LimitError(f"it has more than {max_elements:,} elements")
     brackets = _JSON_STRING.sub(b"", text).translate(None, _NOT_BRACKETS)
     if len(brackets) <= MAX_DEPTH:
         return
+    if len(brackets) > 2 * MAX_CONTAINERS:
+        raise LimitError(f"it has more than {MAX_CONTAINERS:,} lists and objects")
     codes = np.frombuffer(brackets, dtype=np.uint8)
     is_open = (codes == ord("[")) | (codes == ord("{"))
     if np.cumsum(np.where(is_open, 1, -1), dtype=np.int32).max() > MAX_DEPTH:
@@ -117,7 +125,7 @@ def check_json(text: bytes) -> None:
 
 def check_journal(path: Path) -> None:
     """LimitError for a file with a JSON value on each line that exceeds a limit of JSON, or is too large."""
-    check_json(read_bytes(path, MAX_TEXT_BYTES).replace(b"\n", b","))
+    check_json(read_bytes(path, MAX_TEXT_BYTES).replace(b"\n", b","), MAX_SETTINGS_ELEMENTS)
 
 
 def check_yaml(text: str) -> None:

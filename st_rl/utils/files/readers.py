@@ -44,11 +44,16 @@ def explain(error: Exception) -> str:
     return text if text and isinstance(error, ValueError | OSError) else f"{type(error).__name__} {text}".rstrip()
 
 
-def read_json(path: StrPath, remedy: str = "restore it from a copy") -> Any:
+def read_json(
+    path: StrPath,
+    remedy: str = "restore it from a copy",
+    max_bytes: int = limits.MAX_SETTINGS_BYTES,
+    max_elements: int = limits.MAX_SETTINGS_ELEMENTS,
+) -> Any:
     """Read a JSON file; FileError if it is damaged or exceeds a limit, OSError if it cannot be opened."""
     with name_file(path, remedy):
-        data = limits.read_bytes(path, limits.MAX_TEXT_BYTES)
-        limits.check_json(data)
+        data = limits.read_bytes(path, max_bytes)
+        limits.check_json(data, max_elements)
         return json.loads(data.decode("utf-8-sig"))
 
 

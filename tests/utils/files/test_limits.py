@@ -172,7 +172,8 @@ def test_rejects_npz_bombs(tmp_path):
 JSON = {
     "deep list": "[" * 100_000,
     "deep object": '{"a":' * 100_000,
-    "elements": "[" + "1," * (limits.MAX_ELEMENTS + 1) + "1]",
+    "elements": "[" + "1," * (limits.MAX_SETTINGS_ELEMENTS + 1) + "1]",
+    "lists": "[" + "[]," * limits.MAX_CONTAINERS + "[]]",
 }
 
 

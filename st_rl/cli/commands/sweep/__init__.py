@@ -101,7 +101,7 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
         raise UsageError(f"--iterations must be at least 1, got {iterations}")
     folder = options.log_dir or new_run_folder(source.name, f"sweep-{TIMESTAMP}")
     command = shlex.join(["st-rl", "sweep", source.name, *drop_options(arguments, {"--trials", "--log-dir"})])
-    study = _open_study(folder, command, options.trials, iterations)
+    study = open_study(folder, command, options.trials, iterations)
     return run_trials(Sweep(study, folder, source, parameters, fixed, options.trials, iterations, options.seed))
 
 
@@ -113,7 +113,7 @@ def _require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _open_study(folder: Path, command: str, num_trials: int, iterations: int) -> optuna.Study:
+def open_study(folder: Path, command: str, num_trials: int, iterations: int) -> optuna.Study:
     """Create or open the study in a folder; UsageError if another command created it."""
     import optuna
     from optuna.storages import JournalStorage
