@@ -354,3 +354,30 @@ def test_quaternion_order_round_trip(tmp_path):
     for file, format in (("a.json", "amp"), ("a.csv", "csv"), ("a.pkl", "gmr"), ("a.npz", "mjlab")):
         write_motion(tmp_path / file, clip, format)
         assert_same_rotations(read_motion(tmp_path / file, joint_names=JOINTS)[0].root_rot, rot, 1e-6)
+
+
+def amp_pickle_of_shared_lists(depth=60):
+    lists = b"]q\x00" + b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(depth))
+    return b"\x80\x02}X\x01\x00\x00\x00a}(X\x06\x00\x00\x00Frames" + lists + b"X\x0d\x00\x00\x00FrameDurationK\x01us."
+
+
+WIDE = [[0.0] * 5000] * 2
+BOMBS = {
+    "wide.csv": b"0," * 3_000_000,
+    "wide.json": json.dumps({"Frames": WIDE, "FrameDuration": 1.0}).encode(),
+    "deep.json": b"[" * 1_000_000,
+    "shared.pkl": amp_pickle_of_shared_lists(),
+    "wide.pkl": pickle.dumps(
+        {"fps": 30, "dof_pos": WIDE, "root_pos": [[0.0] * 3] * 2, "root_rot": [[0, 0, 0, 1.0]] * 2}
+    ),
+    "strings.pkl": pickle.dumps({"fps": [1], "dof_pos": "x", "root_pos": None, "root_rot": {}}),
+    "huge.json": b'{"Frames": [[1' + b"0" * 400 + b'], [1]], "FrameDuration": 1}',
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_rejects_motion_beyond_limits_with_file(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(BOMBS[name])
+    with pytest.raises(MotionError, match=name):
+        read_motion(path)

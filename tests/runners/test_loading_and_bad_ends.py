@@ -29,6 +29,32 @@ def saved(tmp_path):
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
+STRUCTURES = [
+    ("model_state_dict", None),
+    ("model_state_dict", [1]),
+    ("model_state_dict", {"std": 1}),
+    ("optimizer_state_dict", {}),
+    ("optimizer_state_dict", {"state": 1, "param_groups": [{}]}),
+    ("iter", "x"),
+    ("iter", [1]),
+    ("obs_norm_state_dict", {"_mean": torch.zeros(1)}),
+    ("obs_norm_state_dict", 5),
+    ("runner_state_dict", {}),
+    ("runner_state_dict", None),
+    ("rng_state_dict", {"torch": torch.zeros(3)}),
+    ("rng_state_dict", {}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), STRUCTURES)
+def test_checkpoint_of_other_structure_is_refused_by_name(saved, tmp_path, key, value):
+    damaged = tmp_path / "model_2.pt"
+    save_checkpoint({**load_checkpoint(saved), key: value}, damaged)
+    runner = make_runner(config=small_config(empirical_normalization=True))
+    with pytest.raises(CheckpointError, match=r"cannot read .*model_2\.pt: .*--checkpoint ITERATION"):
+        runner.load(damaged)
+
+
 def test_a_checkpoint_cut_short_anywhere_is_refused_and_changes_nothing(saved, tmp_path):
     content = saved.read_bytes()
     runner = make_runner(config=small_config(empirical_normalization=True))

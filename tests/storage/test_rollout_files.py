@@ -45,6 +45,25 @@ class TestFrames:
         path.write_bytes(pickle.dumps({**content, "observations": (content["observations"],)}, protocol=protocol))
         np.testing.assert_array_equal(read_frames(path)["observations"], content["observations"])
 
+    def test_only_known_instructions_are_read_fast(self, tmp_path):
+        path = tmp_path / "traj_0_5.pickle"
+        for seed in (0, 1):  # the second file has the instructions of the first
+            content = {"observations": np.random.default_rng(seed).normal(size=(5, 30))}
+            write_frames(path, content)
+            np.testing.assert_array_equal(read_frames(path)["observations"], content["observations"])
+        data = path.read_bytes()
+        named = data.replace(b"_reconstruct", b"_reconstrucT")
+        assert len(named) == len(data)
+        path.write_bytes(named)
+        with pytest.raises(FrameFileError, match=r"multiarray\._reconstrucT"):
+            read_frames(path)
+
+    def test_rejects_tuples_in_tuples_as_key(self, tmp_path):
+        path = tmp_path / "traj_0_5.pickle"
+        path.write_bytes(b"\x80\x04})" + b"2\x86" * 60 + b"K\x01s.")
+        with pytest.raises(FrameFileError, match="tuple as key"):
+            read_frames(path)
+
     @pytest.mark.parametrize("suffix", ["pickle", "npz"])
     def test_rejects_truncated_file(self, tmp_path, suffix):
         path = tmp_path / f"traj_000000_000005.{suffix}"
