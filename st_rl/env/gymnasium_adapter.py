@@ -1,6 +1,6 @@
 """Adapter for gymnasium environments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,10 @@ class GymnasiumVecEnv(VecEnv):
         partial_reset: whether `reset(options={"reset_mask": ...})` resets only the environments of the mask; `None`:
             only for `SyncVectorEnv` and `AsyncVectorEnv`. Used in mode `NEXT_STEP` only.
     """
+
+    # Name and settings by which the commands of `st-rl` build it again; set by `make_gymnasium`.
+    task_id: str | None = None
+    task_config: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -280,7 +284,16 @@ def make_gymnasium(
         factories = _factories(env, num_envs or 1, vectorization, kwargs)
         make = SyncVectorEnv if vectorization == "sync" else AsyncVectorEnv
         vector_env = make(factories, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    return GymnasiumVecEnv(vector_env, device, seed, clip_actions, rescale_actions, max_episode_length)
+    made = GymnasiumVecEnv(vector_env, device, seed, clip_actions, rescale_actions, max_episode_length)
+    if isinstance(env, str) and clip_actions and not kwargs:
+        made.task_id = f"gym:{env}"
+        made.task_config = {
+            "num_envs": made.num_envs,
+            "vectorization": vectorization,
+            "rescale_actions": rescale_actions,
+            "max_episode_length": max_episode_length,
+        }
+    return made
 
 
 def _factories(env: object, num_envs: int, vectorization: str, kwargs: dict[str, Any]) -> list[Callable[[], Any]]:

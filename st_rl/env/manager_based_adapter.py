@@ -37,6 +37,10 @@ class ManagerBasedVecEnv(VecEnv):
             observation.
     """
 
+    # Name and settings by which the commands of `st-rl` build it again; set by `make_mjlab`.
+    task_id: str | None = None
+    task_config: Mapping[str, Any] | None = None
+
     def __init__(
         self,
         env: Any,
@@ -163,7 +167,11 @@ def make_mjlab(
 
     env = ManagerBasedRlEnv(cfg=task.env_cfg, device=str(device), **kwargs)
     groups = task.rl_cfg.obs_groups
-    return ManagerBasedVecEnv(env, task.rl_cfg.clip_actions, groups.get("actor"), groups.get("critic", "critic"))
+    made = ManagerBasedVecEnv(env, task.rl_cfg.clip_actions, groups.get("actor"), groups.get("critic", "critic"))
+    if not kwargs:
+        made.task_id = f"mjlab:{task_id}"
+        made.task_config = {"num_envs": made.num_envs, "motion_file": None if motion_file is None else str(motion_file)}
+    return made
 
 
 class MotionFileError(ValueError):

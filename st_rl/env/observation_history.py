@@ -20,6 +20,9 @@ class ObservationHistory(VecEnv):
     separate critic observation is unchanged. All other attributes are forwarded to the environment.
     """
 
+    # Not forwarded: the task alone has other observations.
+    task_id: str | None = None
+
     def __init__(self, env: VecEnv, length: int, components: Sequence[str] | None = None):
         if length < 1:
             raise ValueError(f"length={length}: a history needs at least one observation")

@@ -92,3 +92,20 @@ class RenderableEnv(Protocol, metaclass=CapabilityMeta):
     def render(self) -> Any:
         """Return the current frame."""
         ...
+
+
+@runtime_checkable
+class NamedTaskEnv(Protocol, metaclass=CapabilityMeta):
+    """Was built by the name of a task, so that the commands of `st-rl` can build it again from `run.json`."""
+
+    task_id: str | None
+    task_config: Mapping[str, Any] | None
+
+
+@runtime_checkable
+class DescribedEnv(Protocol, metaclass=CapabilityMeta):
+    """Describes to a controller how its observations are computed and its actions applied."""
+
+    def describe_io(self) -> Mapping[str, Any]:
+        """Return the description, plain values by name."""
+        ...

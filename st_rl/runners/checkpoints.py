@@ -2,14 +2,19 @@
 
 import inspect
 import os
+import shlex
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from st_rl.env import VecEnv
-from st_rl.env.protocols import StatefulEnv
+from st_rl.env.policy_metadata import describe_policy_io
+from st_rl.env.protocols import NamedTaskEnv, StatefulEnv
 from st_rl.modules.policy import Policy
 from st_rl.runners.train_config import TrainConfig
 from st_rl.utils.config import DictConvertible
@@ -25,6 +30,7 @@ from st_rl.utils.log import logger
 from st_rl.utils.registry import drop_trust
 
 BEST_NAME = "best.pt"
+RUN_NAME = "run.json"
 
 
 def environment_state(env: VecEnv) -> Any:
@@ -113,6 +119,25 @@ def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Pol
         write_json(folder / "config.json", drop_trust(content))
     except OSError as error:
         raise OSError(f"cannot write the run folder {folder}: {error}. Choose a folder you can write to") from error
+
+
+def describe_run(env: VecEnv, device: torch.device | str) -> dict[str, Any]:
+    """Return what `run.json` says about a training: by which task the commands of `st-rl` build its environment.
+
+    The task is None for an environment that only a script can build.
+    """
+    task = (env.task_id, env.task_config) if isinstance(env, NamedTaskEnv) else (None, {})
+    return {
+        "task": task[0],
+        "task_config": task[1],
+        "environment": f"{type(env).__module__}.{type(env).__qualname__}",
+        "num_envs": int(env.num_envs),
+        "seed": torch.initial_seed(),
+        "device": str(device),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command_line": shlex.join(["python", *sys.argv]),
+        "policy_metadata": describe_policy_io(env),
+    }
 
 
 def _look_up(source: object, dotted: str) -> Any:

@@ -1,5 +1,6 @@
 """The on-policy training loop."""
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -18,8 +19,17 @@ from st_rl.algorithms import PPO
 from st_rl.engine import Engine, UpdateThreads
 from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
-from st_rl.env.protocols import CompilableEnv, ConfiguredEnv, GraphSafeEnv, ResettableEnv, StatefulEnv
+from st_rl.env.policy_metadata import describe_policy_io
+from st_rl.env.protocols import (
+    CompilableEnv,
+    ConfiguredEnv,
+    GraphSafeEnv,
+    NamedTaskEnv,
+    ResettableEnv,
+    StatefulEnv,
+)
 from st_rl.env.utils import observe, split_step
+from st_rl.export import ExportReport, export_onnx
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.iteration_report import (
@@ -31,13 +41,15 @@ from st_rl.loggers.iteration_report import (
 )
 from st_rl.loggers.writers import make_writer
 from st_rl.modules import ActorCriticMutex, InferencePolicy
-from st_rl.modules.normalizer import outlier_message
+from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import (
+    RUN_NAME,
     CheckpointKeeper,
     checkpoint_path,
+    describe_run,
     environment_state,
     make_run_folder,
     write_run_config,
@@ -68,6 +80,7 @@ from st_rl.utils.files import (
     remove_temporary_files,
     save_checkpoint,
     write_checkpoint,
+    write_json,
 )
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.folder_lock import FolderLock
@@ -120,6 +133,9 @@ class OnPolicyRunner(Configurable):
         self.git_status_repos = [st_rl.__file__]
         # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
         self.evaluator: Callable[[InferencePolicy], float] | None = None
+        # Added to what `run.json` says about the training; the command line sets its options here.
+        self.run_settings: dict[str, Any] = {}
+        self._run_description: dict[str, Any] | None = None
         # Created when learning starts, so that playing a policy writes nothing.
         self.writer: Any = None
         self._writer_guard = FailureGuard("runner.writer")
@@ -164,6 +180,19 @@ class OnPolicyRunner(Configurable):
                 self.env.episode_length_buf, high=int(self.env.max_episode_length)
             )
 
+    def _write_run_file(self, num_learning_iterations: int | None) -> None:
+        """Write `run.json`, by which commands find the run and its task; that of a resumed run stays as it is."""
+        if self.log_dir is None:
+            return
+        path = Path(self.log_dir) / RUN_NAME
+        if self._run_description is None:
+            if self.current_learning_iteration > 0 and not self.run_settings and path.is_file():
+                return
+            self._run_description = describe_run(self.env, self.device)
+        done, added = self.current_learning_iteration, num_learning_iterations
+        planned = {"iterations": None if added is None else done + added}
+        write_json(path, {**planned, **self._run_description, **self.run_settings})
+
     def init_writer(self, init_at_random_ep_len: bool) -> None:
         """Call `init_writter`, the documented spelling."""
         self.init_writter(init_at_random_ep_len)
@@ -188,6 +217,7 @@ class OnPolicyRunner(Configurable):
             raise ValueError("learn(None) needs time_limit_s: set runner.time_limit_s, or give a number of iterations")
         with stop_on_interrupt(self.request_stop), self._learning_session():
             self.init_writter(init_at_random_ep_len)
+            self._write_run_file(num_learning_iterations)
             self._init_checkpoints()
             # An inference policy may have moved it to another device.
             self._move_policy(self.device)
@@ -772,6 +802,23 @@ class OnPolicyRunner(Configurable):
             self._move_policy(device)
         self.alg.actor_critic.clear_hidden_states()
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer, self._obs_groups)
+
+    def export(self, path: str | Path) -> ExportReport:
+        """Write the policy as an ONNX file, compared with torch, and what a controller needs as JSON beside it.
+
+        ExportError if the file would differ from torch; ImportError names the packages to install.
+        """
+        normalizer, observations = self.alg.obs_normalizer, None
+        if self._last_observations is not None:
+            observations = self._last_observations[0]
+            if isinstance(normalizer, EmpiricalNormalization):
+                observations = normalizer.inverse(observations)
+        task = self.env.task_id if isinstance(self.env, NamedTaskEnv) else None
+        metadata = {"task": task, "iteration": self.current_learning_iteration, "st_rl_version": st_rl.__version__}
+        metadata |= describe_policy_io(self.env)
+        report = export_onnx(self.alg.actor_critic, normalizer, path, metadata, observations)
+        write_json(Path(path).with_suffix(".json"), dataclasses.asdict(report))
+        return report
 
     def train_mode(self) -> None:
         """Set networks and normalizers to training mode."""

@@ -166,7 +166,7 @@ def test_export_writes_a_policy_that_onnxruntime_runs(run, capsys):
 def test_observation_can_be_computed_from_the_metadata():
     import torch
 
-    from st_rl.cli.support.policy_metadata import describe_policy_io
+    from st_rl.env.policy_metadata import describe_policy_io
     from st_rl.sim.tasks import make_task
 
     settings = {

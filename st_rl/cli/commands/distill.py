@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _load_teacher(run: RunFolder, task: str) -> LoadedRun:
     """Load the run of the teacher; UsageError if its task is of another library and is not the typed TASK."""
-    teacher_task = str(run.settings["task"])
+    teacher_task = run.task
     if is_external(teacher_task) and teacher_task != task:
         raise UsageError(
             f"{run.path} is a run of {teacher_task}, which imports code from outside st-rl; if you trust it, distill "

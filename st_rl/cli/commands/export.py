@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
     policy, policy_io, observations = _read_run(run, checkpoint) or _simulate_run(run, checkpoint, options.task)
     metadata = {
-        "task": run.settings["task"],
+        "task": run.settings.get("task"),
         "iteration": policy.iteration,
         "st_rl_version": __version__,
         **policy_io,
@@ -65,7 +65,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     """Return the policy, its metadata and observations `(M, O)` from the folder; None if these are not stored."""
     import torch
 
-    from st_rl.cli.support.policy_metadata import FORMAT
+    from st_rl.env.policy_metadata import FORMAT
     from st_rl.modules.load_policy import load_policy
     from st_rl.modules.normalizer import EmpiricalNormalization
     from st_rl.utils.files import load_checkpoint
@@ -92,7 +92,7 @@ def _simulate_run(run: RunFolder, checkpoint: Path, task: str | None) -> tuple[L
     import torch
 
     from st_rl.cli.support.loaded_run import LoadedRun
-    from st_rl.cli.support.policy_metadata import describe_policy_io
+    from st_rl.env.policy_metadata import describe_policy_io
     from st_rl.env.utils import split_observations, split_step
 
     _log.debug("%s stores no metadata or no observations of its policy: simulating its task", run.path)

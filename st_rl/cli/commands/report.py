@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     with atomic_write(target) as temporary:
         temporary.write_text(page, encoding="utf-8")
     print(f"{target} ({len(page) / 1e3:,.0f} kB)")
-    _print_commands(run, data)
+    if data.settings.get("task") is not None:
+        _print_commands(run, data)
     return 0
 
 

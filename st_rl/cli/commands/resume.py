@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     run, settings = loaded.run, loaded.settings
     make_writable(run.path)
     from st_rl.cli.support import torch_setup
-    from st_rl.cli.support.policy_metadata import describe_policy_io
-    from st_rl.cli.support.training import learn, make_evaluator, write_settings
+    from st_rl.cli.support.training import learn, make_evaluator
+    from st_rl.env.policy_metadata import describe_policy_io
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 
     device = options.device or loaded.setting("device", str)
@@ -79,10 +79,8 @@ def main(arguments: Sequence[str]) -> int:
         settings["iterations"] = max(planned, done + left.iterations)
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
-    runner.lock_run_folder()
     settings |= {"num_ranks": world_size(), RUN_ID: torchrun_id()}
-    if is_main():
-        write_settings(run, settings)
+    runner.run_settings = settings
     print(f"Resuming {escape_control(settings['task'])} after iteration {done} ({checkpoint.name}). Run: {run.path}")
     return learn(runner, left.iterations, left.minutes, run, random_episode_start=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,7 +157,7 @@ def train(
     training: TrainingConfig,
     command_line: str,
 ) -> int:
-    """Build the task and the runner, write `run.json`, and train; returns the exit code."""
+    """Build the task and the runner, and train; returns the exit code."""
     from st_rl.cli.support.training import learn
 
     runner, run = prepare_training(source, options, training, command_line)
@@ -172,11 +171,10 @@ def prepare_training(
     training: TrainingConfig,
     command_line: str,
 ) -> tuple[OnPolicyRunner, RunFolder]:
-    """Build the runner and its run folder with `run.json`."""
+    """Build the runner, with what it writes into `run.json`, and its run folder."""
     from st_rl.cli.support import torch_setup
-    from st_rl.cli.support.policy_metadata import describe_policy_io
     from st_rl.cli.support.system_info import describe_system
-    from st_rl.cli.support.training import make_evaluator, write_settings
+    from st_rl.cli.support.training import make_evaluator
     from st_rl.runners import build_runner
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 
@@ -207,10 +205,9 @@ def prepare_training(
     if not is_main():
         return runner, run
     runner.evaluator = make_evaluator(source, options.env, device)
-    settings = {
+    runner.run_settings = {
         "task": source.name,
         "task_config": dataclasses.asdict(options.env),
-        "num_envs": int(env.num_envs),
         "num_ranks": world_size(),
         RUN_ID: torchrun_id(),
         "seed": options.seed,
@@ -219,13 +216,9 @@ def prepare_training(
         "minutes": options.minutes,
         "torch_threads": threads,
         "measures_update_threads": bool(update_threads.candidates),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": command_line,
         **describe_system(),
-        "policy_metadata": describe_policy_io(env),
     }
-    runner.lock_run_folder()
-    write_settings(run, settings)
     return runner, run
 
 

@@ -61,7 +61,7 @@ class LoadedRun:
 
         self.run = run
         self.settings = run.settings
-        self.source = _find_source(run, self.setting("task", str), task)
+        self.source = _find_source(run, run.task, task)
         with self._name_file(RUN_FILE):
             self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)

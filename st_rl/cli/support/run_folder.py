@@ -70,6 +70,18 @@ class RunFolder:
         return self.read_json(RUN_FILE)
 
     @property
+    def task(self) -> str:
+        """Task of the run; CommandError if only a script can build its environment."""
+        settings = self.settings
+        if settings.get("task") is None:
+            raise CommandError(
+                f"{self.path} was trained from Python on {settings.get('environment', 'an environment')}, which st-rl "
+                "cannot build: evaluate and play it in Python with load_policy(run). st-rl report and st-rl export do "
+                "not need the environment"
+            )
+        return str(settings["task"])
+
+    @property
     def has_checkpoints(self) -> bool:
         """Whether a checkpoint has been saved."""
         return self.file(BEST_FILE).is_file() or any(self.path.glob("model_*.pt"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import count_of, program, quote_path
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
-from st_rl.cli.support.run_folder import RUN_FILE, RunFolder
+from st_rl.cli.support.run_folder import RunFolder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def learn(
     with GracefulShutdown(runner.request_stop) as shutdown:
         runner.learn(iterations, init_at_random_ep_len=random_episode_start)
     runner.close()
-    seconds, task = time.perf_counter() - start, str(run.settings["task"])
+    seconds, task = time.perf_counter() - start, run.task
     done = runner.current_learning_iteration
     summary = f"{count_of(done, 'iteration')}, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session"
     print(f"\n{summary}. Run: {run.path}")
@@ -82,10 +81,3 @@ def _print_next(folder: Path, task: str) -> None:
     for command, purpose in commands.items():
         option = "" if command == "report" else task_option(task)
         print(f"  {program()} {command:<6} {quote_path(folder)}{option}   # {purpose}")
-
-
-def write_settings(run: RunFolder, settings: Mapping[str, Any]) -> None:
-    """Write `run.json`."""
-    from st_rl.utils.files import write_json
-
-    write_json(run.file(RUN_FILE), settings)

@@ -62,6 +62,10 @@ class Task(VecEnv):
     ACTION_FORMULA: ClassVar[str] = ""
     """How `_apply_actions` drives the robot, for a controller, in the names of `describe_io`."""
 
+    # Name and settings by which the commands of `st-rl` build it again; set by `make_task`.
+    task_id: str | None = None
+    task_config: Mapping[str, Any] | None = None
+
     def __init_subclass__(cls) -> None:
         """Give every class tables of its own, so that a term added to one task does not reach another."""
         super().__init_subclass__()

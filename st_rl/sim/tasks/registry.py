@@ -1,5 +1,7 @@
 """Tasks by name."""
 
+import dataclasses
+
 import torch
 
 from st_rl.sim.envs.cfg import TaskCfg, with_overrides
@@ -65,4 +67,7 @@ def make_task(
         if not isinstance(cfg, cfg_class):
             raise ValueError(f"the task '{name}' takes a {cfg_class.__name__}, got a {type(cfg).__name__}")
     cfg = with_overrides(cfg, overrides)
-    return task_class(cfg, cfg.num_envs if num_envs is None else num_envs, device, seed)
+    task = task_class(cfg, cfg.num_envs if num_envs is None else num_envs, device, seed)
+    if not is_class_path(name):
+        task.task_id, task.task_config = name, dataclasses.asdict(cfg)
+    return task

@@ -93,8 +93,8 @@ def _recordings(options: MakeOptions) -> list[MotionClip]:
             f"'{options.gait_or_run}' is not a gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), nor a run: "
             f"{error}"
         ) from error
-    if is_external(str(run.settings["task"])):
-        raise UsageError(f"{run.path} is a run of {run.settings['task']}: only built-in tasks can be recorded")
+    if is_external(run.task):
+        raise UsageError(f"{run.path} is a run of {run.task}: only built-in tasks can be recorded")
     saved = LoadedRun(run)
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
     policy = saved.load_policy(task, run.checkpoint(options.checkpoint))

@@ -64,7 +64,7 @@ class ReportData:
 def build_page(data: ReportData) -> str:
     """Return the page as HTML."""
     settings = data.settings
-    task = str(settings.get("task", "run"))
+    task = str(settings.get("task") or settings.get("environment") or "run")
     evaluation, traces = (EVAL_FILE, data.evaluation), (TRACES_FILE, data.traces)
     curves, run, config = (PROGRESS_FILE, data.curves), (RUN_FILE, settings), (CONFIG_FILE, data.config)
     outdated = f"Outdated: the training has continued to iteration {data.iteration}."

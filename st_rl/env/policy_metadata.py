@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from st_rl.env import ObservationHistory, VecEnv
+from st_rl.env.observation_history import ObservationHistory
+from st_rl.env.protocols import DescribedEnv, SegmentedEnv
+from st_rl.env.vec_env import VecEnv
 
 FORMAT = 2
 """Version of the metadata; a run with an older one is described again from its task."""
@@ -10,13 +12,10 @@ FORMAT = 2
 
 def describe_policy_io(env: VecEnv) -> dict[str, Any]:
     """Return how observations are computed and actions are applied; of a task that is not built in, its segments."""
-    from st_rl.env.protocols import SegmentedEnv
-    from st_rl.sim.envs.task import Task
-
     if isinstance(env, ObservationHistory):
         return _add_history(describe_policy_io(env.env), env)
     segments = dict(env.obs_segments) if isinstance(env, SegmentedEnv) else {}
-    return {"format": FORMAT, "obs_segments": segments, **(env.describe_io() if isinstance(env, Task) else {})}
+    return {"format": FORMAT, "obs_segments": segments, **(env.describe_io() if isinstance(env, DescribedEnv) else {})}
 
 
 def _add_history(metadata: dict[str, Any], env: ObservationHistory) -> dict[str, Any]:
