@@ -4,7 +4,7 @@ A recurrent policy also takes its hidden states, zeros at the start, and returns
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.export.onnx_file import OPSET, ExportError, require_onnx, write_onnx
-from st_rl.modules import ActorCritic, EmpiricalNormalization, Memory
+from st_rl.modules import ActorCritic, ActorCriticFieldMutex, EmpiricalNormalization, Memory
 from st_rl.utils.files import atomic_write, to_json_values
 
 INPUT_NAME = "obs"
@@ -57,6 +57,8 @@ class DeployedPolicy(nn.Module):
         self._memories: list[Memory] = []
         if actor_critic.is_recurrent:
             self._find_memories()
+        if isinstance(self.actor_critic, ActorCriticFieldMutex):
+            self._add_selection(self.actor_critic)
 
     def _find_memories(self) -> None:
         """Find the memories that acting uses: those with hidden states after one step."""
@@ -68,22 +70,39 @@ class DeployedPolicy(nn.Module):
         self._memories = list(used.values())
         for name, memory in used.items():
             parts = ("hidden", "cell") if len(memory.state_leaves()) == 2 else ("hidden",)
-            self.state_names += [f"{name}_{part}" for part in parts]
+            self.state_names += [f"{name.replace('.', '_')}_{part}" for part in parts]
             self.start += tuple(torch.zeros_like(leaf) for leaf in memory.state_leaves())
         policy.clear_hidden_states()
 
+    def _add_selection(self, policy: ActorCriticFieldMutex) -> None:
+        """Make the past selections of skill switching a state; ExportError if its velocities are sampled."""
+        for index, velocity in policy.cmd_vel_mapping.items():
+            if isinstance(velocity, Sequence):
+                raise ExportError(
+                    f"cmd_vel_mapping[{index}] is {velocity}, a range to sample from in every episode: give one number"
+                )
+        if policy.action_smoothing_buffer_len > 1:
+            self.state_names.append("selection")
+            self.start += (torch.zeros(policy.action_smoothing_buffer_len, 1, len(policy.submodules)),)
+
     def forward(self, obs: Tensor, state: tuple[Tensor, ...] = ()) -> Any:
-        """Return mean actions `(N, A)` for observations `(N, O)`; recurrent: followed by the next hidden states."""
-        if not self._memories:
-            return self.actor_critic.act_inference(self.obs_normalizer(obs))
-        with self.actor_critic.preserve_hidden_states():
+        """Return mean actions `(N, A)` for observations `(N, O)`; with states: followed by the next states."""
+        policy = self.actor_critic
+        with policy.preserve_hidden_states():
             given = iter(state)
             for memory in self._memories:
                 leaves = [next(given) for _ in range(2 if isinstance(memory.rnn, nn.LSTM) else 1)]
                 memory.load_state_leaves(leaves)
-            actions = self.actor_critic.act_inference(self.obs_normalizer(obs))
+            if isinstance(policy, ActorCriticFieldMutex):
+                past = next(given, None)
+                policy.action_smoothing_buffer = None if past is None else past > 0.5
+            actions = policy.act_inference(self.obs_normalizer(obs))
             following = [leaf for memory in self._memories for leaf in memory.state_leaves()]
-        return (actions, *following)
+        if isinstance(policy, ActorCriticFieldMutex):
+            selection, policy.action_smoothing_buffer = policy.action_smoothing_buffer, None
+            if policy.action_smoothing_buffer_len > 1 and selection is not None:
+                following.append(selection.to(obs.dtype))
+        return (actions, *following) if following else actions
 
 
 def export_onnx(

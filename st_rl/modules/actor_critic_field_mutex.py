@@ -155,9 +155,9 @@ class ActorCriticFieldMutex(ActorCriticMutex):
     def _fit_columns(self, columns: Tensor, count: int) -> Tensor:
         """Cut or zero-pad `(N, ..., C)` to `count` columns; ValueError if a column that is cut is set."""
         if count < columns.shape[-1]:
-            # The only host sync: only where a policy is missing, and never while a graph is captured.
+            # The only host sync: only where a policy is missing, and never while a graph is captured or exported.
             capturing = columns.is_cuda and torch.cuda.is_current_stream_capturing()
-            if not capturing and bool(columns[..., count:].any()):
+            if not (capturing or torch.compiler.is_compiling()) and bool(columns[..., count:].any()):
                 used = [i for i in range(count, columns.shape[-1]) if bool(columns[..., i].any())]
                 raise ValueError(f"obstacle {used} is engaged, but there are only {count} sub-policies for obstacles")
         padding = columns.new_zeros(*columns.shape[:-1], max(0, count - columns.shape[-1]))
@@ -183,24 +183,30 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         return actions
 
     def _push_selection(self, selection: Tensor) -> Tensor:
-        """Store a selection `(N, ..., n)`; return the last ones `(len, N, ..., n)`, newest first."""
+        """Store a selection `(N, ..., n)`; return the last ones `(len, N, ..., n)`, newest first.
+
+        The first selection of an episode is repeated: before it, all entries are False.
+        """
         buffer = self.action_smoothing_buffer
         if buffer is None or buffer.shape[1:] != selection.shape or buffer.device != selection.device:
             with torch.inference_mode(False):
                 shape = (self.action_smoothing_buffer_len, *selection.shape)
-                buffer = self.action_smoothing_buffer = torch.empty(shape, dtype=torch.bool, device=selection.device)
-            buffer.copy_(selection.expand_as(buffer))
-            return buffer
-        buffer[1:] = buffer[:-1].clone()
-        buffer[0] = selection
+                buffer = self.action_smoothing_buffer = torch.zeros(shape, dtype=torch.bool, device=selection.device)
+        has_begun = buffer.any(dim=-1, keepdim=True).any(dim=0)
+        shifted = torch.cat([selection[None], buffer[:-1]])
+        # Not torch.where: onnxruntime has none for booleans.
+        buffer.copy_((has_begun & shifted) | (~has_begun & selection))
         return buffer
 
     # ---- hidden states -------------------------------------------------------------------------------------------
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Sample new velocities and clear the hidden states of finished environments `(N,)`, or of all."""
+        """Sample new velocities, clear hidden states and past selections of finished environments `(N,)`, or of all."""
         self.resample_cmd_vel_current(dones)
         super().reset(dones)
+        if self.action_smoothing_buffer is not None:
+            finished = True if dones is None else dones.reshape(-1, *[1] * (self.action_smoothing_buffer.dim() - 2)) > 0
+            self.action_smoothing_buffer.logical_and_(torch.logical_not(torch.as_tensor(finished)))
 
     def clear_hidden_states(self) -> None:
         """Discard hidden states and past selections, as before the first step."""

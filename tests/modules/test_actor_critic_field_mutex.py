@@ -247,6 +247,14 @@ class TestActing:
                 expected = expected_action(policy, obs[robot], chosen[robot], {}, weights)
                 np.testing.assert_allclose(actions[robot].numpy(), expected, rtol=1e-4, atol=1e-5)
 
+    def test_new_episode_starts_from_its_first_selection(self, folders):
+        policy = make(folders, action_smoothing_buffer_len=3)
+        policy.act_inference(engaged([0, 2]))
+        policy.reset(torch.tensor([1, 0]))
+        policy.act_inference(engaged([3, 3]))
+        selections = policy.action_smoothing_buffer.int().argmax(dim=-1)
+        assert selections.T.tolist() == [[3, 3, 3], [3, 2, 2]]
+
     def test_batches_of_stored_steps_are_refused(self, folders):
         policy = make(folders)
         for kwargs in ({"masks": torch.ones(1)}, {"hidden_states": (1,)}):

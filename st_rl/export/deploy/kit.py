@@ -61,7 +61,7 @@ def write_kit(
     golden = record_golden(policy, trained, task)
     interface = policy.interface
     facts = {"format": FORMAT, **facts, **interface.describe(), "guards": _guards(interface.describe(), golden)}
-    description = to_json_values({**facts, **_describe_io(policy)})
+    description = to_json_values({**facts, **describe_io(policy)})
     with _new_folder(folder) as temporary:
         write_policy(policy, temporary / POLICY_FILE, description)
         difference = replay_golden(OnnxStep(temporary / POLICY_FILE), golden, description)["joint_targets"]
@@ -160,7 +160,7 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _describe_io(policy: RawPolicy) -> dict[str, Any]:
+def describe_io(policy: RawPolicy) -> dict[str, Any]:
     """Inputs, states and outputs for `deploy.yaml`."""
     groups = {"inputs": policy.inputs, "states": policy.states, "outputs": policy.outputs}
     return {group: {name: _describe(signal) for name, signal in signals.items()} for group, signals in groups.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from st_rl.export import DeployedPolicy
-from st_rl.export.deploy import RawPolicy, write_kit
+from st_rl.export.deploy import RawPolicy, find_ignored_terms, write_kit
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
 from st_rl.modules.load_policy import InferencePolicy
 from st_rl.sim.envs.legged_walk import LeggedWalk
@@ -24,11 +24,15 @@ def make_golden_task(name: str = "quadruped-walk", num_envs: int = 4, **override
     return task
 
 
-def make_policy(task: LeggedWalk, name: str = "ActorCritic", **settings: Any) -> InferencePolicy:
+def make_policy(
+    task: LeggedWalk, name: str = "ActorCritic", normalized: bool = True, **settings: Any
+) -> InferencePolicy:
     """An untrained policy with a normalizer, as `load_policy` returns it."""
     torch.manual_seed(1)
-    sizes = {"actor_hidden_dims": [16, 16], "critic_hidden_dims": [8], **settings}
-    actor_critic = build_actor_critic(task, name, sizes).eval().requires_grad_(False)
+    sizes = {} if "Mutex" in name else {"actor_hidden_dims": [16, 16], "critic_hidden_dims": [8]}
+    actor_critic = build_actor_critic(task, name, {**sizes, **settings}).eval().requires_grad_(False)
+    if not normalized:
+        return InferencePolicy(actor_critic, torch.nn.Identity())
     normalizer = EmpiricalNormalization([task.num_obs])
     normalizer(torch.randn(100, task.num_obs) * 0.7 + 0.1)
     return InferencePolicy(actor_critic, normalizer.eval())
@@ -36,7 +40,9 @@ def make_policy(task: LeggedWalk, name: str = "ActorCritic", **settings: Any) ->
 
 def deploy(task: LeggedWalk, trained: InferencePolicy) -> RawPolicy:
     """The policy from raw sensors to joint targets."""
-    return RawPolicy(RobotInterface(task), DeployedPolicy(trained.actor_critic, trained.obs_normalizer))
+    policy = DeployedPolicy(trained.actor_critic, trained.obs_normalizer)
+    columns = {c.name: slice(c.start, c.start + c.width) for c in RobotInterface(task).columns}
+    return RawPolicy(RobotInterface(task, find_ignored_terms(policy, columns)), policy)
 
 
 def make_kit(folder: Path, task: LeggedWalk, trained: InferencePolicy) -> dict[str, Any]:
