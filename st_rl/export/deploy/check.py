@@ -19,6 +19,7 @@ from st_rl.export.deploy.cpp_header import HEADER_FILE, replay_header, write_cpp
 from st_rl.export.deploy.golden import replay_golden
 from st_rl.export.deploy.kit import (
     CHECKSUM_FILE,
+    CONTROLLER_FILE,
     DESCRIPTION_FILE,
     GOLDEN_FILE,
     POLICY_FILE,
@@ -73,6 +74,7 @@ def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iter
     with np.load(folder / GOLDEN_FILE, allow_pickle=False) as arrays:
         golden = dict(arrays)
     yield check_golden(POLICY_FILE, step, golden, description)
+    yield check_controller(folder, golden)
     yield check_header(folder, golden, description)
     yield from check_walking(folder, description, golden, num_robots, seconds)
 
@@ -120,6 +122,18 @@ def check_header(folder: Path, golden: Mapping[str, np.ndarray], description: Ma
     difference = result["largest_difference_rad"]
     detail = f"{difference:.1e} rad over {result['steps']:.0f} steps, {result['microseconds_per_step']:.0f} us a step"
     return CheckResult(name, difference <= TOLERANCE_RAD, detail)
+
+
+def check_controller(folder: Path, golden: Mapping[str, np.ndarray]) -> CheckResult:
+    """Replay the golden run with the controller of this library, which that of the kit must equal."""
+    from st_rl.export.deploy.files import controller
+
+    name = f"golden run: {CONTROLLER_FILE}"
+    if (folder / CONTROLLER_FILE).read_bytes() != Path(controller.__file__).read_bytes():
+        return CheckResult(name, False, "not the file of this version of st_rl; write the kit again")
+    runner = controller.Controller(controller.Policy(folder / POLICY_FILE))
+    difference = controller.replay_golden(runner, golden)
+    return CheckResult(name, difference <= TOLERANCE_RAD, f"{difference:.1e} rad over {len(golden['reset'])} steps")
 
 
 def scenarios() -> list[Scenario]:

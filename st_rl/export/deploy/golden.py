@@ -9,6 +9,7 @@
 - `joint_targets` `(T, J)`, `actions` `(T, J)` and `observation` `(T, O)`: what the trained policy did in the task;
 - `low_NAME` and `high_NAME` `(*shape)`: smallest and largest value of each input over all recorded robots;
 - `high_target_step` `(J,)`: largest change of a joint target from one step to the next, over all recorded robots;
+  an episode starts from the default pose;
 - `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`.
 """
 
@@ -45,7 +46,8 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
     rows: list[Arrays] = []
     ranges = {name: _Range() for name in (*policy.inputs, "target_step")}
     starts = dict(zip(("start_qpos", "start_qvel"), interface.initial_states(task)))
-    last_targets = torch.zeros(count, policy.outputs["joint_targets"].shape[0])
+    default_pos = torch.tensor([joint["default_pos"] for joint in interface.describe()["joints"]])
+    last_targets = default_pos.expand(count, -1)
     for _ in range(num_steps):
         inputs, started = interface.read_task(task)
         zeros = policy.initial_state(count)
@@ -60,7 +62,7 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
         sent = interface.sent_targets(task)
         _require_equal("observation", step.observation, seen)
         _require_equal("joint target", step.joint_targets, sent)
-        ranges["target_step"].add((sent - last_targets).abs().masked_fill(dones[:, None], 0.0))
+        ranges["target_step"].add((sent - _select(dones, default_pos.expand_as(sent), last_targets)).abs())
         last_targets = sent.clone()
         row |= {"joint_targets": sent, "actions": interface.clip(actions.cpu()), "observation": seen}
         rows.append({name: value[0].numpy().copy() for name, value in row.items()})

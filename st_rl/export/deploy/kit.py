@@ -6,6 +6,7 @@
 - `golden.npz`: raw inputs and expected outputs in closed loop (`golden.py` lists its arrays).
 - `robot/robot.xml`: the robot in its world, with position servos of the kit's gains, and the files it needs.
 - `policy.hpp`: the policy as one C++17 header; `main.cpp` replays the golden run (`golden.bin`) with it.
+- `controller.py`: runs the policy on a robot, with guards; needs numpy and onnxruntime.
 - `simulate.py`: walks with the kit in plain MuJoCo; needs numpy, onnxruntime and mujoco.
 - `README.md`, and `report.html` where there is one, for people.
 - `checksums.sha256`: checksum of every other file, as `sha256sum -c` reads it.
@@ -37,7 +38,8 @@ from st_rl.utils.signals import Signal
 
 POLICY_FILE, DESCRIPTION_FILE, GOLDEN_FILE = "policy.onnx", "deploy.yaml", "golden.npz"
 CHECKSUM_FILE = "checksums.sha256"
-README_FILE, SIMULATION_FILE, ROBOT_FILE = "README.md", "simulate.py", "robot/robot.xml"
+README_FILE, SIMULATION_FILE, CONTROLLER_FILE = "README.md", "simulate.py", "controller.py"
+ROBOT_FILE = "robot/robot.xml"
 METADATA_KEY = "deploy"
 FORMAT = 1
 TOLERANCE_RAD = 1e-5
@@ -77,7 +79,8 @@ def write_kit(
             write_cpp_files(temporary, temporary / POLICY_FILE, golden, description)
         except ExportError as error:
             logger.warning(f"the kit has no C++ header: {error}")
-        texts = {DESCRIPTION_FILE: text, README_FILE: _readme(description), SIMULATION_FILE: _read(SIMULATION_FILE)}
+        programs = {name: _read(name) for name in (CONTROLLER_FILE, SIMULATION_FILE)}
+        texts = {DESCRIPTION_FILE: text, README_FILE: _readme(description), **programs}
         for name, content in {**texts, **(pages or {})}.items():
             (temporary / name).write_text(content, encoding="utf-8")
         write_checksums(temporary)
@@ -100,10 +103,22 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Limits beyond which a controller must stop the policy, with a margin over what the golden run has seen."""
+
+    def column(name: str, default: float | np.ndarray) -> np.ndarray:
+        values = np.array([joint[name] for joint in description["joints"]], np.float64)
+        return np.where(np.isnan(values), default, values)
+
+    low, high = golden["low_joint_pos"], golden["high_joint_pos"]
     speed = np.maximum(np.abs(golden["low_joint_vel"]), np.abs(golden["high_joint_vel"]))
+    error = golden["joint_targets"] - golden["joint_pos"]
+    torque = np.abs(column("stiffness", 0.0) * error - column("damping", 0.0) * golden["joint_vel"]).max(axis=0)
     return {
         "max_tilt_rad": 1.0,
-        "max_joint_vel": 2.0 * speed,
+        "min_joint_pos": np.minimum(column("lower", low - 0.5), low) - 0.1,
+        "max_joint_pos": np.maximum(column("upper", high + 0.5), high) + 0.1,
+        "max_joint_jump_rad": 0.3,
+        "max_joint_vel": np.maximum(2.0 * speed, 10.0),
+        "max_torque": np.maximum(1.2 * column("effort_limit", 0.0), 2.0 * torque),
         "max_target_step_rad": np.maximum(1.5 * golden["high_target_step"], 0.1),
         "max_sensor_age_s": 2.5 * description["control_period_s"],
     }

@@ -44,6 +44,7 @@ def test_good_kit_passes_every_check(kit):
     assert results["golden run: policy.hpp"].passed is (
         True if shutil.which("g++") or shutil.which("clang++") else None
     )
+    assert results["golden run: controller.py"].passed
     assert results["walk: undisturbed"].passed
     assert results["walk: noise, 20 ms delay"].detail.startswith("0 of 2 fell")
 
@@ -81,7 +82,17 @@ def test_notices_golden_run_of_another_policy(copy):
     golden["joint_targets"] = golden["joint_targets"] + np.float32(2e-5)
     np.savez_compressed(copy / "golden.npz", **golden)
     write_checksums(copy)
-    assert rows(copy)["golden run: policy.onnx"].passed is False
+    results = rows(copy)
+    assert results["golden run: policy.onnx"].passed is False
+    assert results["golden run: controller.py"].passed is False
+
+
+def test_notices_controller_of_another_version(copy):
+    with (copy / "controller.py").open("a") as file:
+        file.write("# changed")
+    write_checksums(copy)
+    result = rows(copy)["golden run: controller.py"]
+    assert (result.passed, result.detail.split(";")[0]) == (False, "not the file of this version of st_rl")
 
 
 def test_fails_robot_that_falls(copy):
