@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runners.rank_trainings import families, make_training, run_ranks, save_teacher, shared_state
-from tests.runners.training import differences
+from st_rl.utils.files import load_checkpoint
+from tests.runners.rank_trainings import NUM_ENVS, families, make_training, run_ranks, save_teacher, shared_state
+from tests.runners.training import differences, progress
 
 ITERATIONS = 5
 NAMES = list(families(Path()))
@@ -52,3 +53,57 @@ def test_two_ranks_equal_one_with_all_the_data(trained, folder, name):
         torch.testing.assert_close(
             trained[0][name][key], value, atol=1e-6, rtol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+# Everything that has a state per rank: hidden states, replay, sums of intrinsic rewards, random numbers.
+RESUMED = ("PPO-rnd", "PPO-lstm", "APPO", "TPPO-gru")
+
+
+def train_in_two_ways(folder):
+    """Six iterations at once, and three with a resume before three more, with a random mini-batch order."""
+    for name in RESUMED:
+        settings = {"optimizer": "Adam", "num_mini_batches": 2}
+        whole = make_training(name, folder, folder / "whole" / name, **settings)
+        whole.learn(6)
+        first = make_training(name, folder, folder / "parts" / name, **settings)
+        first.learn(3)
+        first.close()
+        second = make_training(name, folder, folder / "parts" / name, **settings, seed=77)
+        second.load(folder / "parts" / name / "model_3.pt")
+        second.learn(3)
+    return {}
+
+
+@pytest.fixture(scope="module")
+def resumed(folder):
+    run_ranks(train_in_two_ways, folder, 2)
+    return folder
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resume_on_as_many_ranks_is_bit_exact(resumed, name):
+    whole, parts = (load_checkpoint(resumed / part / name / "model_6.pt") for part in ("whole", "parts"))
+    for checkpoint in (whole, parts):
+        assert len(checkpoint["rank_state_dicts"]) == 1
+        for state in (checkpoint, *checkpoint["rank_state_dicts"]):
+            state["runner_state_dict"].pop("tot_time")
+    assert differences(whole, parts) == []
+    assert differences(whole["rng_state_dict"], whole["rank_state_dicts"][0]["rng_state_dict"])
+
+
+def test_steps_and_rows_are_those_of_all_ranks(resumed):
+    rows = progress(resumed / "whole" / "PPO-lstm")
+    assert len(rows) == 6
+    steps = load_checkpoint(resumed / "whole" / "PPO-lstm" / "model_6.pt")["runner_state_dict"]["tot_timesteps"]
+    assert steps == 6 * 6 * NUM_ENVS
+
+
+def test_other_number_of_ranks_continues_with_new_episodes(resumed, caplog):
+    runner = make_training("PPO-lstm", resumed, optimizer="Adam", num_mini_batches=2)
+    with caplog.at_level("WARNING", logger="st_rl"):
+        runner.load(resumed / "whole" / "PPO-lstm" / "model_6.pt")
+    assert "trained on 2 ranks and continues on 1" in caplog.text
+    saved = load_checkpoint(resumed / "whole" / "PPO-lstm" / "model_6.pt")
+    assert differences(dict(runner.alg.actor_critic.state_dict()), dict(saved["model_state_dict"])) == []
+    runner.learn(1)
+    assert runner.current_learning_iteration == 7
