@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from st_rl.engine.graph import GraphedLoop, GraphedStep
+from st_rl.utils.distributed import can_capture_collectives
 from st_rl.utils.log import logger
 
 ENGINES = ("auto", "eager", "compile", "graph")
@@ -37,6 +38,8 @@ def make_plan(setting: str, device: torch.device, iterations: int | None, second
     if setting not in ENGINES:
         raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
     cuda = device.type == "cuda"
+    if cuda and not can_capture_collectives():
+        return Plan(False, setting == "compile", "ranks that share a GPU exchange through gloo, outside of CUDA graphs")
     if setting == "graph" and not cuda:
         raise ValueError(f"engine 'graph' needs a CUDA device, not '{device}'; use 'auto', 'eager' or 'compile'")
     if setting != "auto":

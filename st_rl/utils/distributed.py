@@ -65,6 +65,11 @@ def rank_seed(seed: int) -> int:
     return (seed + rank() * _SEED_STRIDE) % 2**63
 
 
+def can_capture_collectives() -> bool:
+    """Whether a CUDA graph may contain exchanges between ranks: without ranks, or through NCCL."""
+    return world_size() == 1 or dist.get_backend() == "nccl"
+
+
 def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
     """Whether the flag is set on any rank; a host sync with several ranks."""
     if world_size() == 1:
