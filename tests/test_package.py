@@ -310,3 +310,19 @@ def test_one_version_of_torch_is_pinned_for_every_machine():
         pin for pin in pins if not re.match(r"^[A-Za-z0-9_.-]+==[^+ ]+( ; python_version >= \"3\.\d+\")?$", pin)
     ] == []
     assert "torch==2.13.0" in pins
+
+
+def test_make_venv_installs_what_the_examples_need():
+    """`gym:Pendulum-v1` of the README is rendered by pygame."""
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
+    extras = re.search(r"^EXTRAS := (\S+)$", makefile, re.MULTILINE)
+    assert extras is not None
+    installed = set(extras[1].split(","))
+    assert {"sim", "gym", "export", "video", "plot"} <= installed
+    gym = re.search(r"^gym = \[(.*)\]$", project, re.MULTILINE)
+    assert gym is not None
+    assert "pygame" in gym[1]
+    pinned = {line.split("==")[0].lower() for line in (REPOSITORY / "constraints.txt").read_text().splitlines()}
+    names = {name.lower() for name in re.findall(r'"([A-Za-z-]+)>=', gym[1])}
+    assert names <= pinned

@@ -718,6 +718,9 @@ _POSSIBLE: dict[str, tuple[Callable[[float], bool], str]] = {
     "lam": (lambda value: 0 <= value <= 1, "a number from 0 to 1, for example 0.95"),
     "clip_param": (lambda value: value > 0, "a number above 0, for example 0.2"),
     "learning_rate": (lambda value: 0 <= value < math.inf, "a finite number of at least 0, for example 1e-3"),
+    "value_loss_coef": (math.isfinite, "a finite number, for example 1.0"),
+    "entropy_coef": (math.isfinite, "a finite number, for example 0.01"),
+    "desired_kl": (lambda value: value is None or value >= 0, "a number of at least 0, for example 0.01"),
 }
 
 

@@ -72,6 +72,8 @@ def test_a_list_of_least_standard_deviations_becomes_a_tensor():
         *(("lam", value) for value in (1.5, -0.1, NAN)),
         *(("clip_param", value) for value in (0.0, -0.2, NAN)),
         *(("learning_rate", value) for value in (-1e-3, INF, NAN)),
+        *((name, value) for name in ("value_loss_coef", "entropy_coef") for value in (INF, NAN)),
+        *(("desired_kl", value) for value in (-0.01, NAN)),
         *((name, value) for name in ("num_learning_epochs", "num_mini_batches") for value in (0, -1)),
     ],
 )

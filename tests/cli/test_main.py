@@ -259,3 +259,8 @@ def test_play_viewer_without_a_display_says_so(monkeypatch, tmp_path, capsys):
     assert main(["play", str(tmp_path), "--viewer"]) == 1
     assert "--viewer needs a display" in (line := only_error_line(capsys))
     assert "--no-viewer writes a video" in line
+
+
+def test_train_refuses_zero_threads(tmp_path, capsys):
+    assert main(["train", "balance", "--threads", "0", "--log-dir", str(tmp_path / "run")]) == 2
+    assert "--threads must be at least 1, got 0; leave it out" in only_error_line(capsys)

@@ -165,3 +165,19 @@ def test_evaluation_has_no_disturbances_and_fine_physics():
 def test_every_task_has_summary(name):
     assert TASKS[name].summary[0].islower()
     assert len(TASKS[name].summary.split()) > 4
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize(
+    "name", ["episode_length_s", "control.clip_actions", "normalization.clip_observations", "physics.timestep"]
+)
+def test_rejects_impossible_numbers(name, value):
+    with pytest.raises(ValueError, match=rf"{name.removeprefix('physics.')}.*(give a number above 0|> 0)"):
+        make_task("balance", 2, **{name: value})
+
+
+def test_rejects_endless_episodes_and_negative_threads():
+    with pytest.raises(ValueError, match="episode_length_s is infinite: give a number of seconds"):
+        make_task("balance", 2, episode_length_s=float("inf"))
+    with pytest.raises(ValueError, match="num_threads is -2: give a number of threads, or 0 for all cores"):
+        make_task("balance", 2, **{"physics.num_threads": -2})

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from st_rl.cli.support.command_line import UsageError
+
 if TYPE_CHECKING:
     from st_rl.engine import UpdateThreads
     from st_rl.env import VecEnv
@@ -38,6 +40,8 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
     is_small = max(widths, default=0) <= SMALL_LAYER
     if threads is None:
         threads = 1 if is_small or not device.startswith("cpu") else num_cores()
+    if threads < 1:
+        raise UsageError(f"--threads must be at least 1, got {threads}; leave it out to let st-rl choose")
     torch.set_num_threads(threads)
     reason = " (fastest for small networks)" if threads == 1 and is_small else ""
     physics = ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -50,10 +51,12 @@ def fine_physics(physics: PhysicsCfg, timestep: float = 0.005, iterations: int =
 
 def with_physics(model: MjModel, physics: PhysicsCfg) -> MjModel:
     """A copy of a model with the options of `physics`."""
-    if physics.timestep <= 0 or physics.substeps < 1:
+    if not 0 < physics.timestep < math.inf or physics.substeps < 1:
         raise ValueError(
             f"physics needs timestep > 0 and substeps >= 1, got {physics.timestep} and {physics.substeps}: correct them"
         )
+    if physics.num_threads < 0:
+        raise ValueError(f"physics.num_threads is {physics.num_threads}: give a number of threads, or 0 for all cores")
     model = copy.copy(model)
     model.opt.timestep = physics.timestep
     model.opt.iterations = physics.iterations

@@ -75,6 +75,7 @@ class Task(VecEnv):
     def __init__(self, cfg: TaskCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         """Build the robots and the buffers that all tasks have."""
         self.cfg = copy.deepcopy(cfg)
+        self._check_numbers()
         self.robot = Robot.from_file(robot_path(cfg.robot), self._build_world)
         self.backend = make_backend(self.robot.model, num_envs, cfg.physics, device)
         self.device = self.backend.device
@@ -98,6 +99,19 @@ class Task(VecEnv):
         self.extras: dict[str, Any] = {}
         # The tensor part of a step, eager or compiled.
         self._finish = self._finish_step
+
+    def _check_numbers(self) -> None:
+        """ValueError for a setting of every task with which no episode can run; comparisons with NaN are false."""
+        positive = {
+            "episode_length_s": self.cfg.episode_length_s,
+            "control.clip_actions": self.cfg.control.clip_actions,
+            "normalization.clip_observations": self.cfg.normalization.clip_observations,
+        }
+        for name, value in positive.items():
+            if not value > 0:
+                raise ValueError(f"{name} is {value}: give a number above 0")
+        if math.isinf(self.cfg.episode_length_s):
+            raise ValueError("episode_length_s is infinite: give a number of seconds, for example 3600")
 
     def observation_terms(self) -> dict[str, ObsTerm]:
         """The observation terms in order; override it where a setting moves a term between actor and critic."""
