@@ -32,7 +32,7 @@ def write_onnx(
 ) -> None:
     """Trace a module on example arguments and write it in one file, with each value of `metadata` as JSON."""
     require_onnx()
-    with _quiet_exporter():
+    with quiet_exporter():
         torch.onnx.export(
             module,
             arguments,
@@ -49,7 +49,7 @@ def write_onnx(
 
 
 @contextmanager
-def _quiet_exporter() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Silence the exporter's messages about optional packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]

@@ -22,11 +22,13 @@ from st_rl.export.deploy.kit import (
     CONTROLLER_FILE,
     DESCRIPTION_FILE,
     GOLDEN_FILE,
+    LEAPP_FOLDER,
     POLICY_FILE,
     ROBOT_FILE,
     TOLERANCE_RAD,
     OnnxStep,
 )
+from st_rl.export.deploy.leapp_bundle import LeappStep
 
 if TYPE_CHECKING:
     from st_rl.export.deploy.files.simulate import Disturbance, Walk
@@ -75,6 +77,8 @@ def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iter
         golden = dict(arrays)
     yield check_golden(POLICY_FILE, step, golden, description)
     yield check_controller(folder, golden)
+    if (folder / LEAPP_FOLDER).is_dir():
+        yield check_golden(LEAPP_FOLDER, LeappStep(folder / LEAPP_FOLDER), golden, description)
     yield check_header(folder, golden, description)
     yield from check_walking(folder, description, golden, num_robots, seconds)
 

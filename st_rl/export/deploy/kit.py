@@ -9,6 +9,7 @@
 - `controller.py`: runs the policy on a robot, with guards; needs numpy and onnxruntime.
 - `simulate.py`: walks with the kit in plain MuJoCo; needs numpy, onnxruntime and mujoco.
 - `README.md`, and `report.html` where there is one, for people.
+- `leapp/`, on request: the policy as a LEAPP bundle.
 - `checksums.sha256`: checksum of every other file, as `sha256sum -c` reads it.
 """
 
@@ -28,7 +29,8 @@ import yaml
 
 from st_rl.env.vec_env import VecEnv
 from st_rl.export.deploy.cpp_header import write_cpp_files
-from st_rl.export.deploy.golden import record_golden, replay_golden
+from st_rl.export.deploy.golden import ControlStep, record_golden, replay_golden
+from st_rl.export.deploy.leapp_bundle import LeappStep, write_leapp_bundle
 from st_rl.export.deploy.raw_policy import RawPolicy, SingleRobot
 from st_rl.export.onnx_file import ExportError, require_onnx, write_onnx
 from st_rl.modules.load_policy import InferencePolicy
@@ -37,7 +39,7 @@ from st_rl.utils.log import logger
 from st_rl.utils.signals import Signal
 
 POLICY_FILE, DESCRIPTION_FILE, GOLDEN_FILE = "policy.onnx", "deploy.yaml", "golden.npz"
-CHECKSUM_FILE = "checksums.sha256"
+CHECKSUM_FILE, LEAPP_FOLDER = "checksums.sha256", "leapp"
 README_FILE, SIMULATION_FILE, CONTROLLER_FILE = "README.md", "simulate.py", "controller.py"
 ROBOT_FILE = "robot/robot.xml"
 METADATA_KEY = "deploy"
@@ -53,12 +55,13 @@ def write_kit(
     task: VecEnv,
     facts: Mapping[str, Any],
     pages: Mapping[str, str] | None = None,
+    with_leapp: bool = False,
 ) -> dict[str, Any]:
     """Write the kit of a policy and return the content of `deploy.yaml`.
 
     The golden run is recorded on `task` with the `trained` policy; `facts` (versions, run) are added to `deploy.yaml`,
-    and `pages` are further text files by name. ExportError if the ONNX file differs from the golden run in a joint
-    target by more than `TOLERANCE_RAD`; the folder is complete or does not exist.
+    `pages` are further text files by name, and `with_leapp` adds a LEAPP bundle. ExportError if a file differs from the
+    golden run in a joint target by more than `TOLERANCE_RAD`; the folder is complete or does not exist.
     """
     golden = record_golden(policy, trained, task)
     interface = policy.interface
@@ -66,12 +69,10 @@ def write_kit(
     description = to_json_values({**facts, **describe_io(policy)})
     with _new_folder(folder) as temporary:
         write_policy(policy, temporary / POLICY_FILE, description)
-        difference = replay_golden(OnnxStep(temporary / POLICY_FILE), golden, description)["joint_targets"]
-        if not difference <= TOLERANCE_RAD:
-            raise ExportError(
-                f"{POLICY_FILE} differs from the policy by {difference:.2e} rad in a joint target, more than "
-                f"{TOLERANCE_RAD:.0e}; nothing was written"
-            )
+        _require_golden(POLICY_FILE, OnnxStep(temporary / POLICY_FILE), golden, description)
+        if with_leapp:
+            write_leapp_bundle(policy, temporary / LEAPP_FOLDER, description)
+            _require_golden(LEAPP_FOLDER, LeappStep(temporary / LEAPP_FOLDER), golden, description)
         text = yaml.safe_dump(description, sort_keys=False, width=120, default_flow_style=None)
         np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden)
         interface.save_robot(temporary / ROBOT_FILE)
@@ -85,6 +86,18 @@ def write_kit(
             (temporary / name).write_text(content, encoding="utf-8")
         write_checksums(temporary)
     return description
+
+
+def _require_golden(
+    name: str, step: ControlStep, golden: Mapping[str, np.ndarray], description: Mapping[str, Any]
+) -> None:
+    """ExportError if an implementation of the policy does not reproduce the golden run."""
+    difference = replay_golden(step, golden, description)["joint_targets"]
+    if not difference <= TOLERANCE_RAD:
+        raise ExportError(
+            f"{name} differs from the policy by {difference:.2e} rad in a joint target, more than "
+            f"{TOLERANCE_RAD:.0e}; nothing was written"
+        )
 
 
 @contextmanager

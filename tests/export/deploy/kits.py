@@ -45,6 +45,7 @@ def deploy(task: LeggedWalk, trained: InferencePolicy) -> RawPolicy:
     return RawPolicy(RobotInterface(task, find_ignored_terms(policy, columns)), policy)
 
 
-def make_kit(folder: Path, task: LeggedWalk, trained: InferencePolicy) -> dict[str, Any]:
+def make_kit(folder: Path, task: LeggedWalk, trained: InferencePolicy, with_leapp: bool = False) -> dict[str, Any]:
     """Write a kit and return its description."""
-    return write_kit(folder, deploy(task, trained), trained, task, {"st_rl_version": "test"})
+    facts = {"st_rl_version": "test"}
+    return write_kit(folder, deploy(task, trained), trained, task, facts, with_leapp=with_leapp)

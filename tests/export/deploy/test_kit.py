@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from st_rl.export.deploy import OnnxStep, kit, replay_golden
+from st_rl.export.deploy.leapp_bundle import LeappStep
 from st_rl.export.onnx_file import ExportError
 from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
 
@@ -64,3 +65,18 @@ def test_refuses_file_that_differs(tmp_path, monkeypatch):
     with pytest.raises(ExportError, match=r"policy.onnx differs from the policy by .* rad"):
         make_kit(tmp_path / "kit", task, make_policy(task))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_leapp_bundle_replays_golden_run(tmp_path):
+    pytest.importorskip("leapp")
+    task = make_golden_task()
+    trained = make_policy(task, "ActorCriticRecurrent", rnn_type="gru", rnn_hidden_size=8)
+    description = make_kit(tmp_path / "kit", task, trained, with_leapp=True)
+    with np.load(tmp_path / "kit" / "golden.npz") as arrays:
+        golden = dict(arrays)
+    step = LeappStep(tmp_path / "kit" / "leapp")
+    assert replay_golden(step, golden, description)["joint_targets"] <= 1e-5
+    bundle = yaml.safe_load((tmp_path / "kit" / "leapp" / "leapp.yaml").read_text())
+    inputs = {signal["name"]: signal for signal in bundle["models"]["policy"]["inputs"]}
+    assert inputs["joint_pos"]["element_names"] == [[joint["name"] for joint in description["joints"]]]
+    assert inputs["orientation"]["unit"] == "unit quaternion w, x, y, z"

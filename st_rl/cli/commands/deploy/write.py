@@ -33,6 +33,9 @@ class DeployOptions(RunOptions):
     allow_estimates: bool = False
     """Whether observations that no robot measures become inputs, which the robot's own software has to estimate."""
 
+    leapp: bool = False
+    """Whether the kit also contains a LEAPP bundle, for ROS stacks that read one; needs pip install leapp."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
@@ -47,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     policy = _make_policy(task, trained, options)
     golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
     facts = _facts(loaded, trained, shlex.join(arguments))
-    description = write_kit(options.kit, policy, trained, golden_task, facts, _pages(loaded))
+    description = write_kit(options.kit, policy, trained, golden_task, facts, _pages(loaded), options.leapp)
     inputs = ", ".join(description["inputs"])
     quoted = shlex.quote(str(options.kit))
     print(f"{options.kit}: {inputs} -> joint_targets, every {description['control_period_s'] * 1000:g} ms")
