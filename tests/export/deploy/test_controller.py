@@ -357,7 +357,10 @@ def test_run_damps_when_robot_raises(kit, policy):
     assert robot.commands[-1].damping.all()
 
 
-def test_loads_robot_from_file(tmp_path):
+def test_loads_robot_from_file(tmp_path, monkeypatch):
+    for name in ("controller", "my_robot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "my_robot.py"
     path.write_text(
         "from controller import Sensors\ndef connect(deploy, arguments):\n    return Sensors, deploy, arguments"

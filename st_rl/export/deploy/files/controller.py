@@ -441,14 +441,15 @@ def save_log(controller: Controller, path: Path) -> None:
 
 
 def load_robot(path: Path, deploy: Mapping[str, Any], arguments: list[str]) -> Robot:
-    """Call `connect(deploy, arguments)` of a Python file."""
+    """Call `connect(deploy, arguments)` of a Python file, which may import files beside it."""
     # The file may say `from controller import Sensors`; there is one such class only.
-    sys.modules.setdefault("controller", sys.modules[__name__])
+    sys.modules["controller"] = sys.modules[__name__]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
     spec.loader.exec_module(module)
     return module.connect(deploy, arguments)
 
