@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from st_rl.cli import main
-from st_rl.cli.commands.sweep import trials
+from st_rl.cli.commands.sweep import STUDY_FILE, open_study, trials
 from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
 from st_rl.cli.commands.sweep.options import read_search
 from st_rl.cli.commands.train import TrainOptions, read_training
-from st_rl.cli.support.command_line import UsageError
+from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import find_run
 from st_rl.cli.support.task_source import find_source
 
@@ -230,6 +230,18 @@ def test_rejects_a_value_of_the_wrong_type(words, tmp_path, monkeypatch, capsys)
 def test_rejects_the_folder_of_a_run(finished, capsys):
     message = error_of(capsys, "sweep", "balance", *SEARCH, "--log-dir", finished / "trial_0")
     assert "is a run, not a sweep" in message
+
+
+@pytest.mark.parametrize("damage", ["{", "[1]\n", '{"op_code": 99}\n', "[" * 100_000 + "\n"])
+def test_damaged_study_is_named(tmp_path, damage):
+    open_study(tmp_path, "command", 4, 10)
+    path = tmp_path / STUDY_FILE
+    whole = path.read_text()
+    path.write_text(whole + damage)
+    with pytest.raises(CommandError, match=r"study\.log: .*another --log-dir"):
+        open_study(tmp_path, "command", 4, 10)
+    path.write_text(whole)
+    assert open_study(tmp_path, "command", 4, 10).user_attrs["command"] == "command"
 
 
 def test_without_optuna_one_line_says_what_to_install(monkeypatch, capsys):

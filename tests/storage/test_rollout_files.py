@@ -115,6 +115,7 @@ class TestFrames:
             ({"observations": "text"}, "'observations' is not an array"),
             ({"observations": np.array([None] * 5)}, "an array of Python objects"),
             ({"observations": np.zeros((4, 2))}, "its name covers 5 frames"),
+            ({5: np.zeros((5, 2))}, "named by text"),
         ],
     )
     def test_rejects_foreign_content_with_reason(self, tmp_path, content, reason):

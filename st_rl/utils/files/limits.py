@@ -4,6 +4,7 @@ A small file must not need seconds or gigabytes: `LimitError` says which limit i
 """
 
 import bz2
+import json
 import lzma
 import re
 import stat
@@ -124,8 +125,11 @@ def check_json(text: bytes, max_elements: int = MAX_ELEMENTS) -> None:
 
 
 def check_journal(path: Path) -> None:
-    """LimitError for a file with a JSON value on each line that exceeds a limit of JSON, or is too large."""
-    check_json(read_bytes(path, MAX_TEXT_BYTES).replace(b"\n", b","), MAX_SETTINGS_ELEMENTS)
+    """ValueError for a file that exceeds a limit of JSON, or of which a line is not a JSON value."""
+    data = read_bytes(path, MAX_TEXT_BYTES)
+    check_json(data.replace(b"\n", b","), MAX_SETTINGS_ELEMENTS)
+    for line in data.splitlines():
+        json.loads(line)
 
 
 def check_yaml(text: str) -> None:

@@ -138,6 +138,7 @@ def open_study(folder: Path, command: str, num_trials: int, iterations: int) -> 
             pruner=pruner,
             load_if_exists=True,
         )
+        study.get_trials(deepcopy=False)
     created_by = study.user_attrs.get("command")
     if created_by is None:
         study.set_user_attr("command", command)
