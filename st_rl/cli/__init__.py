@@ -45,7 +45,7 @@ INTERRUPTED = 130
 # Errors with messages written for the user; any other error is printed with its class.
 _EXPECTED_ERRORS = (CommandError, OSError, ValueError)
 # More of them by name, so that their modules need not be imported.
-_EXPECTED_NAMES = ("CheckpointError", "ExportError", "RenderingError")
+_EXPECTED_NAMES = ("ExportError", "RenderingError")
 
 
 _HELP = """usage: st-rl COMMAND [OPTIONS]

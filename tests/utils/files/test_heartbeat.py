@@ -19,6 +19,9 @@ from st_rl.utils.files.heartbeat import (
 )
 from st_rl.utils.files.process_id import ProcessId
 
+# A pid of more digits than Python converts.
+DIGITS = json.dumps({"process": f"{'9' * 5000}-1-{ProcessId.current().machine}"})
+
 
 @pytest.fixture
 def quick(monkeypatch):
@@ -61,7 +64,7 @@ def test_remote_process_is_alive_by_file_age(tmp_path, age_s, alive):
     assert is_alive(path) is alive
 
 
-@pytest.mark.parametrize("content", ["", "half a fi", "[]", "{}"])
+@pytest.mark.parametrize("content", ["", "half a fi", "[]", "{}", "[" * 100_000, DIGITS])
 def test_old_unreadable_heartbeat_is_not_alive(tmp_path, content):
     path = tmp_path / ".alive-collector-x"
     path.write_text(content)
