@@ -56,6 +56,9 @@ def test_own_script_is_named_by_the_next_commands(tmp_path):
     ]
     settings = json.loads((tmp_path / "my run" / "run.json").read_text())
     assert shlex.split(settings["command_line"])[:3] == ["python", str(script), "train"]
+    evaluate = [sys.executable, "-m", "st_rl", "eval", "my run"]
+    other = subprocess.run(evaluate, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert f"the run was trained with python {script}: use it instead of st-rl" in other.stderr
     report = subprocess.run(
         shlex.split(shown[2]), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
     )

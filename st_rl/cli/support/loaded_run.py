@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,8 +50,17 @@ def _find_source(run: RunFolder, task: str, trusted: str | None) -> TaskSource[A
             raise
         raise CommandError(
             f"{run.path} is a run of the task '{task}', which st-rl does not know: use the script that registers it, "
-            "python FILE.py, instead of st-rl"
+            f"{_own_script(run.settings) or 'python FILE.py'}, instead of st-rl"
         ) from error
+
+
+def _own_script(settings: Mapping[str, Any]) -> str | None:
+    """Return how the user's script was started that the run was trained with; None if it was `st-rl` itself.
+
+    `run.json` may come from anybody: only the plain name of a script is shown.
+    """
+    script = re.match(r"\S*python\S* ([\w./-]+\.py) ", str(settings.get("command_line", "")))
+    return None if script is None else f"python {script[1]}"
 
 
 class LoadedRun:
@@ -62,7 +72,9 @@ class LoadedRun:
         self.run = run
         self.settings = run.settings
         self.source = _find_source(run, run.task, task)
-        with self._name_file(RUN_FILE):
+        script = _own_script(self.settings)
+        remedy = f"the run was trained with {script}: use it instead of st-rl" if script else None
+        with self._name_file(RUN_FILE, remedy):
             self.env_config = self.source.read_config(self.settings.get("task_config") or {})
         config = run.read_json(CONFIG_FILE)
         reject_unsafe_settings(config, run.file(CONFIG_FILE))
@@ -74,11 +86,11 @@ class LoadedRun:
         with self._name_file(RUN_FILE):
             return kind(self.settings[key])
 
-    def _name_file(self, name: str) -> AbstractContextManager[None]:
-        """Name a file of the run in errors of a block that uses its content."""
+    def _name_file(self, name: str, remedy: str | None = None) -> AbstractContextManager[None]:
+        """Name a file of the run in errors of a block that uses its content, with a remedy, by default of the file."""
         from st_rl.utils.files import name_file
 
-        return name_file(self.run.file(name), self.run.remedy(name), CommandError)
+        return name_file(self.run.file(name), remedy or self.run.remedy(name), CommandError)
 
     def make_env(self, num_envs: int | None, device: str, seed: int) -> VecEnv:
         """Build the training environment; as many environments as in the run if `num_envs` is None."""
