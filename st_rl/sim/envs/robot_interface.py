@@ -80,8 +80,8 @@ class RobotInterface(nn.Module):
         targets = torch.addcmul(self.default_joint_pos, actions, self.action_scale)
         return torch.minimum(torch.maximum(targets, self.lower), self.upper)
 
-    def next_state(self, state: Tensors, actions: Tensor) -> dict[str, Tensor]:
-        """The states after a step with clipped actions `(N, J)`."""
+    def next_state(self, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+        """The states after a step with observation `(N, O)` and clipped actions `(N, J)`."""
         return {"previous_actions": actions, "phase": (state["phase"] + self._phase_step).frac()}
 
     def read_task(self, task: LeggedWalk) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from st_rl.env import ObservationHistory
 from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import RawPolicy, find_ignored_terms, write_kit
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
@@ -25,7 +26,7 @@ def make_golden_task(name: str = "quadruped-walk", num_envs: int = 4, **override
 
 
 def make_policy(
-    task: LeggedWalk, name: str = "ActorCritic", normalized: bool = True, **settings: Any
+    task: LeggedWalk | ObservationHistory, name: str = "ActorCritic", normalized: bool = True, **settings: Any
 ) -> InferencePolicy:
     """An untrained policy with a normalizer, as `load_policy` returns it."""
     torch.manual_seed(1)

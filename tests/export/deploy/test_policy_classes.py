@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.export.deploy import OnnxStep, record_golden, replay_golden
+from st_rl.env import ObservationHistory
+from st_rl.export import DeployedPolicy
+from st_rl.export.deploy import OnnxStep, RawPolicy, record_golden, replay_golden
 from st_rl.export.deploy.kit import describe_io, write_policy
+from st_rl.sim.envs.history_interface import HistoryInterface
 from st_rl.utils.files import save_checkpoint, write_json
 from tests.export.deploy.kits import deploy, make_golden_task, make_policy
 
@@ -71,6 +74,17 @@ def test_policy_class_is_the_same_in_onnx(case, tmp_path):
     assert np.ptp(golden["joint_targets"], axis=0).min() > 1e-4
     # What an estimator replaces is no input.
     assert "base_lin_vel" not in golden
+
+
+def test_observation_history_is_the_same_in_onnx(tmp_path):
+    env = ObservationHistory(make_task("quadruped-walk"), 4, ["joint_pos", "base_ang_vel"])
+    trained = make_policy(env)
+    policy = RawPolicy(HistoryInterface(env), DeployedPolicy(trained.actor_critic, trained.obs_normalizer))
+    golden = record_golden(policy, trained, env, num_steps=500)
+    write_policy(policy, tmp_path / "policy.onnx", describe_io(policy))
+    assert replay_golden(OnnxStep(tmp_path / "policy.onnx"), golden, describe_io(policy))["joint_targets"] <= 1e-5
+    assert golden["reset"].sum() >= 5
+    assert golden["state_history"].shape == (500, 4, 15)
 
 
 @pytest.fixture
