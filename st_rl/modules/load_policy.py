@@ -66,7 +66,8 @@ class LoadedPolicy(InferencePolicy):
         checkpoint: Path,
         iteration: int,
     ):
-        super().__init__(actor_critic, obs_normalizer, read_obs_groups((config.get("runner") or {}).get("obs_groups")))
+        groups = (config.get("runner") or {}).get("obs_groups")
+        super().__init__(actor_critic, obs_normalizer, read_obs_groups(groups) if groups else None)
         self.config = config
         """Content of the run's `config.json`."""
         self.checkpoint = checkpoint

@@ -64,8 +64,8 @@ class EmpiricalNormalization(nn.Module):
         if unchanged is not None:
             self._var.masked_fill_(unchanged, (1.0 - self.eps) ** 2)
             torch.sqrt(self._var, out=self._std)
-        self.defers_updates = world_size() > 1
-        """Whether samples enter the statistics with `merge_updates`, once there are any."""
+        self.defers_updates = False
+        """Whether samples enter the statistics with `merge_updates`, once there are any; always with several ranks."""
         self._has_statistics = False
         # Moments of the samples of this rank since the last merge.
         self.register_buffer("_pending_mean", torch.zeros(1, *self.shape), persistent=False)
@@ -124,7 +124,7 @@ class EmpiricalNormalization(nn.Module):
             batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
         # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
         batch_var = batch_var + non_finite
-        if self.defers_updates and self._has_statistics:
+        if self._has_statistics and (self.defers_updates or world_size() > 1):
             pending = self._pending_mean, self._pending_var, self._pending_count
             active = batch_var.sum() < torch.inf
             _add_moments(*pending, batch_mean, batch_var, x.shape[0], active)
@@ -137,7 +137,7 @@ class EmpiricalNormalization(nn.Module):
     @torch.no_grad()
     def merge_updates(self) -> None:
         """Add the samples that all ranks have collected since the last call to the statistics of every rank."""
-        if not (self.defers_updates and self.training):
+        if not (self.training and (self.defers_updates or world_size() > 1)):
             return
         pending = self._pending_mean, self._pending_var, self._pending_count
         self._add_batch(*combine_moments(*pending))

@@ -45,7 +45,7 @@ def without_metadata(run, folder):
     return folder
 
 
-def test_export_calls_at_most_20_files_of_the_package(run):
+def test_export_calls_at_most_22_files_of_the_package(run):
     package = str(Path(st_rl.__file__).parent)
     files = set()
 
@@ -59,7 +59,8 @@ def test_export_calls_at_most_20_files_of_the_package(run):
         assert main(["export", str(run)]) == 0
     finally:
         sys.setprofile(None)
-    assert len(files) <= 20, sorted(files)
+    # Seven of them read and write files, two of these for the limits of untrusted ones.
+    assert len(files) <= 22, "\n".join(sorted(files))
     assert not [name for name in files if name.startswith("sim/")]
 
 
