@@ -360,6 +360,15 @@ def test_snapshots_written_beside_a_training_hold_what_was_there_when_they_were_
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_no_background_thread_is_left_between_two_calls_of_learn(tmp_path, monkeypatch):
+    """A forked child would wait forever for a thread that did not follow."""
+    monkeypatch.setattr(OnPolicyRunner, "_writes_in_background", True)
+    runner = make_runner(log_dir=tmp_path)
+    for _ in range(2):
+        runner.learn(1)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("st_rl log")]
+
+
 def test_without_an_evaluator_the_mean_return_decides(tmp_path):
     env = EchoEnv(episode_length=3)
     runner = make_runner(env, small_config(save_interval=1), log_dir=tmp_path)
