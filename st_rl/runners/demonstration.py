@@ -28,7 +28,7 @@ from st_rl.storage.rollout_files.rollout_dataset import ITERATION_FIELD
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.data_compresser import get_compressor
 from st_rl.utils.files import write_json
-from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id, remove_dead_heartbeats
+from st_rl.utils.files.heartbeat import Heartbeat, dead_heartbeats, new_writer_id
 from st_rl.utils.log import logger
 from st_rl.utils.segments import segment_slices
 
@@ -366,11 +366,16 @@ class DemonstrationSaver:
 
         The totals in the metadata of a killed writer are older than its files.
         """
-        if not remove_dead_heartbeats(self.save_dir, layout.COLLECTOR):
+        dead = dead_heartbeats(self.save_dir, layout.COLLECTOR)
+        if not dead:
             return None
         # Of episodes that were to be deleted, the end may be on disk too.
         mark_finished = self.done_files and not self.success_traj_only
-        return maintenance.recover_folder(self.save_dir, metadata, mark_finished)
+        totals = maintenance.recover_folder(self.save_dir, metadata, mark_finished)
+        # Last, so that the next start recovers the folder if this one is killed meanwhile.
+        for path in dead:
+            path.unlink(missing_ok=True)
+        return totals
 
     def _warn_of_other_writers(self) -> bool:
         """Return whether another writer is alive."""

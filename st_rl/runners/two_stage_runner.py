@@ -17,7 +17,7 @@ from st_rl.runners.dagger_saver import TRAINER
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
 from st_rl.utils.config import accepted_keys, drop_none, report_unused_keys
-from st_rl.utils.files.heartbeat import Heartbeat, new_writer_id, remove_dead_heartbeats
+from st_rl.utils.files.heartbeat import Heartbeat, dead_heartbeats, new_writer_id
 from st_rl.utils.log import logger
 
 # Maximum number of frames from which the observation statistics of a data set are computed.
@@ -176,7 +176,8 @@ class TwoStageRunner(OnPolicyRunner):
         if self.log_dir is not None and self._heartbeat is None:
             self._heartbeat = Heartbeat(self.log_dir, TRAINER, new_writer_id())
             # After the start of the own one: without any heartbeat, collectors stop.
-            remove_dead_heartbeats(self.log_dir, TRAINER)
+            for path in dead_heartbeats(self.log_dir, TRAINER):
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def _learning_session(self) -> Iterator[None]:

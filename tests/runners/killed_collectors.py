@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +65,11 @@ def collect_for_ever(folder: str, writer: int) -> None:
     saver.collect_and_save()
 
 
+def count_files(folder: str) -> int:
+    """Frame files of all trajectories."""
+    return len(list(Path(folder).glob("trajectory_*/traj_*")))
+
+
 def let_collectors_die(folder: str, num_deaths: int, seed: int) -> None:
     """Start pairs of collectors and kill them; RuntimeError when one ends by itself."""
     generator, deaths = random.Random(seed), 0
@@ -78,8 +84,11 @@ def let_collectors_die(folder: str, num_deaths: int, seed: int) -> None:
                     os._exit(1)
             victims.append(pid)
         for pid in victims:
-            # From its first file on, however busy the machine is.
+            # By what it has done so far, however busy the machine is: some have just begun, others have written frames.
             while not any(f"-{pid}-" in path.name for path in heartbeats(folder, layout.COLLECTOR)):
+                time.sleep(0.001)
+            num_files = count_files(folder) if generator.random() < 0.5 else -1
+            while count_files(folder) <= num_files:
                 time.sleep(0.001)
             time.sleep(generator.uniform(0.002, 0.06))
             os.kill(pid, signal.SIGKILL)

@@ -150,6 +150,24 @@ def test_next_start_counts_marks_and_cleans_after_a_killed_collector(tmp_path):
     assert all(any(folder.iterdir()) for folder in tmp_path.glob("trajectory_*"))
 
 
+def test_start_that_is_killed_while_it_recovers_leaves_the_rest_to_the_next(tmp_path, monkeypatch):
+    dead = tmp_path / ".alive-collector-dead"
+    dead.write_text(json.dumps({"process": str(ProcessId.current()._replace(start="1"))}))
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "recover_folder", die)
+        with pytest.raises(KeyboardInterrupt):
+            DemonstrationSaver(RecordingEnv(num_envs=3), EchoPolicy(), tmp_path).init_traj_handlers()
+    assert dead.exists()
+    saver = DemonstrationSaver(RecordingEnv(num_envs=3), EchoPolicy(), tmp_path)
+    saver.init_traj_handlers()
+    assert not dead.exists()
+    saver.close()
+
+
 @pytest.mark.parametrize("looks_first", [False, True])
 def test_two_collectors_that_start_together_share_no_trajectory(tmp_path, monkeypatch, looks_first):
     """The second one starts right before or right after the first one looks for other writers."""

@@ -17,7 +17,7 @@ from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
 from st_rl.storage.rollout_files.metadata import Metadata, load_metadata
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, remove_temporary_files, write_json
-from st_rl.utils.files.heartbeat import heartbeats, is_alive, remove_dead_heartbeats
+from st_rl.utils.files.heartbeat import dead_heartbeats, heartbeats, is_alive
 
 DAMAGED_FOLDER = "damaged"
 
@@ -237,10 +237,10 @@ def mark_finished(state: TrajectoryState, done_files: bool = True) -> str | None
 
 def remove_leftovers(folder: str) -> int:
     """Remove heartbeats and temporary files of killed collectors; returns their number."""
-    temporary = _temporary_files(folder)
-    for path in temporary:
+    left = [*_temporary_files(folder), *dead_heartbeats(folder, layout.COLLECTOR)]
+    for path in left:
         path.unlink(missing_ok=True)
-    return len(temporary) + len(remove_dead_heartbeats(folder, layout.COLLECTOR))
+    return len(left)
 
 
 def _temporary_files(folder: str) -> list[Path]:

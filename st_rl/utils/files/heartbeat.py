@@ -62,12 +62,9 @@ def heartbeats(folder: StrPath, role: str) -> list[Path]:
     return sorted(Path(folder).glob(f"{PREFIX}{role}-*"))
 
 
-def remove_dead_heartbeats(folder: StrPath, role: str) -> list[Path]:
-    """Remove the heartbeats that killed processes left in a folder, and return them."""
-    dead = [path for path in heartbeats(folder, role) if not is_alive(path)]
-    for path in dead:
-        path.unlink(missing_ok=True)
-    return dead
+def dead_heartbeats(folder: StrPath, role: str) -> list[Path]:
+    """Heartbeats that killed processes left in a folder."""
+    return [path for path in heartbeats(folder, role) if not is_alive(path)]
 
 
 def is_heartbeat(name: str, role: str) -> bool:
