@@ -16,10 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from benchmarks.machine import describe_machine, write_results
 from st_rl.algorithms import algorithm_classes
 from st_rl.cli import main as st_rl_command
+from st_rl.cli.support import training
 from st_rl.sim.tasks import TASKS
 from st_rl.utils.files import load_checkpoint
 from tests.runners.training import differences
@@ -27,6 +29,8 @@ from tests.runners.training import differences
 RESULTS = Path(__file__).parents[1] / "results" / "faults_exact_resume.json"
 NUM_ENVS = 8
 HALF = 3
+# Robots and seconds of the evaluation of checkpoints, which must leave no trace in the training.
+EVALUATION_SIZE = (4, 1.2)
 SIZES = ("--num-envs", str(NUM_ENVS), "--threads", "1", "--env.physics.num-threads", "1", "--env.episode-length-s", "1")
 SMALL = ("--policy.actor-hidden-dims", "16", "--policy.critic-hidden-dims", "16")
 # Parts of a checkpoint that must be there and that training must have changed.
@@ -111,7 +115,8 @@ def train(cell: Cell, folder: Path, iterations: int) -> None:
 
 def run_command(arguments: Sequence[str]) -> None:
     """Run a command of `st-rl` in this process; RuntimeError if it fails."""
-    code = st_rl_command(list(arguments))
+    with mock.patch.dict(training.EVALUATION_SIZE, cpu=EVALUATION_SIZE):
+        code = st_rl_command(list(arguments))
     if code != 0:
         raise RuntimeError(f"exit code {code} of: st-rl {' '.join(arguments)}")
 

@@ -1,6 +1,7 @@
 """A policy file does what the policy does, or is not written."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +127,28 @@ def test_a_recurrent_file_that_returns_its_input_states_is_refused(tmp_path, mon
     with pytest.raises(ExportError, match="differs from torch by"):
         export_onnx(policy, make_policy()[1], tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_recurrent", [False, True])
+@pytest.mark.parametrize("is_single", [False, True], ids=["in a batch", "alone"])
+def test_a_file_that_is_wrong_for_some_batch_sizes_is_noticed(monkeypatch, is_recurrent, is_single):
+    class WrongSession:
+        """Computes what torch does, except for one robot alone or for several."""
+
+        def __init__(self, path, providers):
+            pass
+
+        def run(self, names, inputs):
+            obs, *states = (torch.from_numpy(value) for value in inputs.values())
+            result = deployed(obs, tuple(states)) if states else (deployed(obs),)
+            actions, *following = (value.detach().numpy() for value in result)
+            return [actions + (0.5 if (len(obs) == 1) == is_single else 0.0), *following]
+
+    policy = ActorCriticRecurrent(7, 9, 3, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_hidden_size=5)
+    deployed = DeployedPolicy(policy if is_recurrent else make_policy()[0], torch.nn.Identity())
+    monkeypatch.setattr(runtime, "InferenceSession", WrongSession)
+    difference = onnx_policy._largest_difference(runtime, Path("policy.onnx"), deployed, torch.randn(64, 7))
+    assert difference == pytest.approx(0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])

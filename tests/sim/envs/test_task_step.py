@@ -58,3 +58,11 @@ def test_tracking_error_is_that_of_the_command_of_the_step():
         torch.testing.assert_close(task.lin_vel_rmsd, (task.base_lin_vel[:, 0] - told).abs())
     task.reset()
     torch.testing.assert_close(task.lin_vel_rmsd, (task.base_lin_vel[:, 0] - task.commands[:, 0]).abs())
+
+
+def test_observations_are_clipped_to_the_configured_bound():
+    task = build(**{"normalization.clip_observations": 0.3})
+    assert task.get_observations()[0].abs().max() == pytest.approx(0.3)
+    obs, _, _, infos = task.step(torch.ones(4, 12))
+    for group in (obs, *infos["observations"].values(), *infos["final_observations"].values()):
+        assert group.abs().max() == pytest.approx(0.3)
