@@ -121,6 +121,9 @@ def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) ->
         values = np.array([joint[name] for joint in description["joints"]], np.float64)
         return np.where(np.isnan(values), default, values)
 
+    # A policy that does not observe velocities has none in its golden run.
+    unknown = np.full(len(description["joints"]), 15.0)
+    golden = {"joint_vel": 0.0 * unknown, "low_joint_vel": -unknown, "high_joint_vel": unknown, **golden}
     low, high = golden["low_joint_pos"], golden["high_joint_pos"]
     speed = np.maximum(np.abs(golden["low_joint_vel"]), np.abs(golden["high_joint_vel"]))
     error = golden["joint_targets"] - golden["joint_pos"]

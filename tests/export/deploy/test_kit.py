@@ -1,5 +1,6 @@
 """The kit: files that agree with each other and with torch."""
 
+import dataclasses
 import json
 import subprocess
 
@@ -80,3 +81,12 @@ def test_leapp_bundle_replays_golden_run(tmp_path):
     inputs = {signal["name"]: signal for signal in bundle["models"]["policy"]["inputs"]}
     assert inputs["joint_pos"]["element_names"] == [[joint["name"] for joint in description["joints"]]]
     assert inputs["orientation"]["unit"] == "unit quaternion w, x, y, z"
+
+
+def test_policy_without_joint_velocities_has_guards(tmp_path, monkeypatch):
+    table = type(make_golden_task(num_envs=1)).OBSERVATIONS
+    monkeypatch.setitem(table, "joint_vel", dataclasses.replace(table["joint_vel"], privileged=True))
+    task = make_golden_task()
+    description = make_kit(tmp_path / "kit", task, make_policy(task))
+    assert "joint_vel" not in description["inputs"]
+    assert description["guards"]["max_joint_vel"] == [30.0] * 12

@@ -115,6 +115,19 @@ def test_planted_fault_damps_within_one_step(kit, example, fault, reason):
     assert not loop.server.is_stiff
 
 
+def test_hoist_holds_base_until_joints_are_stiff_for_some_time(kit, example):
+    loop = Loop(kit, example, hoist_s=1.5)
+    loop.advance(50)
+    home = loop.server.model.key("home").qpos[2]
+    assert loop.server.data.qpos[2] == pytest.approx(home, abs=1e-3)
+    loop.stand_up_and_start_policy()
+    loop.advance(10)
+    assert loop.server.data.qpos[2] == pytest.approx(home, abs=1e-3)
+    loop.advance(50)
+    assert loop.server.data.qpos[2] != pytest.approx(home, abs=1e-3)
+    assert loop.controller.reason == ""
+
+
 def test_robot_damps_without_commands(kit, example):
     loop = Loop(kit, example)
     loop.stand_up_and_start_policy()
