@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -195,3 +197,24 @@ def test_processes_talk_in_real_time(kit):
     assert states[-2] == "damping"
     assert "deadlines missed; jitter" in result.stdout
     assert result.returncode == int("damping: finished" not in result.stdout)
+
+
+def test_termination_damps(kit, example):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as robot:
+        robot.bind(("127.0.0.1", 0))
+        robot.settimeout(60)
+        options = ["--robot", str(EXAMPLE / "udp_robot.py"), "--robot-port", str(robot.getsockname()[1])]
+        command = [sys.executable, str(kit / "controller.py"), *options, "--automatic"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as controller:
+            # The first command is sent by connect, the second by the loop.
+            datagrams = [robot.recv(4096), robot.recv(4096)]
+            controller.send_signal(signal.SIGTERM)
+            output, _ = controller.communicate(timeout=60)
+        robot.setblocking(False)
+        datagrams.append(example["message"].receive_last(robot)[0])
+    assert controller.returncode == 0
+    assert "deadlines missed" in output
+    first, *_, last = (example["message"].unpack_message(datagram, 2, 12, 4).values for datagram in datagrams)
+    assert not first["damping"].any()
+    assert last["damping"].all()
+    assert not last["stiffness"].any()

@@ -7,7 +7,7 @@ It needs numpy, onnxruntime and the files beside it. What is particular to a rob
 the methods of `Robot`, and a function `connect(deploy, arguments)` that returns one. `deploy` is the content of
 `deploy.yaml`; `arguments` are the options that this program does not know.
 
-Every guard that fails ends in damping within the same control step, and says why. Stop with Ctrl+C: it damps as well.
+Every guard that fails ends in damping within the same control step, and says why. Ctrl+C and SIGTERM damp as well.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import enum
 import importlib.util
 import json
+import signal
 import sys
 import threading
 import time
@@ -469,9 +470,11 @@ def main(arguments: list[str] | None = None) -> int:
     controller = Controller(policy, options.stand_up_s, keep_log=options.log is not None)
     if options.robot is None:
         return _replay(controller, options.kit / "golden.npz")
-    clock = Clock(policy.deploy["control_period_s"])
+    # What ends the program damps first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     robot = load_robot(options.robot, policy.deploy, rest)
     confirm = (lambda what: what != "damp") if options.automatic else Keyboard().confirm
+    clock = Clock(policy.deploy["control_period_s"])
     run(robot, controller, clock, Operator(np.array(options.command), options.seconds, confirm))
     print(clock.report())
     if options.log:
