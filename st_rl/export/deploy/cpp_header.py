@@ -35,7 +35,7 @@ UNARY = {
     "Sin": "std::sin({0})", "Cos": "std::cos({0})", "Exp": "std::exp({0})", "Log": "std::log({0})",
     "Sqrt": "std::sqrt({0})", "Abs": "std::abs({0})", "Neg": "-{0}", "Floor": "std::floor({0})",
     "Sign": "static_cast<float>(({0} > 0.0f) - ({0} < 0.0f))", "Reciprocal": "1.0f / {0}", "Erf": "std::erf({0})",
-    "Not": "1.0f - {0}", "Atan": "std::atan({0})",
+    "Not": "1.0f - {0}", "Atan": "std::atan({0})", "IsNaN": "std::isnan({0}) ? 1.0f : 0.0f",
 }  # fmt: skip
 DEFAULT_ALPHA = {"Elu": 1.0, "LeakyRelu": 0.01, "Selu": 1.6732631921768188}
 # Start value, step and end of a reduction.

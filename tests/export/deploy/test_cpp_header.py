@@ -70,6 +70,8 @@ class ManyOperators(nn.Module):
         x = torch.where(x > 0.6, x.exp().sqrt(), -x) + x[[4, 0, 1, 3, 2]] * x.flip(0).abs()
         table = torch.stack([x, x.sigmoid(), x.cos()]).transpose(0, 1)[::2]
         table = table.clamp(-1.0, 2.0) * table.mean(dim=0, keepdim=True) - table.amax(dim=1, keepdim=True)
+        # The angle of a heading: torch's atan2 becomes arctangents and comparisons.
+        table = table + torch.atan2(table, table.flip(1) - 0.3)
         targets = (table.sum(dim=1) / 3.0).expand(2, 3).reshape(-1)
         return targets, memory * 0.5 + x[:4].tanh()
 
