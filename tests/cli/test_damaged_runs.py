@@ -40,7 +40,8 @@ def test_damaged_sweep_file_names_no_trial(tmp_path, content):
 @pytest.mark.parametrize(
     ("settings", "config"),
     [
-        ({}, {}),
+        ({"task": [1]}, {}),
+        ({"task": "nothing"}, {}),
         ({"task": "balance", "task_config": [1]}, {}),
         ({"task": "balance", "task_config": {"nothing": 1}}, {}),
         ({"task": "balance"}, {"policy": [1]}),
@@ -52,7 +53,7 @@ def test_damaged_sweep_file_names_no_trial(tmp_path, content):
 def test_error_of_damaged_settings_names_the_file(tmp_path, settings, config):
     folder = make_run(tmp_path / "run", settings)
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    with pytest.raises(CommandError, match=r"run/(run|config)\.json: "):
+    with pytest.raises(CommandError, match=r"run/(run|config)\.json"):
         LoadedRun(RunFolder(folder))
 
 

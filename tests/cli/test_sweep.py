@@ -120,7 +120,7 @@ def test_same_command_continues_the_sweep(tmp_path, judged_by, capsys):
     assert len({str(trial["settings"]) for trial in after}) == 4
     message = error_of(capsys, "sweep", "balance", "--log-dir", tmp_path, "--search", "algorithm.gamma", "0.9", "0.99")
     assert (
-        f"is a sweep of another command: continue it with st-rl sweep balance {shlex.join([*SMALL, *SEARCH])} --log-dir"
+        f"a sweep of another command: continue it with st-rl sweep balance {shlex.join([*SMALL, *SEARCH])} --log-dir"
         in message
     )
 

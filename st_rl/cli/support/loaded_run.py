@@ -49,8 +49,8 @@ def _find_source(run: RunFolder, task: str, trusted: str | None) -> TaskSource[A
         if is_external(task):
             raise
         raise CommandError(
-            f"{run.path} is a run of the task '{task}', which st-rl does not know: use the script that registers it, "
-            f"{_own_script(run.settings) or 'python FILE.py'}, instead of st-rl"
+            f"{run.file(RUN_FILE)} names the task '{task}', which st-rl does not know: use the script that registers "
+            f"it, {_own_script(run.settings) or 'python FILE.py'}, instead of st-rl"
         ) from error
 
 

@@ -75,9 +75,9 @@ class RunFolder:
         settings = self.settings
         if settings.get("task") is None:
             raise CommandError(
-                f"{self.path} was trained from Python on {settings.get('environment', 'an environment')}, which st-rl "
-                "cannot build: evaluate and play it in Python with load_policy(run). st-rl report and st-rl export do "
-                "not need the environment"
+                f"{self.file(RUN_FILE)} names no task: the run was trained from Python on "
+                f"{settings.get('environment', 'an environment')}, which st-rl cannot build: evaluate and play it in "
+                "Python with load_policy(run). st-rl report and st-rl export do not need the environment"
             )
         return str(settings["task"])
 

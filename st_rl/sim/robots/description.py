@@ -70,7 +70,8 @@ class RobotDescription:
         if not content.get("mjcf"):
             raise ValueError(f"{path} names no MJCF file: add 'mjcf: robot.xml'")
         values = {key: _READERS[key](value, f"{path}: {key}") for key, value in content.items() if value is not None}
-        return cls(**{**values, "path": path, "mjcf": find_mjcf(str(content["mjcf"]), path)})
+        with name_file(path, "give the path of the MJCF file as mjcf"):
+            return cls(**{**values, "path": path, "mjcf": find_mjcf(str(content["mjcf"]), path)})
 
 
 def find_mjcf(name: str, description: Path) -> Path:

@@ -139,12 +139,14 @@ def open_study(folder: Path, command: str, num_trials: int, iterations: int) -> 
             load_if_exists=True,
         )
         study.get_trials(deepcopy=False)
-    created_by = study.user_attrs.get("command")
+        created_by = study.user_attrs.get("command")
+        if not isinstance(created_by, str | None):
+            raise ValueError(f"its command is {created_by!r}")
     if created_by is None:
         study.set_user_attr("command", command)
     elif created_by != command:
         raise UsageError(
-            f"{folder} is a sweep of another command: continue it with {created_by} --log-dir "
+            f"{path} is of a sweep of another command: continue it with {created_by} --log-dir "
             f"{shlex.quote(str(folder))}, or choose another --log-dir"
         )
     return study
