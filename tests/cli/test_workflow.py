@@ -136,7 +136,7 @@ def test_run_of_an_unregistered_task_names_its_script(run, tmp_path, capsys):
     (copied / "run.json").write_text(json.dumps({**settings, "task": "my-walk"}))
     assert main(["eval", str(copied)]) == 1
     error = capsys.readouterr().err
-    assert "a run of the task 'my-walk', which st-rl does not know: use the script that registers it" in error
+    assert "run.json names the task 'my-walk', which st-rl does not know: use the script that registers it" in error
 
 
 def test_missing_metrics_are_null_in_json_and_a_dash_in_the_table():

@@ -59,7 +59,7 @@ def _own_script(settings: Mapping[str, Any]) -> str | None:
 
     `run.json` may come from anybody: only the plain name of a script is shown.
     """
-    script = re.match(r"\S*python\S* ([\w./-]+\.py) ", str(settings.get("command_line", "")))
+    script = re.match(r"\S*python\S* ([\w./-]+\.py) ", str(settings.get("command_line", ""))[:1000])
     return None if script is None else f"python {script[1]}"
 
 
