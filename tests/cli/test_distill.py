@@ -57,6 +57,7 @@ def test_student_is_recurrent_and_without_privileged_observations(student):
     algorithm, policy = config["algorithm"], config["policy"]
     assert (algorithm["class_name"], algorithm["using_ppo"], algorithm["distill_target"]) == ("TPPO", True, "kl")
     assert (algorithm["teacher_act_prob"], algorithm["label_action_with_critic_obs"]) == (0.5, True)
+    assert algorithm["schedule"] == "fixed"
     assert (policy["class_name"], policy["rnn_type"], policy["rnn_hidden_size"]) == ("ActorCriticRecurrent", "gru", 8)
     task = json.loads((student / "run.json").read_text())["task_config"]
     assert task["privileged_actor"] is False

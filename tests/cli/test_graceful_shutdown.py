@@ -24,6 +24,17 @@ def test_first_signal_stops_gracefully_second_exits(monkeypatch, capsys, name, c
     assert "finishing this iteration" in capsys.readouterr().err
 
 
+def test_second_signal_under_torchrun_changes_nothing(monkeypatch):
+    """torchrun passes on the Ctrl-C that its processes have received already."""
+    ended, asked = [], []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with GracefulShutdown(lambda: asked.append(True)) as shutdown:
+        for name in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(name)
+    assert (asked, ended, shutdown.exit_code) == ([True], [], 130)
+
+
 def test_sighup_stays_ignored_under_nohup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

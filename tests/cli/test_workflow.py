@@ -100,6 +100,9 @@ def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
     assert settings["resumed"][0]["from_iteration"] == 2
     assert main(["resume", str(folder)]) == 1
     assert "add more with --iterations" in last_line_of_error(capsys)
+    # From an older checkpoint, fewer iterations than are left leave the goal of the run as it is.
+    assert main(["resume", str(folder), "--checkpoint", "2", "--iterations", "1"]) == 0
+    assert json.loads((folder / "run.json").read_text())["iterations"] == 4
 
 
 def test_eval_runs_in_training_and_in_fine_physics(run, tmp_path, monkeypatch):

@@ -396,6 +396,13 @@ def test_a_resumed_training_must_beat_the_best_that_its_folder_holds(tmp_path):
     assert load_checkpoint(tmp_path / "best.pt")["score"] == 1.0
 
 
+def test_first_of_equally_good_checkpoints_is_the_best(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, None, keep_best=True)
+    for iteration, score in ((1, 0.5), (2, 0.5), (3, 0.4)):
+        keeper.offer_best({"model_state_dict": {}, "iter": iteration}, score)
+    assert load_checkpoint(tmp_path / "best.pt")["iter"] == 1
+
+
 def test_a_damaged_best_snapshot_does_not_count(tmp_path, caplog):
     (tmp_path / "best.pt").write_bytes(b"half")
     keeper = CheckpointKeeper(tmp_path, None, keep_best=True, resumed=True)
