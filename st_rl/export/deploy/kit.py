@@ -64,9 +64,7 @@ def write_kit(
     golden run in a joint target by more than `TOLERANCE_RAD`; the folder is complete or does not exist.
     """
     golden = record_golden(policy, trained, task)
-    interface = policy.interface
-    facts = {"format": FORMAT, **facts, **interface.describe(), "guards": _guards(interface.describe(), golden)}
-    description = to_json_values({**facts, **describe_io(policy)})
+    description = describe_kit(policy, golden, facts)
     with _new_folder(folder) as temporary:
         write_policy(policy, temporary / POLICY_FILE, description)
         _require_golden(POLICY_FILE, OnnxStep(temporary / POLICY_FILE), golden, description)
@@ -75,7 +73,7 @@ def write_kit(
             _require_golden(LEAPP_FOLDER, LeappStep(temporary / LEAPP_FOLDER), golden, description)
         text = yaml.safe_dump(description, sort_keys=False, width=120, default_flow_style=None)
         np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden)
-        interface.save_robot(temporary / ROBOT_FILE)
+        policy.interface.save_robot(temporary / ROBOT_FILE)
         try:
             write_cpp_files(temporary, temporary / POLICY_FILE, golden, description)
         except ExportError as error:
@@ -86,6 +84,13 @@ def write_kit(
             (temporary / name).write_text(content, encoding="utf-8")
         write_checksums(temporary)
     return description
+
+
+def describe_kit(policy: RawPolicy, golden: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `deploy.yaml`: `facts`, robot and task, guards, and the signals of the policy."""
+    task = policy.interface.describe()
+    facts = {"format": FORMAT, **facts, **task, "guards": _guards(task, golden)}
+    return to_json_values({**facts, **_describe_io(policy)})
 
 
 def _require_golden(
@@ -191,7 +196,7 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def describe_io(policy: RawPolicy) -> dict[str, Any]:
+def _describe_io(policy: RawPolicy) -> dict[str, Any]:
     """Inputs, states and outputs for `deploy.yaml`."""
     groups = {"inputs": policy.inputs, "states": policy.states, "outputs": policy.outputs}
     return {group: {name: _describe(signal) for name, signal in signals.items()} for group, signals in groups.items()}

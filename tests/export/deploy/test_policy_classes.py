@@ -7,13 +7,16 @@ import torch
 from st_rl.env import ObservationHistory
 from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import OnnxStep, RawPolicy, record_golden, replay_golden
-from st_rl.export.deploy.kit import describe_io, write_policy
+from st_rl.export.deploy.kit import describe_kit, write_policy
 from st_rl.sim.envs.history_interface import HistoryInterface
 from st_rl.utils.files import save_checkpoint, write_json
 from tests.export.deploy.kits import deploy, make_golden_task, make_policy
 
 pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
+
+from st_rl.export.deploy.files import controller
+
 CAMERA = {"camera.height": 8, "camera.width": 10}
 CONVOLUTION = {"channels": [3], "kernel_sizes": [3], "strides": [2], "hidden_sizes": [8]}
 ENCODER = {"encoder_component_names": ["forward_depth"], "encoder_class_name": "Conv2dHeadModel"}
@@ -54,13 +57,15 @@ def make_task(name: str, sees_velocity: bool = False):
 
 
 def assert_same_in_onnx(task, trained, path):
-    """Write policy.onnx and replay 500 golden steps with it."""
+    """Write policy.onnx and replay 500 golden steps with it, alone and in the controller."""
     policy = deploy(task, trained)
     golden = record_golden(policy, trained, task, num_steps=500)
     assert golden["reset"].sum() >= 5
-    signals = describe_io(policy)
-    write_policy(policy, path, signals)
-    assert replay_golden(OnnxStep(path), golden, signals)["joint_targets"] <= 1e-5
+    description = describe_kit(policy, golden, {})
+    write_policy(policy, path, description)
+    assert replay_golden(OnnxStep(path), golden, description)["joint_targets"] <= 1e-5
+    runner = controller.Controller(controller.Policy(path))
+    assert controller.replay_golden(runner, golden) <= 1e-5
     return golden
 
 
@@ -81,8 +86,9 @@ def test_observation_history_is_the_same_in_onnx(tmp_path):
     trained = make_policy(env)
     policy = RawPolicy(HistoryInterface(env), DeployedPolicy(trained.actor_critic, trained.obs_normalizer))
     golden = record_golden(policy, trained, env, num_steps=500)
-    write_policy(policy, tmp_path / "policy.onnx", describe_io(policy))
-    assert replay_golden(OnnxStep(tmp_path / "policy.onnx"), golden, describe_io(policy))["joint_targets"] <= 1e-5
+    description = describe_kit(policy, golden, {})
+    write_policy(policy, tmp_path / "policy.onnx", description)
+    assert replay_golden(OnnxStep(tmp_path / "policy.onnx"), golden, description)["joint_targets"] <= 1e-5
     assert golden["reset"].sum() >= 5
     assert golden["state_history"].shape == (500, 4, 15)
 
