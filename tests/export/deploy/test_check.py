@@ -60,7 +60,7 @@ def test_names_changed_and_missing_files(copy):
 
 def test_notices_header_of_another_policy(copy):
     header = (copy / "policy.hpp").read_text()
-    (copy / "policy.hpp").write_text(header.replace("row[j] = b[j]", "row[j] = 2.0f * b[j]"))
+    (copy / "policy.hpp").write_text(header.replace("sum[j] = b[j]", "sum[j] = 2.0f * b[j]"))
     write_checksums(copy)
     result = rows(copy)["golden run: policy.hpp"]
     assert result.passed is False
