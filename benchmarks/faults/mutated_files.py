@@ -1,6 +1,6 @@
 """How st_rl reads damaged and hostile files: thousands of mutants of every kind of file, each read within limits.
 
-    python benchmarks/faults/mutated_files.py --mutants 5000 --seed 1
+    python -m benchmarks.faults.mutated_files --mutants 8000 --seed 1
 
 Every mutant is read by a worker process. Its outcome is one of `OUTCOMES`; wanted are no bare exceptions, nothing over
 5 s or 1 GB, no crash and no silently other weights. Processor time is counted, since the machine may be busy; a worker
@@ -14,7 +14,6 @@ import multiprocessing
 import os
 import random
 import resource
-import sys
 import tempfile
 import time
 import traceback
@@ -22,8 +21,6 @@ from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.faults.mutants import forms, make_bombs, make_mutant
 from benchmarks.machine import describe_machine, write_results
@@ -214,7 +211,7 @@ def run_campaign(count: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Run the campaign and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mutants", type=int, default=5000, help="number of random mutants, besides the bombs")
+    parser.add_argument("--mutants", type=int, default=8000, help="number of random mutants, besides the bombs")
     parser.add_argument("--seed", type=int, default=1)
     default = Path(__file__).parents[1] / "results" / "faults_mutated_files.json"
     parser.add_argument("--out", type=Path, default=default, help="results file")

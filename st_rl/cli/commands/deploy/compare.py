@@ -24,15 +24,11 @@ def main(arguments: Sequence[str]) -> int:
     """Print what a log shows; the exit code is 1 if it shows a fault."""
     options = parse_options(CompareOptions, arguments, "deploy compare", __doc__)
     require_kit(options.kit)
-    import numpy as np
-
     from st_rl.export.deploy.compare import compare_log
+    from st_rl.utils.files import load_arrays, name_file
 
-    try:
-        with np.load(options.log, allow_pickle=False) as arrays:
-            log = dict(arrays)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read {options.log}: {error}; save it with numpy.savez_compressed") from error
+    with name_file(options.log, "save it with numpy.savez_compressed", CommandError):
+        log = load_arrays(options.log)
     findings = compare_log(options.kit, log)
     for finding in findings:
         print(f"{'FAULT' if finding.is_fault else 'note '}  {finding.name}: {finding.message}")
