@@ -65,13 +65,13 @@ def read_frames(path: StrPath) -> Frames:
         raise FrameFileError(str(error) or type(error).__name__) from error
     if not isinstance(content, dict):
         raise FrameFileError(f"it holds a {type(content).__name__}, not a dictionary of arrays")
-    if not all(isinstance(name, str) for name in content):
-        raise FrameFileError("its arrays are not all named by text")
     frames = {name: _unwrapped(value) for name, value in content.items()}
     start, stop = frame_range(os.fspath(path))
     if stop <= start:
         raise FrameFileError("its name covers no frames")
     for name, array in frames.items():
+        if not isinstance(name, str):
+            raise FrameFileError("its arrays are not all named by text")
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise FrameFileError(f"'{name}' is not an array of numbers")
         if array.shape[:1] != (stop - start,):

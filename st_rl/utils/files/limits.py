@@ -6,6 +6,7 @@ A small file must not need seconds or gigabytes: `LimitError` says which limit i
 import bz2
 import json
 import lzma
+import os
 import re
 import stat
 import zipfile
@@ -47,6 +48,8 @@ MAX_UNEXPLAINED_WEIGHTS = 2**28
 MAX_MEMBERS = 10_000
 """Files in an archive."""
 
+# Without waiting for the writer of a named pipe; only Windows has a flag for binary data.
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -57,14 +60,21 @@ class LimitError(ValueError):
 
 def read_bytes(path: StrPath, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a file; LimitError if it is too large, or a device or named pipe, which may never end."""
-    path = Path(path)
-    check_file(path, max_bytes)
-    return path.read_bytes()
+    descriptor = os.open(path, _OPEN_FLAGS)
+    try:
+        _check_status(os.fstat(descriptor), max_bytes)
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.readall()
+    finally:
+        os.close(descriptor)
 
 
 def check_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> int:
     """Return the size of a file; LimitError if it is too large or not a regular file."""
-    status = path.stat()
+    return _check_status(path.stat(), max_bytes)
+
+
+def _check_status(status: os.stat_result, max_bytes: int) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise LimitError("it is not a regular file")
     if status.st_size > max_bytes:
