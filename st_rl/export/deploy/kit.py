@@ -126,9 +126,11 @@ def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) ->
         values = np.array([joint[name] for joint in description["joints"]], np.float64)
         return np.where(np.isnan(values), default, values)
 
-    # A policy that does not observe velocities has none in its golden run.
-    unknown = np.full(len(description["joints"]), 15.0)
-    golden = {"joint_vel": 0.0 * unknown, "low_joint_vel": -unknown, "high_joint_vel": unknown, **golden}
+    # A policy that does not observe positions or velocities of joints has none in its golden run.
+    unknown, targets = np.full(len(description["joints"]), 15.0), golden["joint_targets"]
+    assumed = {"joint_vel": 0.0 * unknown, "low_joint_vel": -unknown, "high_joint_vel": unknown}
+    assumed |= {"joint_pos": targets, "low_joint_pos": targets.min(axis=0), "high_joint_pos": targets.max(axis=0)}
+    golden = {**assumed, **golden}
     low, high = golden["low_joint_pos"], golden["high_joint_pos"]
     speed = np.maximum(np.abs(golden["low_joint_vel"]), np.abs(golden["high_joint_vel"]))
     error = golden["joint_targets"] - golden["joint_pos"]
