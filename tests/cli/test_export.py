@@ -10,6 +10,7 @@ import torch
 
 import st_rl
 from st_rl.cli import main
+from st_rl.cli.commands.export import _read_run
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.env.policy_metadata import describe_policy_io
@@ -104,6 +105,20 @@ def test_a_checkpoint_without_observations_is_compared_on_simulated_ones(run, tm
     arguments = ["export", str(run), "--checkpoint", str(file), "--output", str(tmp_path / "policy.onnx")]
     assert main(arguments) == 0
     assert json.loads((tmp_path / "policy.json").read_text())["observations_compared"] == 256 + 800
+
+
+def test_recorded_observations_are_those_of_the_environment(run):
+    policy, _, obs = _read_run(RunFolder(run), run / "model_2.pt")
+    stored = load_checkpoint(run / "model_2.pt")["runner_state_dict"]["observations"][0]
+    torch.testing.assert_close(policy.obs_normalizer.eval()(obs[: len(stored)]), stored, rtol=1e-3, atol=1e-3)
+
+
+def test_metadata_of_another_format_is_not_exported(run, tmp_path):
+    old = without_metadata(run, tmp_path / "old")
+    settings = json.loads((old / "run.json").read_text())
+    settings["policy_metadata"] = {"format": 0, "task": "another"}
+    (old / "run.json").write_text(json.dumps(settings))
+    assert _read_run(RunFolder(old), old / "model_2.pt") is None
 
 
 def test_resume_adds_the_metadata_to_an_old_run(run, tmp_path):

@@ -172,6 +172,21 @@ class TestFollowing:
         content = [load(p)["policy_iterations"] for p in sorted((tmp_path / "data").rglob("traj_*"))]
         assert set(np.concatenate(content).tolist()) == {2, 9, 1000000}
 
+    def test_unchanged_checkpoint_is_loaded_once(self, student, tmp_path, monkeypatch):
+        loaded = []
+        saver = make_saver(student, tmp_path / "data")
+        saver.init_traj_handlers()
+        load_student = saver._load_student
+        monkeypatch.setattr(
+            saver, "_load_student", lambda content: loaded.append(content["iter"]) or load_student(content)
+        )
+        for _ in range(3):
+            saver.load_latest_training_policy()
+        put_checkpoint(student, 5, 0.25)
+        saver.load_latest_training_policy()
+        saver.close()
+        assert loaded == [2, 5]
+
     def test_the_log_counts_iterations_on_but_newer_checkpoints_still_count(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data")
         saver.init_traj_handlers()

@@ -68,6 +68,7 @@ def test_loaded_state_continues_exactly():
     feed(first, list(rollouts(6))[:3])
     state = first.state_dict()
     feed(first, list(rollouts(6))[3:5])  # the state is a copy
+    feed(second, rollouts(1))  # what was recorded before is replaced
     second.load_state_dict(state)
     feed(second, list(rollouts(6))[3:])
     for name in ("rframebuffer", "rewbuffer", "lenbuffer"):

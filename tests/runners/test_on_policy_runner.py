@@ -339,8 +339,8 @@ def test_a_requested_stop_ends_the_iteration_and_saves(tmp_path):
     runner.learn(10)
     assert runner.current_learning_iteration == 2
     assert (tmp_path / "model_2.pt").exists()
-    runner.learn(1)
-    assert runner.current_learning_iteration == 3
+    runner.learn(2)
+    assert runner.current_learning_iteration == 4
 
 
 def test_close_may_be_called_at_any_time_and_twice(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from st_rl.runners import TwoStageRunner, build_runner
+from st_rl.runners import TwoStageRunner, build_runner, two_stage_runner
 from st_rl.runners.dagger_saver import TRAINER
 from st_rl.storage.rollout_files import rollout_dataset
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset
@@ -192,6 +192,21 @@ class TestHandOver:
         count = int(runner.alg.obs_normalizer.count)
         runner.learn(2)
         assert int(runner.alg.obs_normalizer.count) == count
+
+    def test_statistics_of_a_trained_normalizer_are_kept(self, tmp_path):
+        runner = make(demonstrations(tmp_path), empirical_normalization=True, pretrain_iterations=-1)
+        runner.alg.obs_normalizer.update(torch.randn(10, runner.num_obs))
+        runner.learn(1)
+        # Only the first observation of the four environments is added.
+        assert int(runner.alg.obs_normalizer.count) == 10 + 4
+
+    def test_statistics_are_taken_from_a_part_of_a_large_data_set(self, tmp_path, monkeypatch, caplog):
+        caplog.set_level(logging.INFO)
+        monkeypatch.setattr(two_stage_runner, "STATISTICS_FRAMES", 20)
+        runner = make(demonstrations(tmp_path), empirical_normalization=True, pretrain_iterations=-1)
+        runner.learn(1)
+        (message,) = [record.getMessage() for record in caplog.records if "recorded frames" in record.getMessage()]
+        assert 20 <= int(message.split("statistics of ")[1].split()[0]) < 100
 
     def test_statistics_follow_a_data_set_that_grows(self, tmp_path, monkeypatch):
         monkeypatch.setattr(rollout_dataset, "_CHECK_INTERVAL_S", 0.0)

@@ -294,6 +294,22 @@ def test_score_prefers_standing_to_small_errors():
     nan = float("nan")
     fallen = {"num_envs": 64, "falls": 64, **{f"{axis}_mae": nan for axis in AXES}}
     assert walk_score(fallen) < walk_score(precise)
+    # The fraction of robots that fell counts, whatever their number.
+    assert walk_score({**precise, "num_envs": 640, "falls": 320}) == pytest.approx(walk_score(precise))
+
+
+def test_policy_is_reset_where_episodes_end():
+    resets = []
+
+    class Recorder:
+        def __call__(self, obs):
+            return obs[:, :2]
+
+        def reset(self, dones=None):
+            resets.append(None if dones is None else dones.tolist())
+
+    evaluate_episodes(EchoEnv(num_envs=3, episode_length=3, stagger=True), Recorder())
+    assert resets == [None, [False, False, True], [False, True, False], [True, False, False]]
 
 
 def test_episodes_are_summed_until_each_first_ends():
@@ -390,6 +406,13 @@ class TestBuiltInTask:
         assert task.cfg.push.max_speed == 0
         assert task.cfg.noise.level == 0
         assert task.max_episode_length * task.step_dt >= 3.0
+
+    def test_eval_task_has_no_time_out_within_its_seconds(self):
+        from st_rl.sim.tasks import TASKS, with_overrides
+
+        cfg = with_overrides(TASKS["quadruped-walk"].cfg(), {"episode_length_s": 1.0})
+        task = make_eval_task("quadruped-walk", cfg, 2, 2.0, seed=3, fine=False)
+        assert task.max_episode_length * task.step_dt > 2.0
 
     def test_pairs_are_the_feet_across_the_body(self, task):
         names = [foot.name for foot in task.robot.feet]

@@ -197,6 +197,16 @@ class TestEpisodes:
         task._reset_envs(torch.ones(6, dtype=torch.bool))
         assert task.level.tolist() == [1, 1, 2, 2, 3, 2]
 
+    def test_robots_without_blocks_keep_their_level(self):
+        sequences = {"up": ("step_up",), "flat": ()}
+        task = build(num_envs=4, **{"tracks.sequences": sequences, "curriculum.start_levels": (2, 2)})
+        task._episode_length.fill_(5)
+        task._has_cleared.fill_(True)
+        task._has_struggled.fill_(False)
+        task._reset_envs(torch.ones(4, dtype=torch.bool))
+        assert task.kind.tolist() == [0, 1, 0, 1]
+        assert task.level.tolist() == [3, 2, 3, 2]
+
     def test_only_ended_episodes_change_levels_and_the_first_level_is_the_lowest(self):
         task = build(num_envs=4, **{"tracks.sequences": {"up": ("step_up",)}})
         task.episode_length_buf = torch.full((4,), 9)
