@@ -1,14 +1,13 @@
-"""Collectors that are killed at random moments, again and again.
+"""Pairs of collectors that write to the same folder and are killed at random moments.
 
-Two of them write into one folder at a time, as if they had been given the same id. They are forks, so that fifty deaths
-take seconds.
+They are forks, so that fifty of them take seconds.
 """
 
 import os
 import random
 import signal
 import time
-from pathlib import Path
+import traceback
 from typing import Any
 
 import torch
@@ -61,39 +60,53 @@ class StepPolicy:
 
 def collect_for_ever(folder: str, writer: int) -> None:
     saver = DemonstrationSaver(NumberedEnv(writer), StepPolicy(), folder, 5, min_timesteps=1e12)
-    saver.on_progress = lambda share, line: None
+    saver.on_progress = lambda fraction, line: None
     saver.collect_and_save()
 
 
 def count_files(folder: str) -> int:
     """Frame files of all trajectories."""
-    return len(list(Path(folder).glob("trajectory_*/traj_*")))
+    return sum(len(layout.frame_files(trajectory)) for trajectory in layout.own_trajectories(folder))
 
 
-def let_collectors_die(folder: str, num_deaths: int, seed: int) -> None:
-    """Start pairs of collectors and kill them; RuntimeError when one ends by itself."""
-    generator, deaths = random.Random(seed), 0
-    while deaths < num_deaths:
-        victims = []
-        for _ in range(2):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    collect_for_ever(folder, deaths + len(victims) + 1)
-                finally:
-                    os._exit(1)
-            victims.append(pid)
-        for pid in victims:
-            # By what it has done so far, however busy the machine is: some have just begun, others have written frames.
-            while not any(f"-{pid}-" in path.name for path in heartbeats(folder, layout.COLLECTOR)):
-                time.sleep(0.001)
-            num_files = count_files(folder) if generator.random() < 0.5 else -1
-            while count_files(folder) <= num_files:
-                time.sleep(0.001)
-            time.sleep(generator.uniform(0.002, 0.06))
-            os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            # whoever had ended before its time would have crashed
-            if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-                raise RuntimeError(f"a collector ended by itself with status {status}")
-            deaths += 1
+def start_collector(folder: str, writer: int) -> int:
+    """Fork a collector and return its process id; it prints the traceback if it raises."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            collect_for_ever(folder, writer)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def kill_collectors(folder: str, num_kills: int, seed: int) -> None:
+    """Start pairs of collectors and kill them; RuntimeError when one exits before it is killed."""
+    generator, num_killed = random.Random(seed), 0
+    while num_killed < num_kills:
+        running = [start_collector(folder, num_killed + number) for number in (1, 2)]
+        try:
+            for pid in tuple(running):
+                wait_for_kill(folder, pid, generator)
+                os.kill(pid, signal.SIGKILL)
+                running.remove(pid)
+                _, status = os.waitpid(pid, 0)
+                if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+                    raise RuntimeError(f"a collector exited before it was killed, with status {status}")
+                num_killed += 1
+        finally:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+
+
+def wait_for_kill(folder: str, pid: int, generator: random.Random) -> None:
+    """Wait until a collector has started or, half of the time, until frames were written."""
+    # By what it has done so far, however busy the machine is.
+    while not any(f"-{pid}-" in path.name for path in heartbeats(folder, layout.COLLECTOR)):
+        time.sleep(0.001)
+    num_files = count_files(folder) if generator.random() < 0.5 else -1
+    while count_files(folder) <= num_files:
+        time.sleep(0.001)
+    time.sleep(generator.uniform(0.002, 0.06))

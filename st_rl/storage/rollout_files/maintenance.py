@@ -16,7 +16,7 @@ from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
 from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
 from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
 from st_rl.storage.rollout_files.metadata import Metadata, load_metadata
-from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, remove_temporary_files, write_json
+from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, files_with_prefix, remove_temporary_files, write_json
 from st_rl.utils.files.heartbeat import dead_heartbeats, heartbeats, is_alive
 
 DAMAGED_FOLDER = "damaged"
@@ -245,7 +245,7 @@ def remove_leftovers(folder: str) -> int:
 
 def _temporary_files(folder: str) -> list[Path]:
     """Files of killed writers directly in a folder."""
-    return sorted(path for path in Path(folder).glob(f"{TEMPORARY_PREFIX}*") if path.is_file())
+    return [path for path in files_with_prefix(folder, TEMPORARY_PREFIX) if path.is_file()]
 
 
 def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:

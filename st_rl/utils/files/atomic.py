@@ -46,10 +46,20 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
             flush_to_disk(path.parent)
 
 
+def files_with_prefix(folder: StrPath, prefix: str) -> list[Path]:
+    """Entries of a folder whose names start with `prefix`, sorted; empty if the folder is gone."""
+    # Not Path.glob: it raises if the folder is removed between its check and its scan.
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [Path(folder, name) for name in sorted(names) if name.startswith(prefix)]
+
+
 def remove_temporary_files(folder: StrPath) -> int:
     """Remove the temporary files that killed writers left in a folder; returns their number."""
     num_removed = 0
-    for path in Path(folder).glob(f"{TEMPORARY_PREFIX}*"):
+    for path in files_with_prefix(folder, TEMPORARY_PREFIX):
         with contextlib.suppress(OSError):  # removed by another process
             if _is_left_over(path):
                 path.unlink()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from st_rl.utils.files.atomic import StrPath, write_json
+from st_rl.utils.files.atomic import StrPath, files_with_prefix, write_json
 from st_rl.utils.files.process_id import ProcessId
 from st_rl.utils.files.readers import read_json_object
 
@@ -59,7 +59,7 @@ def _beat(path: Path, stopped: threading.Event) -> None:
 
 def heartbeats(folder: StrPath, role: str) -> list[Path]:
     """Heartbeat files of a role in a folder, those of killed processes included."""
-    return sorted(Path(folder).glob(f"{PREFIX}{role}-*"))
+    return files_with_prefix(folder, f"{PREFIX}{role}-")
 
 
 def dead_heartbeats(folder: StrPath, role: str) -> list[Path]:

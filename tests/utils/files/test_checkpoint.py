@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from st_rl.utils.files import (
     atomic_write,
     load_checkpoint,
     newest_checkpoint,
+    remove_temporary_files,
     save_checkpoint,
     write_json,
 )
@@ -64,6 +66,23 @@ def test_atomic_write_keeps_the_old_file_when_the_block_fails(tmp_path):
             fail_halfway(path, failure)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["data.json"]
+
+
+def test_temporary_files_of_a_folder_that_another_process_removes(tmp_path):
+    folder, stopped = tmp_path / "trajectory_0", threading.Event()
+
+    def create_and_remove() -> None:
+        while not stopped.is_set():
+            folder.mkdir()
+            folder.rmdir()
+
+    thread = threading.Thread(target=create_and_remove)
+    thread.start()
+    try:
+        assert {remove_temporary_files(folder) for _ in range(3000)} == {0}
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def test_checkpoint_round_trip_keeps_tensors_and_containers(tmp_path):
