@@ -28,6 +28,7 @@ from st_rl.utils.files import (
 )
 from st_rl.utils.log import logger
 from st_rl.utils.registry import drop_trust
+from st_rl.utils.system_info import describe_system
 
 BEST_NAME = "best.pt"
 RUN_NAME = "run.json"
@@ -122,7 +123,7 @@ def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Pol
 
 
 def describe_run(env: VecEnv, device: torch.device | str) -> dict[str, Any]:
-    """Return what `run.json` says about a training: by which task the commands of `st-rl` build its environment.
+    """Return what `run.json` says about a training: its task, by which commands build the environment, and versions.
 
     The task is None for an environment that only a script can build.
     """
@@ -137,6 +138,7 @@ def describe_run(env: VecEnv, device: torch.device | str) -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": shlex.join(["python", *sys.argv]),
         "policy_metadata": describe_policy_io(env),
+        **describe_system(),
     }
 
 

@@ -44,7 +44,7 @@ def test_program_is_what_was_started(program, tmp_path, monkeypatch):
     assert command_line.program() == "python 'my terms.py'"
 
 
-def test_own_script_is_named_by_the_next_commands(tmp_path):
+def test_own_script_is_named_by_the_next_commands(tmp_path, monkeypatch, capsys):
     script = REPOSITORY / "examples/own_terms.py"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": str(Path(sys.executable).parent)}
     command = [sys.executable, str(script), "train", "quadruped-walk", *SMALL, "--log-dir", "my run"]
@@ -56,9 +56,9 @@ def test_own_script_is_named_by_the_next_commands(tmp_path):
     ]
     settings = json.loads((tmp_path / "my run" / "run.json").read_text())
     assert shlex.split(settings["command_line"])[:3] == ["python", str(script), "train"]
-    evaluate = [sys.executable, "-m", "st_rl", "eval", "my run"]
-    other = subprocess.run(evaluate, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert f"the run was trained with python {script}: use it instead of st-rl" in other.stderr
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "my run"]) != 0
+    assert f"the run was trained with python {script}: use it instead of st-rl" in capsys.readouterr().err
     report = subprocess.run(
         shlex.split(shown[2]), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
     )

@@ -20,7 +20,8 @@ REPOSITORY = Path(__file__).parents[2]
 TRAINING = """
 import sys
 from tests.runners.training import make_runner, small_config
-make_runner(config=small_config(save_interval=1, keep_best=False), log_dir=sys.argv[1]).learn(10**9)
+config = small_config(save_interval=1, keep_best=False, engine="eager")
+make_runner(config=config, log_dir=sys.argv[1]).learn(10**9)
 """
 
 

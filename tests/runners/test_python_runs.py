@@ -1,5 +1,6 @@
 """Trainings that are started from Python are runs: the commands take their folders."""
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -27,6 +28,9 @@ class TestRunFile:
         content = read_run(tmp_path)
         assert (content["task"], content["environment"]) == (None, "tests.fakes.EchoEnv")
         assert (content["num_envs"], content["seed"], content["iterations"]) == (3, 7, 2)
+        assert content["versions"]["torch"] == importlib.metadata.version("torch")
+        assert content["machine"]["cores"] >= 1
+        assert set(content["git"]) <= {"commit", "changed"}
         runner.learn(3)
         assert read_run(tmp_path) == {**content, "iterations": 5}
 

@@ -173,16 +173,11 @@ def prepare_training(
 ) -> tuple[OnPolicyRunner, RunFolder]:
     """Build the runner, with what it writes into `run.json`, and its run folder."""
     from st_rl.cli.support import torch_setup
-    from st_rl.cli.support.system_info import describe_system
     from st_rl.cli.support.training import make_evaluator
     from st_rl.runners import build_runner
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 
-    iterations = training.runner.max_iterations
-    if iterations is None and options.minutes is None:
-        raise UsageError("--runner.max-iterations None needs a time limit: add --minutes M")
-    if iterations is not None and iterations < 1:
-        raise UsageError(f"--iterations must be at least 1, got {iterations}")
+    _check_iterations(training.runner.max_iterations, options.minutes)
     config = with_settings(training.to_dict(), options.set)
     _check_project(config)
     torch_setup.check_device(options.device)
@@ -217,9 +212,15 @@ def prepare_training(
         "torch_threads": threads,
         "measures_update_threads": bool(update_threads.candidates),
         "command_line": command_line,
-        **describe_system(),
     }
     return runner, run
+
+
+def _check_iterations(iterations: int | None, minutes: float | None) -> None:
+    if iterations is None and minutes is None:
+        raise UsageError("--runner.max-iterations None needs a time limit: add --minutes M")
+    if iterations is not None and iterations < 1:
+        raise UsageError(f"--iterations must be at least 1, got {iterations}")
 
 
 def iterations_within(options: TrainOptions[Any], config: Mapping[str, Any], env: VecEnv) -> int:

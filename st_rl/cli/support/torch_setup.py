@@ -32,7 +32,7 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
     """Set the threads of torch, by default from the size of the networks, and log them; returns the number."""
     import torch
 
-    from st_rl.cli.support.system_info import num_cores
+    from st_rl.utils.system_info import num_cores
     from st_rl.sim.envs.cfg import TaskCfg
     from st_rl.utils.log import logger
 
@@ -59,7 +59,7 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
     import torch
     from torch import nn
 
-    from st_rl.cli.support.system_info import num_cores
+    from st_rl.utils.system_info import num_cores
     from st_rl.engine import UpdateThreads, fastest_thread_count
     from st_rl.modules import MlpModel
     from st_rl.utils.log import logger
@@ -87,7 +87,7 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
 
 def measured_update_threads(number: int | None) -> UpdateThreads:
     """Return a number of threads for updates that one thread or all cores replace where they are faster."""
-    from st_rl.cli.support.system_info import num_cores
+    from st_rl.utils.system_info import num_cores
     from st_rl.engine import UpdateThreads
 
     return UpdateThreads(number, (1, num_cores()) if num_cores() > 1 else ())

@@ -1,5 +1,6 @@
 """Information on the machine and the installed software, for `run.json` and `st-rl doctor`."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -78,6 +79,7 @@ def git_state() -> dict[str, Any]:
     return {"commit": commit, "changed": bool(git("status", "--porcelain", "--untracked-files=no"))}
 
 
+@functools.cache
 def describe_system() -> dict[str, Any]:
     """Return what `run.json` stores to reproduce a run: versions, machine and commit."""
     return {"versions": versions(), "machine": machine(), "git": git_state()}
