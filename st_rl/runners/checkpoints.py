@@ -17,6 +17,7 @@ from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.env.protocols import NamedTaskEnv, StatefulEnv
 from st_rl.modules.policy import Policy
 from st_rl.runners.train_config import TrainConfig
+from st_rl.system_info import describe_system
 from st_rl.utils.config import DictConvertible
 from st_rl.utils.files import (
     CHECKPOINT_NAME,
@@ -28,7 +29,6 @@ from st_rl.utils.files import (
 )
 from st_rl.utils.log import logger
 from st_rl.utils.registry import drop_trust
-from st_rl.utils.system_info import describe_system
 
 BEST_NAME = "best.pt"
 RUN_NAME = "run.json"

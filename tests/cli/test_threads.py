@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from st_rl import engine
+from st_rl import engine, system_info
 from st_rl.cli import main
 from st_rl.cli.support import torch_setup
-from st_rl.utils import system_info
 from st_rl.cli.support.torch_setup import choose_update_threads
 
 ENV = SimpleNamespace(num_envs=256, num_obs=8)

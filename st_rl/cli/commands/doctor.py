@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from st_rl.cli.support.command_line import parse_options
-from st_rl.utils.system_info import cpu_name, num_cores, package_version
+from st_rl.system_info import cpu_name, num_cores, package_version
 
 # Extra -> its packages, and what needs them.
 EXTRAS = {

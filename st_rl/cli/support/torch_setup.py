@@ -32,8 +32,8 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
     """Set the threads of torch, by default from the size of the networks, and log them; returns the number."""
     import torch
 
-    from st_rl.utils.system_info import num_cores
     from st_rl.sim.envs.cfg import TaskCfg
+    from st_rl.system_info import num_cores
     from st_rl.utils.log import logger
 
     widths = [*policy.get("actor_hidden_dims", ()), *policy.get("critic_hidden_dims", ())]
@@ -59,9 +59,9 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
     import torch
     from torch import nn
 
-    from st_rl.utils.system_info import num_cores
     from st_rl.engine import UpdateThreads, fastest_thread_count
     from st_rl.modules import MlpModel
+    from st_rl.system_info import num_cores
     from st_rl.utils.log import logger
 
     configured = config.get("update_threads") or threads
@@ -87,8 +87,8 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
 
 def measured_update_threads(number: int | None) -> UpdateThreads:
     """Return a number of threads for updates that one thread or all cores replace where they are faster."""
-    from st_rl.utils.system_info import num_cores
     from st_rl.engine import UpdateThreads
+    from st_rl.system_info import num_cores
 
     return UpdateThreads(number, (1, num_cores()) if num_cores() > 1 else ())
 

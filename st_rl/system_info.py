@@ -1,4 +1,4 @@
-"""Information on the machine and the installed software, for `run.json` and `st-rl doctor`."""
+"""Information on the machine and the installed software, for `run.json` and `st-rl doctor`; imports no torch."""
 
 import functools
 import importlib.metadata
