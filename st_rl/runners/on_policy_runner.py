@@ -56,9 +56,8 @@ from st_rl.runners.checkpoints import (
 )
 from st_rl.runners.env_sizes import critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
-from st_rl.runners.interrupt import stop_on_interrupt
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
-from st_rl.runners.time_limit import time_limit
+from st_rl.runners.stop_conditions import stop_on_interrupt, time_limit
 from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state

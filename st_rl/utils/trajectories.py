@@ -35,11 +35,6 @@ def _starts(dones: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(dones[:1], dtype=torch.bool), dones[:-1] > 0])
 
 
-def count_trajectories(dones: Tensor) -> Tensor:
-    """Count the trajectories in `dones (T, N)`: a 0-d int64 tensor on the same device, without a host sync."""
-    return _starts(dones).sum()
-
-
 def index_trajectories(dones: Tensor, num_trajectories: int | None = None) -> TrajectoryIndex:
     """Index the trajectories of `dones (T, N)` or `(T, N, 1)`.
 

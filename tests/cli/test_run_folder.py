@@ -63,12 +63,12 @@ def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
 
 
 @pytest.mark.parametrize("name", ["", "walk"])
-def test_a_folder_of_runs_says_which_run_it_took(runs, name, capsys):
+def test_folder_of_runs_prints_the_selected_run(runs, name, capsys):
     find_run(str(runs / name), runs)
     assert capsys.readouterr().out == f"Run: {runs / 'walk/2026-01-03_10-00-00'}\n"
 
 
-def test_eval_of_a_folder_of_runs_says_which_run_it_took(runs, capsys):
+def test_eval_of_folder_of_runs_prints_the_selected_run(runs, capsys):
     assert main(["eval", str(runs)]) != 0
     assert f"Run: {runs / 'walk/2026-01-03_10-00-00'}\n" in capsys.readouterr().out
 
@@ -85,7 +85,7 @@ def test_an_ambiguous_or_unknown_name_lists_runs(runs):
         find_run("nothing", runs)
 
 
-def test_no_runs_at_all_says_how_to_start_one(tmp_path):
+def test_without_runs_error_names_the_train_command(tmp_path):
     with pytest.raises(UsageError, match="st-rl train"):
         find_run("latest", tmp_path / "runs")
 
@@ -100,7 +100,7 @@ def test_runs_are_ordered_by_their_start(runs):
     assert days == ["2026-01-01_10", "2026-01-02_09", "2026-01-02_10", "2026-01-03_10"]
 
 
-def test_checkpoints_are_chosen_by_word_number_or_file(tmp_path):
+def test_checkpoints_are_selected_by_name_number_or_file(tmp_path):
     run = RunFolder(make_run(tmp_path, "run", "", checkpoints=(9, 10, 100)))
     assert run.checkpoint("best").name == "model_100.pt"
     assert run.checkpoint("last").name == "model_100.pt"
@@ -113,13 +113,13 @@ def test_checkpoints_are_chosen_by_word_number_or_file(tmp_path):
         run.checkpoint("11")
 
 
-def test_a_run_without_checkpoints_says_so(tmp_path):
+def test_rejects_run_without_checkpoints(tmp_path):
     run = RunFolder(make_run(tmp_path, "run", "", checkpoints=()))
     with pytest.raises(CommandError, match=r"has no checkpoints \(model_\*\.pt\)"):
         run.checkpoint()
 
 
-def test_a_folder_that_is_no_run_says_so(tmp_path):
+def test_rejects_folder_that_is_not_a_run(tmp_path):
     with pytest.raises(CommandError, match=r"no run\.json"):
         _ = RunFolder(tmp_path).settings
 

@@ -13,7 +13,7 @@ from st_rl.utils.config import accepted_keys
 
 
 @pytest.mark.parametrize("task", ["balance", "quadruped-walk"])
-def test_the_configuration_of_a_task_survives_the_round_trip(task):
+def test_task_configuration_round_trip(task):
     from st_rl.sim.tasks import TASKS
 
     given = TASKS[task].training_config()
@@ -74,7 +74,7 @@ def test_settings_that_are_not_set_are_not_sent():
 
 
 class TestSettings:
-    def test_are_put_where_their_dotted_name_says(self):
+    def test_are_set_by_dotted_name(self):
         config = {"algorithm": {"gamma": 0.9, "discriminator_cfg": None}, "policy": {"inner": {"a": 1, "b": 2}}}
         before = copy.deepcopy(config)
         assignments = (

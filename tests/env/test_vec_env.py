@@ -14,7 +14,7 @@ def test_exactly_three_methods_are_abstract():
         VecEnv()  # pyright: ignore[reportAbstractUsage]
 
 
-def test_building_the_interface_says_what_to_do_instead():
+def test_abstract_interface_raises_with_hint():
     class Half(VecEnv):
         def reset(self):
             return None

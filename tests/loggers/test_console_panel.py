@@ -34,7 +34,7 @@ def test_plain_lines_when_the_output_is_no_terminal(capsys):
     ]
 
 
-def test_a_training_says_so_line_by_line(tmp_path, capsys):
+def test_training_prints_plain_lines_without_terminal(tmp_path, capsys):
     make_runner(log_dir=tmp_path).learn(2)
     written = capsys.readouterr().out
     assert written.count("Learning iteration") == 2

@@ -113,7 +113,7 @@ def test_failing_writer_is_reported_switched_off_and_stops_nothing(tmp_path, cap
     assert "switched off" in messages[1]
 
 
-def test_a_writer_that_recovers_goes_on(tmp_path):
+def test_writer_continues_after_recovery(tmp_path):
     broken = Broken()
     writer = MultiWriter({"broken": broken}, tmp_path)
     for step in range(12):

@@ -106,7 +106,7 @@ def test_totals_equal_the_files_on_disk(killed_collectors, capsys):
     assert "finished trajectories" in capsys.readouterr().out
 
 
-def test_files_cut_at_random_offsets_are_skipped_and_mended(tmp_path, capsys):
+def test_truncated_files_are_skipped_and_repaired(tmp_path, capsys):
     record(tmp_path, RecordingEnv(num_envs=6, termination_prob=0.05), min_timesteps=600)
     generator, paths = random.Random(0), sorted(tmp_path.rglob("traj_*"))
     cut = generator.sample(paths, 12)

@@ -145,7 +145,7 @@ class TestActing:
         assert abs(float(actions.mean()) - 1.0) < 0.05
         assert abs(float(actions.std()) - 0.5) < 0.05
 
-    def test_both_forget_finished_episodes(self, tmp_path):
+    def test_hidden_states_of_both_policies_are_cleared_after_episodes(self, tmp_path):
         saver = make_saver(train(tmp_path / "student", recurrent("gru")), tmp_path / "data")
         saver.init_traj_handlers()
         saver.get_transition()
@@ -237,7 +237,7 @@ class TestFollowing:
         assert "the student stays at iteration 2" in caplog.text
         assert saver.training_policy_iteration == 2
 
-    def test_says_when_the_trainer_comes_and_goes(self, student, tmp_path, caplog, monkeypatch):
+    def test_logs_start_and_end_of_the_trainer(self, student, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("st_rl.runners.dagger_saver._CHECK_INTERVAL_S", 0.0)
         saver = make_saver(student, tmp_path / "data")
         saver.init_traj_handlers()

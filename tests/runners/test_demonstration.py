@@ -351,14 +351,14 @@ class TestSuccess:
         indices = sorted(int(p.name.split("_")[1]) for p in tmp_path.glob("trajectory_*"))
         assert max(indices) < len(list(tmp_path.glob("trajectory_*/done"))) + 4
 
-    def test_the_environments_word_counts_most(self, tmp_path):
-        class Judging(RecordingEnv):
+    def test_success_of_infos_overrides_success_rule(self, tmp_path):
+        class SuccessReportingEnv(RecordingEnv):
             def step(self, actions):
                 obs, rewards, dones, infos = super().step(actions)
                 infos["success"] = torch.arange(self.num_envs) == 2
                 return obs, rewards, dones, infos
 
-        env = Judging(num_envs=4, termination_prob=0.3, episode_length=6)
+        env = SuccessReportingEnv(num_envs=4, termination_prob=0.3, episode_length=6)
         saver, _, _ = self.collect(tmp_path, env=env)
         per_robot = [np.stack([s["done"] for s in env.seen])[:, i].sum() for i in range(4)]
         assert saver.total_traj_completed == per_robot[2]
@@ -397,7 +397,7 @@ class TestPolicy:
         assert int(normalizer.count) == count
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
-    def test_the_policy_forgets_finished_episodes(self, tmp_path):
+    def test_hidden_states_of_finished_episodes_are_cleared(self, tmp_path):
         env, policy = RecordingEnv(num_envs=3, termination_prob=0.3, dones_dtype=torch.int64), EchoPolicy()
         record(tmp_path, env, policy=policy)
         ends = [torch.from_numpy(step["done"]) for step in env.seen if step["done"].any()]
@@ -483,7 +483,7 @@ class TestByHand:
         record(tmp_path, env)
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
-    def test_the_buffer_is_read_anew_whoever_filled_it(self, tmp_path):
+    def test_buffer_filled_by_the_caller_is_saved(self, tmp_path):
         saver = DemonstrationSaver(RecordingEnv(num_envs=1), EchoPolicy(), tmp_path, rollout_storage_length=9)
         saver.init_traj_handlers()
         saver.collect_step(0)
@@ -531,7 +531,7 @@ class TestByHand:
         assert lines[1].startswith("40 of 40 steps, 4 trajectories, ")
         assert saver.progress() == 1.0
 
-    def test_a_collection_without_an_end_says_how_much_there_is_and_no_share(self, tmp_path):
+    def test_endless_collection_logs_totals_without_fraction(self, tmp_path):
         saver = DemonstrationSaver(EchoEnv(num_envs=4), EchoPolicy(), tmp_path, 5, min_timesteps=math.inf)
         said = []
         saver.on_progress = lambda share, line: (said.append((share, line)), saver.request_stop())
@@ -547,7 +547,7 @@ class TestByHand:
 
 
 class TestFullDisk:
-    def test_the_error_says_what_to_do_and_what_is_there_is_whole(self, tmp_path, monkeypatch):
+    def test_error_has_remedy_and_saved_files_are_complete(self, tmp_path, monkeypatch):
         env = RecordingEnv(num_envs=4, termination_prob=0.1)
         write, written = frame_files._write_content, []
 

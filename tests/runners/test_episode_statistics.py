@@ -94,7 +94,7 @@ def test_a_dropped_rollout_leaves_room_for_the_next():
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("count", [1, 4, 50])
-def test_the_select_last_columns_are_the_last_of_those_chosen(share, count):
+def test_select_last_selects_the_last_columns(share, count):
     values, chosen = torch.randn(3, 20), torch.rand(20) < share
     expected = values[:, chosen][:, -count:]
     result = select_last(values, chosen, count)

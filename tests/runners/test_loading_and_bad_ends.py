@@ -230,7 +230,7 @@ def test_a_configuration_that_cannot_be_written_is_one_clear_message(tmp_path):
     assert runner.writer is None
 
 
-def test_an_environment_whose_state_cannot_be_held_is_saved_without_it(tmp_path, caplog):
+def test_checkpoint_omits_unsupported_environment_state(tmp_path, caplog):
     class Odd(EchoEnv):
         def state_dict(self):
             return {"simulator": object()}

@@ -106,7 +106,7 @@ def test_terms_keep_their_names_in_joined_groups():
     runner.learn(1)
 
 
-def test_critic_reads_the_group_of_the_actor_if_it_is_told_to():
+def test_critic_reads_the_group_of_the_actor_if_configured():
     env = EchoEnv(num_privileged_obs=6)
     runner = make_runner(env, small_config(obs_groups={"policy": ["policy"], "critic": ["policy"]}))
     assert (runner.num_critic_obs, runner.alg.storage.critic_observations) == (4, None)

@@ -355,7 +355,7 @@ def test_close_may_be_called_at_any_time_and_twice(tmp_path):
     assert len(list(tmp_path.glob("events.out*"))) == 2
 
 
-def test_learning_goes_on_after_the_policy_was_used_elsewhere():
+def test_learning_continues_after_the_policy_was_used_elsewhere():
     runner = make_runner(EchoEnv(num_envs=8), small_config(recurrent("lstm")))
     runner.learn(1)
     policy = runner.get_inference_policy(device="cpu")

@@ -88,7 +88,7 @@ def test_same_seed_same_weights_twice(policy):
 
 
 @pytest.mark.parametrize("policy", [{}, recurrent("gru")])
-def test_learning_twice_goes_on_where_the_first_call_ended(tmp_path, policy):
+def test_second_learn_continues_the_first(tmp_path, policy):
     ends = []
     for calls in ([4], [2, 2]):
         torch.manual_seed(5)
@@ -136,7 +136,7 @@ def test_a_resumed_training_acts_on_what_was_seen_last_not_on_another_look(tmp_p
     assert differences(weights(whole), weights(second)) == []
 
 
-def test_without_an_environment_state_robots_start_new_episodes_and_the_rest_goes_on(tmp_path):
+def test_without_environment_state_new_episodes_start_and_the_rest_resumes(tmp_path):
     config = small_config(recurrent("lstm"), empirical_normalization=True)
     first = make_runner(StatelessEnv(episode_length=50), config)
     first.learn(3)
@@ -165,7 +165,7 @@ def test_another_number_of_robots_takes_over_what_does_not_depend_on_it(tmp_path
     second.learn(1)
 
 
-def test_an_environment_that_cannot_take_its_state_starts_new_episodes_and_says_so(tmp_path, caplog):
+def test_environment_that_cannot_load_its_state_starts_new_episodes_with_warning(tmp_path, caplog):
     first = make_runner(EchoEnv())
     first.learn(1)
     first.save(tmp_path / "model_1.pt")

@@ -87,7 +87,7 @@ def test_nulls_of_the_algorithm_count_as_not_given_but_for_the_limit_of_an_updat
         (None, {}, False),
     ],
 )
-def test_normalisation_is_the_algorithms_own_word_else_the_runners(runner, algorithm, expected):
+def test_normalization_setting_of_algorithm_overrides_that_of_runner(runner, algorithm, expected):
     config = small_config(algorithm=algorithm, empirical_normalization=runner)
     assert make_runner(config=config).alg.empirical_normalization is expected
 
@@ -126,7 +126,7 @@ def test_the_environment_is_reset_once():
     assert env.resets == 1
 
 
-def test_a_configuration_of_rsl_rl_or_legged_gym_is_taken_without_a_word_where_it_asks_for_what_is_done(caplog):
+def test_default_settings_of_rsl_rl_and_legged_gym_raise_no_warning(caplog):
     policy = {"noise_std_type": "scalar", "state_dependent_std": False, "some_option": None}
     config = small_config(
         policy,
@@ -285,7 +285,7 @@ def test_whole_numbers_may_come_as_decimals():
     assert isinstance(runner.cfg["keep_last"], int)
 
 
-def test_a_configuration_finds_whatever_lies_beside_the_built_in_classes(monkeypatch):
+def test_configuration_finds_classes_added_to_the_package(monkeypatch):
     """The modules are the places where names are looked up, whoever put a class there."""
 
     class Foreign(torch.nn.Module):

@@ -138,7 +138,7 @@ class TestStages:
 
 class TestHandOver:
     @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-    def test_memories_and_observations_start_anew(self, tmp_path, rnn_type):
+    def test_hidden_states_and_observations_are_reset(self, tmp_path, rnn_type):
         env = RecordingEnv(num_envs=4)
         runner = make(demonstrations(tmp_path), env, recurrent(rnn_type), pretrain_iterations=1)
         memories = []
@@ -153,7 +153,7 @@ class TestHandOver:
         assert leaves[1].any()
         assert torch.equal(runner.alg.storage.observations[0], shown)
 
-    def test_an_episode_never_goes_on_from_a_file_into_the_environment(self, tmp_path):
+    def test_episode_does_not_continue_from_file_into_environment(self, tmp_path):
         runner = make(demonstrations(tmp_path), pretrain_iterations=-1, dataset={"dataset_loops": 1})
         stream = [runner.rollout_dataset.get_transition_batch() for _ in range(2)]
 
@@ -222,7 +222,7 @@ class TestHandOver:
 
 
 class TestResume:
-    def test_a_trainer_goes_on_in_the_stage_where_it_stopped(self, tmp_path):
+    def test_resumed_training_continues_in_its_stage(self, tmp_path):
         folder = demonstrations(tmp_path / "data")
         first = make(folder, log_dir=tmp_path / "run", pretrain_iterations=4, save_interval=1)
         first.learn(3)

@@ -93,7 +93,7 @@ def test_touched_lock_of_another_machine_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "half a", "[]", "{}"])
-def test_corrupt_lock_is_taken_over_when_nobody_touches_it(tmp_path, content):
+def test_corrupt_lock_is_taken_over_when_untouched(tmp_path, content):
     (tmp_path / LOCK_FILE).write_text(content)
     with pytest.raises(FolderInUseError):
         FolderLock(tmp_path)

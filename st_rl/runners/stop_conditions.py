@@ -1,4 +1,4 @@
-"""Ctrl-C during `learn`: the first finishes the iteration, the second raises KeyboardInterrupt at once."""
+"""What ends `learn` before its last iteration: Ctrl-C and the time limit."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ from st_rl.utils.log import logger
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first SIGINT, and raise KeyboardInterrupt when the block has ended after it.
+    """Call `stop` on the first SIGINT and raise KeyboardInterrupt after the block; a second SIGINT raises it at once.
 
     Only in the main thread and instead of Python's own handler: a program with a handler of its own keeps it.
     """
@@ -39,3 +39,17 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if was_interrupted:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def time_limit(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` in another thread after the given seconds; never if None."""
+    timer = threading.Timer(seconds, stop) if seconds is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
