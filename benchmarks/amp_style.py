@@ -28,6 +28,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from st_rl.cli.support.system_info import num_cores
+
 from benchmarks.gait_distance import (
     POINTS,
     contact_offsets,
@@ -38,7 +40,6 @@ from benchmarks.gait_distance import (
 )
 from benchmarks.machine import describe_machine, write_results
 from benchmarks.plots import start_plot
-from st_rl.cli.support.system_info import num_cores
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 from st_rl.runners import build_runner

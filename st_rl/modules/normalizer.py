@@ -27,7 +27,7 @@ class EmpiricalNormalization(nn.Module):
     Elements that are True in `unchanged`, of `shape`, keep statistics with which they pass unchanged.
 
     All writes are in place and without host sync, so it may run in inference mode and in a captured graph. With several
-    ranks (batches of equal size) the statistics are over all ranks and, after the first batch, change only in
+    ranks (batches of equal size) the statistics are over all ranks and, after the first rollout, change only in
     `merge_updates`, once per rollout. One huge value does not ruin them: after 32 batches values more than 50 standard
     deviations (of at least 0.1) from the mean are clipped before they enter.
     """
@@ -65,8 +65,9 @@ class EmpiricalNormalization(nn.Module):
             self._var.masked_fill_(unchanged, (1.0 - self.eps) ** 2)
             torch.sqrt(self._var, out=self._std)
         self.defers_updates = False
-        """Whether samples enter the statistics with `merge_updates`, once there are any; always with several ranks."""
-        self._has_statistics = False
+        """Whether samples after the first rollout wait for `merge_updates`, as they do with several ranks."""
+        # The first batch alone, of robots in their initial pose, has far too small deviations to normalize a rollout.
+        self._has_first_rollout = False
         # Moments of the samples of this rank since the last merge.
         self.register_buffer("_pending_mean", torch.zeros(1, *self.shape), persistent=False)
         self.register_buffer("_pending_var", torch.zeros(1, *self.shape), persistent=False)
@@ -124,13 +125,12 @@ class EmpiricalNormalization(nn.Module):
             batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
         # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
         batch_var = batch_var + non_finite
-        if self._has_statistics and (self.defers_updates or world_size() > 1):
+        if self._has_first_rollout and (self.defers_updates or world_size() > 1):
             pending = self._pending_mean, self._pending_var, self._pending_count
             active = batch_var.sum() < torch.inf
             _add_moments(*pending, batch_mean, batch_var, x.shape[0], active)
         else:
             active = self._add_batch(*combine_moments(batch_mean, batch_var, x.shape[0]))
-            self._has_statistics = True
         changes = active if self._unchanged is None else active & ~self._unchanged
         self.num_clipped.add_(torch.where(changes, num_clipped, 0.0).long().reshape(self.shape))
 
@@ -138,6 +138,9 @@ class EmpiricalNormalization(nn.Module):
     def merge_updates(self) -> None:
         """Add the samples that all ranks have collected since the last call to the statistics of every rank."""
         if not (self.training and (self.defers_updates or world_size() > 1)):
+            return
+        if not self._has_first_rollout:  # its batches have entered the statistics one by one
+            self._has_first_rollout = True
             return
         pending = self._pending_mean, self._pending_var, self._pending_count
         self._add_batch(*combine_moments(*pending))
@@ -158,7 +161,7 @@ class EmpiricalNormalization(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self._has_statistics = bool(self.count > 0)
+        self._has_first_rollout = bool(self.count > 0)
 
     @torch.jit.unused
     def clip_outliers(self, x: Tensor) -> Tensor:

@@ -539,3 +539,19 @@ def test_update_normalizer_with_plain_generators(whose):
     assert normalizer.count == pytest.approx(3 * 32 + 1e-4)
     np.testing.assert_allclose(normalizer.mean, 2.5, rtol=1e-5)
     np.testing.assert_allclose(normalizer.var, np.var([0, 1, 4, 5]), rtol=1e-4)
+
+
+def test_deferred_updates_start_after_the_first_rollout():
+    batches = torch.randn(6, 16, 3, generator=torch.Generator().manual_seed(0))
+    every_step, deferred = EmpiricalNormalization(3), EmpiricalNormalization(3)
+    deferred.defers_updates = True
+    for batch in batches[:3]:
+        torch.testing.assert_close(deferred(batch), every_step(batch))
+    deferred.merge_updates()
+    after_first_rollout = deferred.mean
+    for batch in batches[3:]:
+        deferred.update(batch)
+        assert torch.equal(deferred.mean, after_first_rollout)
+    deferred.merge_updates()
+    torch.testing.assert_close(deferred.mean, batches.flatten(0, 1).mean(dim=0))
+    torch.testing.assert_close(deferred.std, batches.flatten(0, 1).std(dim=0, correction=0))

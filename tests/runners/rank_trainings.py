@@ -1,6 +1,6 @@
 """Small trainings that run on one rank or are divided among several, and a process group for them."""
 
-import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -184,13 +184,13 @@ def shared_state(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
 
 def run_ranks(work: Callable[[Path], Any], folder: Path, num_ranks: int) -> list[Any]:
     """Call `work(folder)` on every rank of a new gloo process group; returns the results by rank."""
-    torch.multiprocessing.spawn(_on_rank, args=(work, str(folder), num_ranks), nprocs=num_ranks)
+    rendezvous = f"file://{tempfile.mkdtemp(dir=folder)}/rendezvous"
+    torch.multiprocessing.spawn(_on_rank, args=(work, str(folder), num_ranks, rendezvous), nprocs=num_ranks)
     return [torch.load(folder / f"result_{number}.pt", weights_only=True) for number in range(num_ranks)]
 
 
-def _on_rank(this_rank: int, work: Callable[[Path], Any], folder: str, num_ranks: int) -> None:
+def _on_rank(this_rank: int, work: Callable[[Path], Any], folder: str, num_ranks: int, rendezvous: str) -> None:
     torch.set_num_threads(1)
-    rendezvous = f"file://{folder}/rendezvous_{os.getppid()}_{num_ranks}_{work.__name__}"
     dist.init_process_group("gloo", init_method=rendezvous, rank=this_rank, world_size=num_ranks)
     torch.save(work(Path(folder)), f"{folder}/result_{this_rank}.pt")
     dist.destroy_process_group()

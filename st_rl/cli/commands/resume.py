@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = rank_seed(loaded.setting("seed", int))
     torch_setup.seed_everything(seed)
     runner = loaded.make_runner(loaded.make_env(None, device, seed), device, run.path)
-    if settings.get("measures_update_threads") and options.threads is None:
+    if settings.get("measures_update_threads") and options.threads is None and world_size() == 1:
         runner.update_threads = torch_setup.measured_update_threads(runner.update_threads.number)
     if is_main():
         runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)

@@ -54,7 +54,8 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
 def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: VecEnv, device: str) -> UpdateThreads:
     """Return the threads of torch for updates on a CPU: the configured number, or the fastest in a measurement.
 
-    A measured number is measured again during the training.
+    A measured number is measured again during the training. Several ranks use one thread each: the number must be the
+    same on all of them, because sums over other parts round differently.
     """
     import torch
     from torch import nn
@@ -62,11 +63,14 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
     from st_rl.engine import UpdateThreads, fastest_thread_count
     from st_rl.modules import MlpModel
     from st_rl.system_info import num_cores
+    from st_rl.utils.distributed import world_size
     from st_rl.utils.log import logger
 
     configured = config.get("update_threads") or threads
     if configured is not None or not device.startswith("cpu"):
         return UpdateThreads(configured)
+    if world_size() > 1:
+        return UpdateThreads(1)
     policy, rows = config["policy"], config["num_steps_per_env"] * env.num_envs
     rows //= config["algorithm"].get("num_mini_batches") or 1
     hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]

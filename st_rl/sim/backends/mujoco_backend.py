@@ -13,6 +13,7 @@ import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
 from st_rl.sim.require import MjModel, mujoco
+from st_rl.system_info import num_cores
 from st_rl.utils.log import logger
 
 
@@ -29,7 +30,7 @@ class MujocoBackend(Backend):
         super().__init__(model, num_envs, physics, device)
         if self.device.type != "cpu":
             raise ValueError(f"MujocoBackend runs on the CPU, got device '{device}'")
-        self.num_threads = physics.num_threads or _num_cores()
+        self.num_threads = physics.num_threads or num_cores()
         self._batch = mujoco.batch.Batch(self.model, num_envs, self.num_threads)
         self._sensor_rows = self._batch.bind("sensordata")
         self._force_rows = self._batch.bind("qfrc_actuator")
@@ -192,13 +193,6 @@ if sys.platform != "win32":
 
 # Warnings from this index on mean divergence: bad positions, velocities, accelerations and controls.
 _FIRST_DIVERGENCE = 3
-
-
-def _num_cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _columns(batch: Any, field: str) -> slice:
