@@ -9,6 +9,8 @@ from typing import Any, TypeVar, overload
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 RANK_TIMEOUT_S = 600.0
 _SEED_STRIDE = 1_000_003
@@ -35,7 +37,13 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
     if dist.is_available() and not dist.is_initialized() and is_torchrun():
         # NCCL needs a GPU for each rank.
         has_own_gpu = kind.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count()
-        dist.init_process_group("nccl" if has_own_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+        backend, timeout = "nccl" if has_own_gpu else "gloo", timedelta(seconds=timeout_s)
+        store, number, count = next(rendezvous("env://", timeout=timeout))
+        if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
+            # torchrun keeps its store over restarts: without a prefix, a restarted rank may wait for the address of a
+            # killed one. Only the ranks of one machine count the same restarts.
+            store = PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=number, world_size=count)
         atexit.register(_leave_process_group)
     return device
 

@@ -1,0 +1,80 @@
+"""Walks with the deploy kits of trained runs, in a virtual environment without this library.
+
+    python -m venv kit_venv && kit_venv/bin/pip install numpy onnxruntime mujoco
+    st-rl train quadruped-walk --env.deployable --log-dir runs/quadruped-walk && st-rl eval runs/quadruped-walk
+    python benchmarks/deploy_walks.py runs/quadruped-walk --python kit_venv/bin/python
+
+For each run: writes its kit with `st-rl deploy`, and walks with it (`worker_kit.py`) with the commands of `st-rl eval`, 64
+robots for 20 s in plain MuJoCo at 500 Hz; undisturbed, and with 20 ms delay and the sensor noise of the training. On rough
+terrain the yaw rate is commanded as in the task. Writes benchmarks/results/deploy_walks.json (or --out); runs that are in
+the file already and not named are kept.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine, write_results
+
+RESULTS = Path(__file__).parent / "results"
+WORKER = Path(__file__).with_name("worker_kit.py")
+ALLOWED_FALLS = 4
+"""Falls of 64 robots with noise and delay."""
+ERROR_FACTOR = 1.2
+"""Largest forward velocity error as a multiple of that of `st-rl eval`."""
+
+
+def evaluate(run: Path, python: Path) -> dict[str, Any]:
+    """Write the kit of a run and walk with it."""
+    facts = json.loads((run / "run.json").read_text())
+    evaluation = json.loads((run / "eval.json").read_text())
+    with tempfile.TemporaryDirectory() as temporary:
+        kit, commands, out = (Path(temporary) / name for name in ("kit", "commands.json", "walks.json"))
+        subprocess.run([sys.executable, "-m", "st_rl", "deploy", str(run), str(kit)], check=True)
+        commands.write_text(json.dumps(evaluation["grid"]["fine physics"]["command"]))
+        steer = ["--steer"] if facts["task"] == "quadruped-rough" else []
+        # -I: neither PYTHONPATH nor the current folder is searched for modules.
+        subprocess.run([python, "-I", str(WORKER), str(kit), str(commands), str(out), *steer], check=True)
+        walks = json.loads(out.read_text())
+        size = sum(path.stat().st_size for path in kit.rglob("*") if path.is_file())
+    packages = walks.pop("packages")
+    if "st_rl" in packages or "torch" in packages:
+        raise SystemExit(f"{python} has {', '.join(packages)}: make a virtual environment without this library")
+    names = ("falls", "lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error", "step_asymmetry", "push_survival")
+    fine, ideal, disturbed = evaluation["columns"]["fine physics"], *walks.values()
+    limit = ERROR_FACTOR * fine["lin_vel_x_error"]
+    return {
+        "task": facts["task"],
+        "iteration": evaluation["iteration"],
+        "eval_fine_physics": {name: fine[name] for name in names},
+        "kit": walks,
+        "kit_bytes": size,
+        "packages": packages,
+        "passed": {
+            "no_fall": ideal["falls"] == 0,
+            "speed_error": ideal["lin_vel_x_error"] <= limit,
+            "noise_and_delay": disturbed["falls"] <= ALLOWED_FALLS,
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders with eval.json")
+    parser.add_argument("--python", type=Path, required=True, help="of an environment with numpy, onnxruntime, mujoco")
+    parser.add_argument("--out", type=Path, default=RESULTS / "deploy_walks.json")
+    options = parser.parse_args()
+    known = json.loads(options.out.read_text())["runs"] if options.out.is_file() else {}
+    for run in options.runs:
+        known[run.name] = evaluate(run, options.python.absolute())
+        print(f"{run.name}: {json.dumps({name: known[run.name][name] for name in ('kit', 'passed')})}", flush=True)
+        write_results(options.out, {"benchmark": "deploy_walks", **describe_machine(), "runs": known})
+    print(f"results: {options.out}")
+
+
+if __name__ == "__main__":
+    main()
