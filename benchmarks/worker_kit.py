@@ -3,8 +3,8 @@
     python worker_kit.py KIT COMMANDS.json OUT.json [--steer]
 
 COMMANDS.json is a list of commands, one per robot. OUT.json has for each scenario the number of falls and the errors of
-the mean velocities of the robots that did not fall. `--steer` commands the yaw rate as a person with a joystick would: it keeps
-the initial heading and turns back far from the start.
+the mean velocities of the robots that did not fall. `--steer` commands the yaw rate as a person with a joystick would:
+it keeps the initial heading and turns back far from the start.
 """
 
 import argparse
