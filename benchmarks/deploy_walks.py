@@ -6,8 +6,8 @@
 
 For each run: writes its kit with `st-rl deploy`, and walks with it (`worker_kit.py`) with the commands of `st-rl eval`,
 64 robots for 20 s in plain MuJoCo at 500 Hz; undisturbed, and with 20 ms delay and the sensor noise of the training. On
-rough terrain the yaw rate is commanded as in the task. Writes benchmarks/results/deploy_walks.json (or --out); runs that
-are in the file already and not named are kept.
+rough terrain the yaw rate is commanded as in the task. Writes benchmarks/results/deploy_walks.json (or --out); runs
+that are in the file already and not named are kept.
 """
 
 import argparse
