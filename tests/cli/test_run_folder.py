@@ -11,6 +11,7 @@ from st_rl.cli import main
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import (
     RunFolder,
+    find_policy,
     find_run,
     list_runs,
     make_run_folder,
@@ -111,6 +112,44 @@ def test_checkpoints_are_selected_by_name_number_or_file(tmp_path):
     assert run.checkpoint("last").name == "model_100.pt"
     with pytest.raises(CommandError, match="best, 9, 10, 100"):
         run.checkpoint("11")
+
+
+@pytest.mark.parametrize(
+    ("address", "run", "file"),
+    [
+        ("walk:2", "walk/2026-01-03_10-00-00", "model_2.pt"),
+        ("latest:last", "walk/2026-01-03_10-00-00", "model_2.pt"),
+        ("walk/2026-01-03:best.pt", "walk/2026-01-03_10-00-00", "best.pt"),
+        ("walk", "walk/2026-01-03_10-00-00", "best.pt"),
+        ("gym:Pendulum-v1", "gym-Pendulum-v1/2026-01-02_09-00-00", "model_1.pt"),
+        ("gym:Pendulum-v1:1", "gym-Pendulum-v1/2026-01-02_09-00-00", "model_1.pt"),
+    ],
+)
+def test_an_address_names_run_and_checkpoint(runs, address, run, file):
+    for name in ("best.pt", "model_2.pt"):
+        (runs / "walk/2026-01-03_10-00-00" / name).write_bytes(b"x")
+    folder, checkpoint = find_policy(address, root=runs)
+    assert (folder.path, checkpoint) == (runs / run, runs / run / file)
+
+
+def test_a_folder_with_a_colon_in_its_name_is_a_run(tmp_path, runs):
+    folder = make_run(tmp_path, "lr:3", "2020-01-01 00:00:00", (1, 3))
+    assert find_policy(str(folder), root=runs)[1] == folder / "model_3.pt"
+    assert find_policy(f"{folder}:1", root=runs)[1] == folder / "model_1.pt"
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("walk:", "'walk:' lacks a checkpoint: type RUN or RUN:CHECKPOINT"),
+        (":2", "':2' lacks a run"),
+        ("walk:7", "no checkpoint '7' in .*it has: 1"),
+        ("gone:2", "no run 'gone'"),
+    ],
+)
+def test_address_of_nothing_says_what_is_missing(runs, address, words):
+    with pytest.raises(CommandError, match=words):
+        find_policy(address, root=runs)
 
 
 def test_rejects_run_without_checkpoints(tmp_path):

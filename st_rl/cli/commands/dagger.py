@@ -13,7 +13,7 @@ from st_rl.cli.commands.collect import collect
 from st_rl.cli.support.command_line import CommandError, parse_options
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_run
+from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv
@@ -61,8 +61,7 @@ class DaggerOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(DaggerOptions, arguments, "dagger", __doc__)
-    teacher_run = find_run(options.teacher)
-    checkpoint = teacher_run.checkpoint(options.checkpoint)
+    teacher_run, checkpoint = find_policy(options.teacher, options.checkpoint)
     wait_for_run(options.student, options.wait_seconds)
     import torch
 

@@ -21,7 +21,7 @@ from st_rl.cli.support.command_line import (
 )
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
-from st_rl.cli.support.run_folder import TEACHER_FILE, RunFolder, find_run, make_run_folder
+from st_rl.cli.support.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run, make_run_folder
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
 
@@ -108,7 +108,8 @@ def main(arguments: Sequence[str]) -> int:
         if asks_for_help(arguments):
             return print_help(_HELP, arguments)
         raise UsageError("TEACHER or TASK is missing: st-rl distill TEACHER TASK ..., a run and a task")
-    source, teacher = find_source(names[1]), _load_teacher(find_run(names[0]), names[1])
+    address = PolicyAddress.parse(names[0])
+    source, teacher = find_source(names[1]), _load_teacher(find_run(address.run), names[1])
     defaults = TrainingConfig.from_dict(source.training)
     options = parse_options(
         DistillOptions[type(source.default_config)],
@@ -120,6 +121,7 @@ def main(arguments: Sequence[str]) -> int:
             defaults.runner,
             _make_recurrent(defaults.policy),
             dataclasses.replace(defaults.algorithm, class_name="TPPO", schedule="fixed"),
+            checkpoint=address.checkpoint,
         ),
     )
     return distill(source, teacher, options, defaults.others, arguments)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl import __version__
 from st_rl.cli.support.command_line import parse_options, program
-from st_rl.cli.support.run_folder import POLICY_FILE, RunFolder, RunOptions, find_run, writable_file
+from st_rl.cli.support.run_folder import POLICY_FILE, RunFolder, RunOptions, find_policy, writable_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,7 @@ class ExportOptions(RunOptions):
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(ExportOptions, arguments, "export", __doc__)
-    run = find_run(options.run)
-    checkpoint = run.checkpoint(options.checkpoint)
+    run, checkpoint = find_policy(options.run, options.checkpoint)
     target = writable_file(options.output or run.file(POLICY_FILE))
     from st_rl.export import export_onnx
     from st_rl.utils.files import write_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, TEACHER_FILE, RunFolder, RunOptions, find_run
+from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, TEACHER_FILE, RunFolder, RunOptions, find_policy
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import TrainingConfig
 
@@ -25,8 +25,7 @@ Value = TypeVar("Value")
 
 def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
     """Return the run and the checkpoint that the options name."""
-    run = find_run(options.run)
-    checkpoint = run.checkpoint(options.checkpoint)
+    run, checkpoint = find_policy(options.run, options.checkpoint)
     return LoadedRun(run, options.task), checkpoint
 
 

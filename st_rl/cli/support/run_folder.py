@@ -1,12 +1,14 @@
 """Run folders: the files in them, and how a user names one."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError, program
 
@@ -26,6 +28,8 @@ REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
 _SHOWN_RUNS = 8
+# Beginnings of names in which the colon does not separate a checkpoint.
+_NAME_PREFIXES = ("gym:", "mjlab:", "pretrained:")
 # Commands that write a file of a run.
 _WRITERS = {EVAL_FILE: "eval", TRACES_FILE: "play", VIDEO_FILE: "play", EXPORT_FILE: "export"}
 
@@ -117,11 +121,40 @@ class RunOptions:
     """Options of commands that read the policy of a run."""
 
     run: str
-    """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
+    """Run: its folder, the beginning of its name, a task (its newest run), or latest; RUN:CHECKPOINT names both."""
     checkpoint: str = "best"
     """Checkpoint: best, last, an iteration number, or a file."""
     task: str | None = None
     """Task of the run, to confirm that gym:... or mjlab:... in its run.json may import code."""
+
+
+class PolicyAddress(NamedTuple):
+    """What a user types for a trained policy: `RUN` or `RUN:CHECKPOINT`."""
+
+    run: str
+    """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
+    checkpoint: str
+    """Checkpoint: best, last, an iteration number, or a file."""
+
+    @classmethod
+    def parse(cls, text: str, checkpoint: str = "best") -> PolicyAddress:
+        """Split at the last colon, unless it belongs to the run's name; `checkpoint` if the text names none."""
+        run, colon, named = text.rpartition(":")
+        if not colon or f"{run}:" in _NAME_PREFIXES or Path(text).expanduser().exists():
+            return cls(text, checkpoint)
+        if not run or not named:
+            raise UsageError(f"'{text}' lacks a {'checkpoint' if run else 'run'}: type RUN or RUN:CHECKPOINT")
+        return cls(run, named)
+
+
+def find_policy(name: str, checkpoint: str = "best", root: Path = RUNS) -> tuple[RunFolder, Path]:
+    """Find the run and the checkpoint that a user names, as `RUN` or `RUN:CHECKPOINT`.
+
+    `checkpoint` is the one of a name without it. UsageError or CommandError if there is no such run or checkpoint.
+    """
+    address = PolicyAddress.parse(name, checkpoint)
+    run = find_run(address.run, root)
+    return run, run.checkpoint(address.checkpoint)
 
 
 def find_run(name: str, root: Path = RUNS) -> RunFolder:

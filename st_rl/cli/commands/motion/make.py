@@ -80,14 +80,14 @@ def _gaits(options: MakeOptions) -> list[MotionClip]:
 def _recordings(options: MakeOptions) -> list[MotionClip]:
     """Record the policy of a run, one clip per speed if its task has commands."""
     from st_rl.cli.support.loaded_run import LoadedRun
-    from st_rl.cli.support.run_folder import find_run
+    from st_rl.cli.support.run_folder import find_policy
     from st_rl.cli.support.task_source import is_external
     from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task
     from st_rl.sim.motions.clips import record_policy
 
     try:
-        run = find_run(options.gait_or_run)
+        run, checkpoint = find_policy(options.gait_or_run, options.checkpoint)
     except UsageError as error:
         raise UsageError(
             f"'{options.gait_or_run}' is not a gait ({', '.join((*QUADRUPED_GAITS, ALL, *BIPED_GAITS))}), nor a run: "
@@ -97,7 +97,7 @@ def _recordings(options: MakeOptions) -> list[MotionClip]:
         raise UsageError(f"{run.path} is a run of {run.task}: only built-in tasks can be recorded")
     saved = LoadedRun(run)
     task = make_eval_task(saved.source.name, saved.env_config, 1, options.seconds + 2.0, 20_004, fine=True)
-    policy = saved.load_policy(task, run.checkpoint(options.checkpoint))
+    policy = saved.load_policy(task, checkpoint)
     name = saved.source.name.replace("-", "_")
     if not is_commanded(task):
         return [record_policy(task, policy, name, options.seconds)]
