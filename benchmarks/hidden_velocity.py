@@ -30,12 +30,12 @@ from torch import Tensor
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.env import VecEnv
 from st_rl.modules import policy_classes
-from st_rl.modules.misaligned import load_misaligned_normalizer
+from st_rl.modules.policy.misaligned import load_misaligned_normalizer
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.evaluation.command_grid import EvaluationCfg, command_grid, command_ranges
 from st_rl.sim.evaluation.evaluator import evaluate_walk, make_eval_task
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
-from st_rl.utils.segments import get_obs_slice, get_subobs_size, segment_slices
+from st_rl.utils.tensors.segments import get_obs_slice, get_subobs_size, segment_slices
 
 TASK = "quadruped-walk"
 RESULTS = Path(__file__).parent / "results"

@@ -23,7 +23,7 @@ from st_rl.modules import InferencePolicy
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import TASKS, make_task, with_overrides
 from st_rl.utils.files import newest_checkpoint
-from st_rl.utils.segments import get_obs_slice
+from st_rl.utils.tensors.segments import get_obs_slice
 
 RESULTS = Path(__file__).parent / "results"
 TRAINING, PROGRESS = "training.json", "progress.csv"

@@ -31,7 +31,7 @@ from st_rl.modules import ActorCriticFieldMutex, InferencePolicy, build_actor_cr
 from st_rl.sim.tasks import make_task
 from st_rl.sim.tasks.training import ppo_config
 from st_rl.utils.files import load_checkpoint, newest_checkpoint, save_checkpoint
-from st_rl.utils.segments import get_obs_slice
+from st_rl.utils.tensors.segments import get_obs_slice
 
 SKILLS: dict[str, tuple[str, ...]] = {
     "walk": (),

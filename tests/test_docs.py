@@ -19,7 +19,7 @@ from st_rl.algorithms import APPO, PPO
 from st_rl.algorithms.discriminator_trainer import DiscriminatorOptions
 from st_rl.modules import ActorCritic, ActorCriticRecurrent
 from st_rl.runners import OnPolicyRunner, build_runner
-from st_rl.runners.train_config import RUNNER_KEYS
+from st_rl.runners.setup.train_config import RUNNER_KEYS
 from tests.fakes import ClientEnv, EchoEnv
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -16,7 +16,7 @@ from st_rl.cli.support.run_folder import RunFolder, find_run
 from st_rl.datasets.formats import read_motion
 from st_rl.datasets.motion_loader import AMPLoader
 from st_rl.loggers.csv_writer import CsvWriter
-from st_rl.modules.load_policy import load_policy
+from st_rl.modules.policy.load import load_policy
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.robots import Robot
 from st_rl.utils.files.folder_lock import FolderInUseError, FolderLock

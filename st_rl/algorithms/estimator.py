@@ -12,8 +12,8 @@ from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.utils.config import drop_none, own_settings_from
-from st_rl.utils.segments import get_subobs_by_components
-from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tensors.segments import get_subobs_by_components
+from st_rl.utils.tensors.trajectories import unpad_trajectories
 
 if TYPE_CHECKING:
     _Algorithm = PPO

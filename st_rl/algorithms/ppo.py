@@ -30,7 +30,7 @@ from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average_in_place, world_size
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
-from st_rl.utils.segments import Segments, expand_images, segment_slices
+from st_rl.utils.tensors.segments import Segments, expand_images, segment_slices
 
 SCHEDULES = ("fixed", "adaptive")
 PRECISIONS = {"bf16": torch.bfloat16}

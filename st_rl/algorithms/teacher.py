@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from st_rl.modules import ActorCritic, ActorCriticMutex, build_actor_critic
-from st_rl.modules.build_policy import EnvSpec, policy_class
-from st_rl.modules.load_policy import load_normalizer
+from st_rl.modules.policy.build import EnvSpec, policy_class
+from st_rl.modules.policy.load import load_normalizer
 from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.files import CheckpointError, load_checkpoint, newest_checkpoint

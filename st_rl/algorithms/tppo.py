@@ -23,16 +23,16 @@ from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.build_policy import EnvSpec
 from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import EncoderPolicy, HiddenState
+from st_rl.modules.policy.build import EnvSpec
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
 from st_rl.utils.log import logger
-from st_rl.utils.trajectories import unpad_trajectories
-from st_rl.utils.tree import tree_leaves
+from st_rl.utils.tensors.trajectories import unpad_trajectories
+from st_rl.utils.tensors.tree import tree_leaves
 
 __all__ = ["GET_PROB_FUNC", "TPPO"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from st_rl.datasets.clip import MotionClip, linear_velocity
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 MIN_UPRIGHTNESS = 0.5
 """Cosine of the tilt from which on a root counts as upright: 60 degrees."""

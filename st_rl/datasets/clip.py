@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from st_rl.utils import rotations
 from st_rl.utils.files.limits import check_columns
 from st_rl.utils.files.readers import explain
 from st_rl.utils.log import logger
+from st_rl.utils.tensors import rotations
 
 # Characters of a problem in a message.
 _MAX_PROBLEM = 2000

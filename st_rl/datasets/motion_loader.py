@@ -24,7 +24,7 @@ from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.datasets.formats.retargeted import is_retargeted
 from st_rl.datasets.motion_table import MotionTable
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.rotations import quat_slerp
+from st_rl.utils.tensors.rotations import quat_slerp
 
 Frames = TypeVar("Frames", np.ndarray, Tensor)
 _ROTATION = ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")

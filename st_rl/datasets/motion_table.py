@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from st_rl.utils.rotations import quat_slerp
+from st_rl.utils.tensors.rotations import quat_slerp
 
 
 class MotionTable:

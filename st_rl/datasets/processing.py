@@ -7,8 +7,8 @@ import numpy as np
 
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError
 from st_rl.modules.symmetry import joint_mirror
-from st_rl.utils import rotations
 from st_rl.utils.config import nearest_name
+from st_rl.utils.tensors import rotations
 
 # Signs of positions, angular velocities and quaternions (w, x, y, z) mirrored at y = 0.
 _VECTOR_SIGNS = np.array([1.0, -1.0, 1.0])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from st_rl.utils.tree import tree_leaves, tree_map
+from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
 # Eager calls before a capture: they load kernels and create the lazy state of optimizers.
 WARM_UP_CALLS = 3

@@ -10,7 +10,7 @@ import torch
 
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.obs_groups import ACTOR_GROUPS, join_groups, join_segments
+from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, join_groups, join_segments
 
 
 @runtime_checkable

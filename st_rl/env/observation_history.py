@@ -9,7 +9,7 @@ from torch import Tensor
 from st_rl.env.protocols import SegmentedEnv
 from st_rl.env.utils import observe, split_step
 from st_rl.env.vec_env import VecEnv
-from st_rl.utils.segments import get_subobs_by_components, get_subobs_size
+from st_rl.utils.tensors.segments import get_subobs_by_components, get_subobs_size
 
 
 class ObservationHistory(VecEnv):

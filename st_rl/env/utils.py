@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from st_rl.env.vec_env import VecEnv
-from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups
+from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups
 
 
 class Observations(NamedTuple):

@@ -11,7 +11,6 @@ from st_rl.modules.actor_critic_recurrent import (
 )
 from st_rl.modules.all_mixer import EncoderStateAc, EncoderStateAcRecurrent
 from st_rl.modules.amp_discriminator import AmpActorCritic, AmpActorCriticRecurrent, AMPDiscriminator, AmpMixin
-from st_rl.modules.build_policy import build_actor_critic, policy_class, policy_classes
 from st_rl.modules.conv2d import Conv2dHeadModel, Conv2dModel
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.encoder_actor_critic import (
@@ -20,10 +19,11 @@ from st_rl.modules.encoder_actor_critic import (
     EncoderActorCriticRecurrent,
     EncoderAmpActorCriticRecurrent,
 )
-from st_rl.modules.load_policy import InferencePolicy, LoadedPolicy, load_policy
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
 from st_rl.modules.policy import Policy
+from st_rl.modules.policy.build import build_actor_critic, policy_class, policy_classes
+from st_rl.modules.policy.load import InferencePolicy, LoadedPolicy, load_policy
 from st_rl.modules.rnd import RandomNetworkDistillation
 from st_rl.modules.state_adaptor import (
     AdaptorActorHiddenState,

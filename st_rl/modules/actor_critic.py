@@ -15,7 +15,7 @@ from st_rl.modules.policy import HiddenState
 from st_rl.modules.utils import ACTIVATIONS, resolve_module
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
-from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tensors.trajectories import unpad_trajectories
 
 __all__ = ["Actor", "ActorCritic", "Critic", "get_activation"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from st_rl.modules.actor_critic_mutex import ActorCriticMutex, as_paths
 from st_rl.utils.log import logger
-from st_rl.utils.segments import get_obs_slice, segment_width
+from st_rl.utils.tensors.segments import get_obs_slice, segment_width
 
 Velocity = float | Sequence[float]
 """A fixed velocity, or the two ends of a range."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.build_policy import EnvSpec, policy_class
-from st_rl.modules.load_policy import load_policy
 from st_rl.modules.policy import HiddenState
+from st_rl.modules.policy.build import EnvSpec, policy_class
+from st_rl.modules.policy.load import load_policy
 from st_rl.utils.config import accepted_keys, report_unused_keys
 from st_rl.utils.log import logger
 

@@ -3,7 +3,7 @@
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.modules.encoder_actor_critic import EncoderActorCriticMixin
-from st_rl.modules.misaligned import load_misaligned_state_dict
+from st_rl.modules.policy.misaligned import load_misaligned_state_dict
 from st_rl.modules.state_estimator import EstimatorMixin
 
 

@@ -21,7 +21,7 @@ from st_rl.modules.networks.encoders import (
     resolve_names,
     same_by_name,
 )
-from st_rl.utils.segments import get_obs_slice, segment_width
+from st_rl.utils.tensors.segments import get_obs_slice, segment_width
 
 if TYPE_CHECKING:
     _Policy = ActorCritic

@@ -16,7 +16,7 @@ from st_rl.env import VecEnv
 from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.env.protocols import NamedTaskEnv, StatefulEnv
 from st_rl.modules.policy import Policy
-from st_rl.runners.train_config import TrainConfig
+from st_rl.runners.setup.train_config import TrainConfig
 from st_rl.system_info import describe_system
 from st_rl.utils.config import DictConvertible
 from st_rl.utils.files import (

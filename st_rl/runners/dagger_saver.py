@@ -15,11 +15,11 @@ from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import aggregate_infos
 from st_rl.modules import ActorCritic, build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
-from st_rl.modules.load_policy import read_run_config, run_policy_class_name
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import GaussianPolicy
+from st_rl.modules.policy.load import read_run_config, run_policy_class_name
 from st_rl.runners.demonstration import DemonstrationSaver
-from st_rl.runners.env_sizes import read_sizes
+from st_rl.runners.setup.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, name_file, newest_checkpoint
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT

@@ -30,7 +30,7 @@ from st_rl.utils.data_compresser import get_compressor
 from st_rl.utils.files import write_json
 from st_rl.utils.files.heartbeat import Heartbeat, dead_heartbeats, new_writer_id
 from st_rl.utils.log import logger
-from st_rl.utils.segments import segment_slices
+from st_rl.utils.tensors.segments import segment_slices
 
 SUCCESS_RULES = {"timeout": "end by time-out", "termination": "end by termination"}
 

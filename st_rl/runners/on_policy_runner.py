@@ -44,7 +44,6 @@ from st_rl.modules import ActorCriticMutex, InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.runners.background import BackgroundCalls
-from st_rl.runners.build_algorithm import build_algorithm
 from st_rl.runners.checkpoints import (
     RUN_NAME,
     CheckpointKeeper,
@@ -54,11 +53,12 @@ from st_rl.runners.checkpoints import (
     make_run_folder,
     write_run_config,
 )
-from st_rl.runners.env_sizes import critic_obs_error, read_sizes
 from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
+from st_rl.runners.setup.build_algorithm import build_algorithm
+from st_rl.runners.setup.env_sizes import critic_obs_error, read_sizes
+from st_rl.runners.setup.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.stop_conditions import stop_on_interrupt, time_limit
-from st_rl.runners.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
 from st_rl.utils import ckpt_manipulator, store_code_state
 from st_rl.utils.config import Configurable, unknown_name_message
@@ -71,6 +71,7 @@ from st_rl.utils.distributed import (
     rank,
     world_size,
 )
+from st_rl.utils.distributed.heartbeat import RankHeartbeat, describe_silent_ranks
 from st_rl.utils.files import (
     CheckpointError,
     load_checkpoint,
@@ -84,9 +85,8 @@ from st_rl.utils.files import (
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.folder_lock import FolderLock
 from st_rl.utils.log import logger
-from st_rl.utils.rank_heartbeat import RankHeartbeat, describe_silent_ranks
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
-from st_rl.utils.tree import tree_map
+from st_rl.utils.tensors.tree import tree_map
 
 NAN = float("nan")
 # The parts of a checkpoint that only a resumed training needs.

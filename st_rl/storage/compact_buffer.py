@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from st_rl.utils.segments import Segments, segment_slices
+from st_rl.utils.tensors.segments import Segments, segment_slices
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
 

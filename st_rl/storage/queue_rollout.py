@@ -8,7 +8,7 @@ import torch
 from st_rl.storage.fields import StepTransition
 from st_rl.storage.rollout_base import RolloutStorage
 from st_rl.utils.buffer import buffer_expand, buffer_from_example, buffer_swap, buffer_to
-from st_rl.utils.tree import tree_leaves
+from st_rl.utils.tensors.tree import tree_leaves
 
 
 class QueueRolloutStorage(RolloutStorage):

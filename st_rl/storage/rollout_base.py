@@ -21,9 +21,9 @@ from st_rl.storage.mini_batches import MiniBatch as MiniBatchType
 from st_rl.storage.mini_batches import chunk_size, repeat_epochs
 from st_rl.storage.returns import generalized_advantages, normalize_advantages
 from st_rl.utils.buffer import buffer_from_example, buffer_to
-from st_rl.utils.segments import get_subobs_size
-from st_rl.utils.trajectories import TrajectoryIndex, index_trajectories, pad
-from st_rl.utils.tree import tree_leaves, tree_map
+from st_rl.utils.tensors.segments import get_subobs_size
+from st_rl.utils.tensors.trajectories import TrajectoryIndex, index_trajectories, pad
+from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
 
 class RolloutStorage:

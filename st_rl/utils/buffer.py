@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from st_rl.utils.tree import tree_leaves, tree_map
+from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
 Array = torch.Tensor | np.ndarray
 Buffer = TypeVar("Buffer")

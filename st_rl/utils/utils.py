@@ -1,15 +1,20 @@
 """Documented import path of trajectories, observation slices, code state and rotations."""
 
 from st_rl.utils.files.code_state import store_code_state
-from st_rl.utils.rotations import (
+from st_rl.utils.tensors.rotations import (
     quat_to_rotmat,
     rotmat_to_euler_xzy,
     rotmat_to_euler_yzx,
     rotmat_to_euler_zxy,
     wrap_to_pi,
 )
-from st_rl.utils.segments import get_obs_slice, get_subobs_by_components, get_subobs_size, substitute_estimated_state
-from st_rl.utils.trajectories import split_and_pad_trajectories, unpad_trajectories
+from st_rl.utils.tensors.segments import (
+    get_obs_slice,
+    get_subobs_by_components,
+    get_subobs_size,
+    substitute_estimated_state,
+)
+from st_rl.utils.tensors.trajectories import split_and_pad_trajectories, unpad_trajectories
 
 __all__ = [
     "get_obs_slice",

@@ -11,7 +11,7 @@ from st_rl.cli import main
 from st_rl.datasets.formats import read_motion, write_motion
 from st_rl.datasets.library import CLIPS, load_clips
 from st_rl.sim.robots import robot_path
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 
 def test_help_lists_the_actions(capsys):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from st_rl.datasets.motion_table import MotionTable
-from st_rl.utils.rotations import quat_slerp
+from st_rl.utils.tensors.rotations import quat_slerp
 from tests.datasets.clips import random_quaternions
 from tests.modules.graph_safety import NoHostSync
 

@@ -6,7 +6,7 @@ import pytest
 from st_rl.datasets.clip import MotionError
 from st_rl.datasets.formats import SUFFIXES, read_motion
 from st_rl.datasets.motion_loader import AMPLoader
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 FRAMES, FPS = 60, 50.0
 JOINTS = ("left_hip_joint", "left_knee_joint", "right_hip_joint")

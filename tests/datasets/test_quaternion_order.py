@@ -9,8 +9,8 @@ import pytest
 from st_rl.datasets.formats import read_motion
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_loader import AMPLoader
-from st_rl.utils import rotations
-from st_rl.utils.rotations import WXYZ_TO_XYZW
+from st_rl.utils.tensors import rotations
+from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW
 
 FRAMES, FPS = 40, 30.0
 COLUMNS = {"xyzw": WXYZ_TO_XYZW, "wxyz": [0, 1, 2, 3]}

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from st_rl.export import export_onnx
 from st_rl.modules import EncoderActorCritic, build_actor_critic
-from st_rl.modules.build_policy import EnvSpec
 from st_rl.modules.networks.cnn import CnnModel, SpatialSoftmax
 from st_rl.modules.networks.encoders import latent_size
+from st_rl.modules.policy.build import EnvSpec
 
 SETTINGS = {"output_channels": [4, 6], "kernel_size": [5, 3], "stride": [2, 2], "padding": "zeros", "activation": "elu"}
 SEGMENTS = {"joints": 3, "camera": (1, 16, 12)}

@@ -214,7 +214,7 @@ class TestEveryPolicy:
 
 def _copy_by_component(source, target) -> None:
     """Give `target`, which sees the components in another order, the weights of `source`."""
-    from st_rl.modules.misaligned import load_misaligned_state_dict
+    from st_rl.modules.policy.misaligned import load_misaligned_state_dict
 
     _, skipped = load_misaligned_state_dict(target, source, source.obs_segments, source.critic_obs_segments)
     assert skipped == []

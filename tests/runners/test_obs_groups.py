@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from st_rl.modules import load_policy
-from st_rl.utils.obs_groups import ObsGroups, read_obs_groups
+from st_rl.utils.tensors.obs_groups import ObsGroups, read_obs_groups
 from tests.fakes import EchoEnv
 from tests.runners.training import make_runner, small_config
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from st_rl.modules import ActorCriticMutex, load_policy
-from st_rl.modules.build_policy import EnvSpec
+from st_rl.modules.policy.build import EnvSpec
 from st_rl.runners import DaggerSaver, OnPolicyRunner
 from st_rl.utils.files import CheckpointError
 from tests.fakes import EchoEnv

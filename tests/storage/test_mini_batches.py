@@ -3,7 +3,7 @@ import torch
 
 from st_rl.storage.rollout_storage import RolloutStorage
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tensors.trajectories import unpad_trajectories
 from tests.storage.rollouts import CRITIC_DIM, NUM_ACTIONS, NUM_ENVS, NUM_STEPS, OBS_DIM, fill
 
 Pair = namedarraytuple("Pair", ["hidden", "cell"])

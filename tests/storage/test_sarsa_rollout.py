@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from st_rl.storage.rollout_storage import RolloutStorage, SarsaRolloutStorage
-from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tensors.trajectories import unpad_trajectories
 from tests.storage.rollouts import CRITIC_DIM, NUM_ACTIONS, NUM_ENVS, NUM_STEPS, OBS_DIM, fill
 
 

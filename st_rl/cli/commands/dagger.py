@@ -126,7 +126,7 @@ def load_teacher_for(
     """Return the teacher's policy, its observation normalizer, and whether it acts on the critic observation."""
     from st_rl.algorithms.teacher import load_teacher
     from st_rl.modules import EmpiricalNormalization
-    from st_rl.modules.build_policy import EnvSpec
+    from st_rl.modules.policy.build import EnvSpec
 
     teacher_layout = ObservationLayout.of(teacher.source, teacher.env_config)
     student_layout = ObservationLayout.of(student.source, student.env_config)

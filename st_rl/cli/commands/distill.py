@@ -192,7 +192,7 @@ def distill(
 
 def _keep_symmetry(algorithm: dict[str, Any], policy_class_name: str) -> dict[str, Any]:
     """Return the settings of the task's algorithm, without symmetry if the student is recurrent: it needs the past."""
-    from st_rl.modules.build_policy import policy_class
+    from st_rl.modules.policy.build import policy_class
 
     if "symmetry_cfg" not in algorithm or not policy_class(policy_class_name).is_recurrent:
         return algorithm

@@ -17,7 +17,7 @@ from st_rl.cli.support.run_folder import POLICY_FILE, RunFolder, RunOptions, fin
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from st_rl.modules.load_policy import LoadedPolicy
+    from st_rl.modules.policy.load import LoadedPolicy
 
 _log = logging.getLogger(__name__)
 NUM_OBSERVATIONS = 800
@@ -65,8 +65,8 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     import torch
 
     from st_rl.env.policy_metadata import FORMAT
-    from st_rl.modules.load_policy import load_policy
     from st_rl.modules.normalizer import EmpiricalNormalization
+    from st_rl.modules.policy.load import load_policy
     from st_rl.utils.files import load_checkpoint
 
     metadata = run.settings.get("policy_metadata")

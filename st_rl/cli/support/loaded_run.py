@@ -16,7 +16,7 @@ from st_rl.cli.support.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv
-    from st_rl.modules.load_policy import LoadedPolicy
+    from st_rl.modules.policy.load import LoadedPolicy
     from st_rl.runners import OnPolicyRunner
 
 
@@ -120,7 +120,7 @@ class LoadedRun:
         """Load the policy of a checkpoint, for environments like `env`."""
         import torch
 
-        from st_rl.modules.load_policy import load_policy
+        from st_rl.modules.policy.load import load_policy
 
         # The networks are small, and one thread leaves the cores to the physics.
         torch.set_num_threads(1)

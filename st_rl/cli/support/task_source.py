@@ -197,7 +197,7 @@ class MjlabTask(TaskSource[MjlabConfig]):
 
 def _mjlab_training(task: MjlabTaskCfg) -> dict[str, Any]:
     """Return the training configuration with the networks and the PPO settings of mjlab."""
-    from st_rl.runners.rsl_rl_settings import translate_training
+    from st_rl.runners.setup.rsl_rl_settings import translate_training
 
     # `make_mjlab` joins the groups; of the other settings of mjlab's runner, ours has options of its own.
     keys = ("num_steps_per_env", "max_iterations", "save_interval", "actor", "critic", "algorithm")

@@ -12,10 +12,10 @@ import numpy as np
 from st_rl.datasets.checks import find_posture_problems
 from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
-from st_rl.utils import rotations
 from st_rl.utils.files import FileError, atomic_write, read_json
 from st_rl.utils.files.limits import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
-from st_rl.utils.rotations import WXYZ_TO_XYZW
+from st_rl.utils.tensors import rotations
+from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW
 
 # Blocks of columns in a file without Fields, and their widths: 12 joints, 4 feet.
 QUADRUPED_BLOCKS = {

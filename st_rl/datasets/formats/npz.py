@@ -10,10 +10,10 @@ import numpy as np
 from st_rl.datasets.checks import cosine_similarity
 from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
 from st_rl.datasets.formats.quaternion_order import TO_WXYZ, QuatOrder, read_in_order
-from st_rl.utils import rotations
 from st_rl.utils.files import atomic_write, load_arrays
 from st_rl.utils.files.limits import check_columns
 from st_rl.utils.files.readers import explain
+from st_rl.utils.tensors import rotations
 
 # Key of each quantity in the kinds of file.
 ISAACLAB_KEYS = {

@@ -8,8 +8,8 @@ import numpy as np
 
 from st_rl.datasets.checks import MIN_UPRIGHTNESS, find_posture_problems, root_uprightness
 from st_rl.datasets.clip import MotionClip
-from st_rl.utils import rotations
-from st_rl.utils.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
+from st_rl.utils.tensors import rotations
+from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW, XYZW_TO_WXYZ
 
 QuatOrder = Literal["xyzw", "wxyz"]
 ORDERS: tuple[QuatOrder, ...] = get_args(QuatOrder)

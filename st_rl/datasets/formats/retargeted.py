@@ -13,7 +13,7 @@ from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, 
 from st_rl.datasets.formats.quaternion_order import ORDERS, TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils.files import atomic_write, limits
 from st_rl.utils.log import logger
-from st_rl.utils.rotations import WXYZ_TO_XYZW
+from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW
 
 LAFAN_FPS = 30.0
 """Default frames per second of a CSV table."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from st_rl.datasets.clip import MotionClip, make_clip
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 GRAVITY = 9.81
 # Samples of a stride at which the base's dynamics is computed, and number of harmonics of its motion.

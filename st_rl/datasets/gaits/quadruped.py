@@ -16,7 +16,7 @@ from st_rl.datasets.gaits.gait import (
     periodic_response,
     stride_samples,
 )
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 QUADRUPED_GAITS = {
     "trot": Gait((0.0, 0.5, 0.5, 0.0)),

@@ -24,7 +24,7 @@ from st_rl.env.utils import split_observations, split_step
 from st_rl.env.vec_env import VecEnv
 from st_rl.export.deploy.raw_policy import RawPolicy
 from st_rl.export.onnx_file import ExportError
-from st_rl.modules.load_policy import InferencePolicy
+from st_rl.modules.policy.load import InferencePolicy
 
 OUTPUTS = ("joint_targets", "actions", "observation")
 Arrays = dict[str, np.ndarray]

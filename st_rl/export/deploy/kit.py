@@ -27,16 +27,16 @@ import numpy as np
 import torch
 import yaml
 
+from st_rl.env.signals import Signal
 from st_rl.env.vec_env import VecEnv
 from st_rl.export.deploy.cpp_header import write_cpp_files
 from st_rl.export.deploy.golden import ControlStep, record_golden, replay_golden
 from st_rl.export.deploy.leapp_bundle import LeappStep, write_leapp_bundle
 from st_rl.export.deploy.raw_policy import RawPolicy, SingleRobot
 from st_rl.export.onnx_file import ExportError, require_onnx, write_onnx
-from st_rl.modules.load_policy import InferencePolicy
+from st_rl.modules.policy.load import InferencePolicy
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, to_json_values
 from st_rl.utils.log import logger
-from st_rl.utils.signals import Signal
 
 POLICY_FILE, DESCRIPTION_FILE, GOLDEN_FILE = "policy.onnx", "deploy.yaml", "golden.npz"
 CHECKSUM_FILE, LEAPP_FOLDER = "checksums.sha256", "leapp"

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from st_rl.env.signals import Signal
 from st_rl.export.onnx_policy import DeployedPolicy
-from st_rl.utils.signals import Signal
 
 Tensors = Mapping[str, Tensor]
 

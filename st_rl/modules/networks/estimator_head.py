@@ -14,7 +14,7 @@ from st_rl.modules.networks.memory import Memory
 from st_rl.modules.policy import HiddenState
 from st_rl.modules.utils import check_settings
 from st_rl.utils.config import drop_none
-from st_rl.utils.segments import (
+from st_rl.utils.tensors.segments import (
     Segments,
     get_subobs_by_components,
     get_subobs_size,

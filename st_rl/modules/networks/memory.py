@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from st_rl.modules.policy import HiddenState, Policy
 from st_rl.utils.collections import namedarraytuple
-from st_rl.utils.trajectories import unpad_trajectories
+from st_rl.utils.tensors.trajectories import unpad_trajectories
 
 ActorCriticHiddenState = namedarraytuple("ActorCriticHiddenState", ["actor", "critic"])
 LstmHiddenState = namedarraytuple("LstmHiddenState", ["hidden", "cell"])

@@ -18,7 +18,7 @@ from st_rl.sim.terms.mirror import mirror_columns, side_names
 from st_rl.sim.terms.observations import gait_clock, zero_small_commands
 from st_rl.sim.terms.randomization import NUM_PROPERTIES, randomize
 from st_rl.utils.metrics import cost_of_transport, lin_vel_rmsd
-from st_rl.utils.rotations import quat_rotate_inverse
+from st_rl.utils.tensors.rotations import quat_rotate_inverse
 
 
 def num_joints(task: Task) -> int:

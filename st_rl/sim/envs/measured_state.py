@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from st_rl.env.signals import Signal
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.envs.term_tables import ObsTerm
 from st_rl.sim.robots import Robot
 from st_rl.sim.terms.observations import gait_clock, yaw_angle, zero_small_commands
-from st_rl.utils.rotations import quat_rotate_inverse
-from st_rl.utils.signals import Signal
+from st_rl.utils.tensors.rotations import quat_rotate_inverse
 
 Tensors = Mapping[str, Tensor]
 

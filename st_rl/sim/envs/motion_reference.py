@@ -11,8 +11,8 @@ from st_rl.datasets.motion_table import MotionTable
 from st_rl.datasets.processing import reorder_joints, resample
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.robots import Robot
-from st_rl.utils import rotations
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.tensors import rotations
 
 STYLE_FIELDS: dict[str, Callable[[MotionClip], np.ndarray]] = {
     "joint_pos": lambda clip: clip.joint_pos,

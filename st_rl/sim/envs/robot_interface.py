@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from st_rl.env.signals import Signal
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.measured_state import MeasuredState, Tensors, find_sensors, state_signals
 from st_rl.sim.envs.term_tables import ObsColumn
 from st_rl.sim.robots.save_mjcf import save_mjcf
-from st_rl.utils.signals import Signal
 
 
 class RobotInterface(nn.Module):

@@ -5,7 +5,7 @@ import numpy as np
 from st_rl.datasets.clip import MotionClip
 from st_rl.datasets.processing import reorder_joints
 from st_rl.sim.robots import Robot
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 
 def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.ndarray]:

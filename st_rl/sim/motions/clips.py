@@ -15,7 +15,7 @@ from st_rl.sim.evaluation.video import open_video
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.robots import Robot
-from st_rl.utils import rotations
+from st_rl.utils.tensors import rotations
 
 _VIDEO_FPS = 25.0
 

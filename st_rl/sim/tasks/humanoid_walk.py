@@ -23,7 +23,7 @@ from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
-from st_rl.utils.rotations import quat_rotate_inverse
+from st_rl.utils.tensors.rotations import quat_rotate_inverse
 
 # Squared error at which the reward for the yaw rate is 1/e, (rad/s)^2.
 YAW_RATE_SCALE = 0.5

@@ -20,7 +20,7 @@ from st_rl.sim.terms import terminations
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import BLOCKS, TracksCfg, add_boxes, block_table, build_tracks
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.rotations import quat_to_rotmat
+from st_rl.utils.tensors.rotations import quat_to_rotmat
 
 SEGMENTS = ("proprioception", "engaging_block", "forward_depth")
 """Segments that the actor may see."""

@@ -13,7 +13,7 @@ import torch
 from st_rl.modules.symmetry import joint_mirror, observation_mirror
 from st_rl.sim.envs import ObsTerm
 from st_rl.sim.tasks import TASKS, make_task, obs_term, reward_term, termination
-from st_rl.utils.segments import get_obs_slice
+from st_rl.utils.tensors.segments import get_obs_slice
 from tests.test_docs import python_blocks
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -7,7 +7,7 @@ import torch
 from st_rl.sim.tasks import find_task, make_task
 from st_rl.sim.tasks.quadruped_parkour import terrain_scan
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg
-from st_rl.utils.segments import get_obs_slice
+from st_rl.utils.tensors.segments import get_obs_slice
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1}
 QUIET |= {"randomization.friction": None, "randomization.base_mass": None, "randomization.motor_strength": None}

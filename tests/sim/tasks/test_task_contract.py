@@ -5,7 +5,7 @@ import torch
 
 from st_rl.env import check_env
 from st_rl.sim.tasks import TASKS, make_task
-from st_rl.utils.segments import segment_width
+from st_rl.utils.tensors.segments import segment_width
 from tests.modules.graph_safety import NoHostSync
 
 NUM_ENVS = 8

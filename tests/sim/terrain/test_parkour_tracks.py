@@ -10,7 +10,7 @@ import torch
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import TracksCfg, add_boxes, block_table, build_tracks
-from st_rl.utils.rotations import WXYZ_TO_XYZW, quat_to_rotmat
+from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW, quat_to_rotmat
 
 SEQUENCES = {
     "walk": (),

@@ -15,7 +15,7 @@ from st_rl.cli.support.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
 
 if TYPE_CHECKING:
     from st_rl.export.deploy import RawPolicy
-    from st_rl.modules.load_policy import LoadedPolicy
+    from st_rl.modules.policy.load import LoadedPolicy
     from st_rl.sim.envs.legged_walk import LeggedWalk
 
 NUM_ROBOTS = 32

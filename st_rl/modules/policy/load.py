@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.build_policy import EnvSpec, SizedEnv, build_actor_critic, read_env_spec
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
+from st_rl.modules.policy.build import EnvSpec, SizedEnv, build_actor_critic, read_env_spec
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, name_file, newest_checkpoint, read_json_object
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.limits import check_layers
-from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
 from st_rl.utils.registry import reject_unsafe_settings
-from st_rl.utils.segments import segment_width
+from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
+from st_rl.utils.tensors.segments import segment_width
 
 # Keys of a policy's configuration that an environment decides.
 _ENV_KEYS = frozenset(

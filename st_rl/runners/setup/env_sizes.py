@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from st_rl.env import VecEnv
 from st_rl.env.utils import Observations, check_tensor
-from st_rl.modules.build_policy import read_segments
 from st_rl.modules.policy import Policy
-from st_rl.utils.obs_groups import ACTOR_GROUPS, ObsGroups, join_segments
-from st_rl.utils.segments import Segments
+from st_rl.modules.policy.build import read_segments
+from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_segments
+from st_rl.utils.tensors.segments import Segments
 
 
 class EnvSizes(NamedTuple):

@@ -12,7 +12,7 @@ from st_rl.algorithms import PPO
 from st_rl.modules import ActorCritic
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.runners import OnPolicyRunner, build_runner
-from st_rl.runners.train_config import read_train_config
+from st_rl.runners.setup.train_config import read_train_config
 from tests.fakes import ClientEnv, EchoEnv, LegacyEnv, TensorDictEnv
 from tests.runners.training import make_runner, small_config
 

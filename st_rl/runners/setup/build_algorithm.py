@@ -9,9 +9,9 @@ from st_rl.algorithms import PPO, algorithm_classes
 from st_rl.algorithms.symmetry_augmentation import completed_symmetry
 from st_rl.env import VecEnv
 from st_rl.modules import build_actor_critic
-from st_rl.modules.build_policy import EnvSpec
-from st_rl.runners.env_sizes import EnvSizes, check_policy_sizes
-from st_rl.runners.train_config import TrainConfig
+from st_rl.modules.policy.build import EnvSpec
+from st_rl.runners.setup.env_sizes import EnvSizes, check_policy_sizes
+from st_rl.runners.setup.train_config import TrainConfig
 from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.registry import resolve_class

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.utils.rotations import quat_rotate_inverse
+from st_rl.utils.tensors.rotations import quat_rotate_inverse
 from st_rl.utils.utils import (
     quat_to_rotmat,
     rotmat_to_euler_xzy,

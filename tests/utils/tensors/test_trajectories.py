@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from st_rl.utils.trajectories import (
+from st_rl.utils.tensors.trajectories import (
     index_trajectories,
     pad,
     split_and_pad_trajectories,

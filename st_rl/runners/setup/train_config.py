@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
 from st_rl.loggers import LOGGERS
-from st_rl.runners.rsl_rl_settings import translate_policy, translate_training
+from st_rl.runners.setup.rsl_rl_settings import translate_policy, translate_training
 from st_rl.utils.config import report_unused_keys, unknown_name_message
-from st_rl.utils.obs_groups import ObsGroups, read_obs_groups
+from st_rl.utils.tensors.obs_groups import ObsGroups, read_obs_groups
 
 # Keys of the runner itself, and keys that only the client reads.
 RUNNER_KEYS = frozenset(

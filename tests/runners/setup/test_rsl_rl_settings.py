@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.runners.rsl_rl_settings import ALGORITHM_DEFAULTS, translate_policy, translate_training
+from st_rl.runners.setup.rsl_rl_settings import ALGORITHM_DEFAULTS, translate_policy, translate_training
 from tests.fakes import EchoEnv
 from tests.runners.test_obs_groups import GroupedEnv
 from tests.runners.training import make_runner, small_config

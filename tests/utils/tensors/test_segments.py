@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.utils.segments import segment_slices, segment_width
+from st_rl.utils.tensors.segments import segment_slices, segment_width
 from st_rl.utils.utils import get_obs_slice, get_subobs_by_components, get_subobs_size, substitute_estimated_state
 
 SEGMENTS = OrderedDict(lin_vel=3, image=(1, 2, 4), command=[2], extra=np.int64(5))

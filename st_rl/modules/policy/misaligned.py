@@ -16,7 +16,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.modules.visual_actor_critic import VisualActorCriticMixin
-from st_rl.utils.segments import Segments, segment_slices, segment_width
+from st_rl.utils.tensors.segments import Segments, segment_slices, segment_width
 
 
 class Block(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from st_rl.utils.segments import Segments, segment_width
+from st_rl.utils.tensors.segments import Segments, segment_width
 
 Groups = Mapping[str, Any]
 """Group name -> tensor `(N, ...)`, or mapping of term name -> tensor."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from st_rl.modules import EmpiricalNormalization, EncoderStateAc, EncoderStateAcRecurrent, StateAc
-from st_rl.modules.misaligned import load_misaligned_normalizer
+from st_rl.modules.policy.misaligned import load_misaligned_normalizer
 
 OLD = {"pose": 4, "velocity": 2, "contact": 3}
 OLD_CRITIC = {"velocity": 2, "pose": 4, "mass": 1}

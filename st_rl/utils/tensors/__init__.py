@@ -1,0 +1,1 @@
+"""Tensors: rotations, named components and groups of observations, trajectories, nested containers."""
