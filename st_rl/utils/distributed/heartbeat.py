@@ -30,9 +30,11 @@ class RankHeartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop to report."""
+        """Stop to report; waits for the thread, because one that calls torch while the interpreter ends aborts it."""
         self._stop.set()
-        self._thread = None
+        if self._thread is not None:
+            self._thread.join(timeout=_MAX_MISSED * INTERVAL_S)
+            self._thread = None
 
     def _run(self) -> None:
         # A connection of its own: the main thread may block in the one of the process group.
