@@ -1,4 +1,4 @@
-"""Small adversarial algorithms and made-up motion features, for the tests of APPO."""
+"""Small AMP algorithms and synthetic motion features for the tests of APPO."""
 
 import torch
 
@@ -28,13 +28,13 @@ def make_amp_policy(kind="mlp", **discriminator):
 
 
 def make_appo(kind="mlp", discriminator=None, algorithm=APPO, seed=0, **kwargs):
-    """An adversarial algorithm with seeded weights, storage and normalisers, in training mode."""
+    """Build APPO with seeded weights, storage and normalizers, in training mode."""
     torch.manual_seed(seed)
     return make_ppo(kind, policy=make_amp_policy(kind, **(discriminator or {})), algorithm=algorithm, **kwargs)
 
 
 def motion_infos(num_envs, num_steps, seed=0, shift=1.5):
-    """What the environment says of the motion in every step: the reference differs from the robot by `shift`."""
+    """Infos with motion features for every step; the reference differs from the policy by `shift`."""
     generator = torch.Generator().manual_seed(seed)
     return [
         {

@@ -1,4 +1,4 @@
-"""PPO in the plainest words: Python loops over robots and pieces of trajectories, no padding, no fused optimiser.
+"""Reference PPO: Python loops over environments and trajectory pieces, no padding, no fused optimizer.
 
 It shares nothing with the library but the layers of the policy it was copied from.
 """
@@ -11,7 +11,7 @@ from torch.distributions import Normal
 
 
 class ReferencePPO:
-    """Follows a rollout step by step and then learns from it."""
+    """Records a rollout step by step, then updates its own copy of the policy."""
 
     def __init__(self, policy, **settings):
         layers = copy.deepcopy(policy)
@@ -30,8 +30,8 @@ class ReferencePPO:
 
     # ---- collecting ----
 
-    def _memory(self, which, x):
-        """One step of one memory for all robots; returns its output and the state before the step."""
+    def _rnn_step(self, which, x):
+        """Step one RNN for all environments; returns its output and the state before the step."""
         rnn, state = self.rnns[which], self.states[which]
         if state is None:
             zeros = torch.zeros(rnn.num_layers, x.shape[0], rnn.hidden_size)
@@ -43,13 +43,13 @@ class ReferencePPO:
     @torch.inference_mode(False)
     @torch.no_grad()
     def step(self, obs, critic_obs, actions, rewards, dones):
-        """Record what the policy thinks of one step of all robots, out of the inference mode the library may be in."""
+        """Record the policy's outputs for one step of all environments, outside of inference mode."""
         actions = actions.clone()
         before = [None, None]
         actor_in, critic_in = obs, critic_obs
         if self.rnns:
-            actor_in, before[0] = self._memory(0, obs)
-            critic_in, before[1] = self._memory(1, critic_obs)
+            actor_in, before[0] = self._rnn_step(0, obs)
+            critic_in, before[1] = self._rnn_step(1, critic_obs)
         distribution = Normal(self.actor(actor_in), self.std)
         self.steps.append(
             {
@@ -69,11 +69,11 @@ class ReferencePPO:
 
     @torch.no_grad()
     def finish(self, last_critic_obs):
-        """Returns and normalised advantages, `(T, N)` each."""
+        """Returns and normalized advantages, `(T, N)` each."""
         critic_in = last_critic_obs
         if self.rnns:
             kept = self.states[1]
-            critic_in, _ = self._memory(1, last_critic_obs)
+            critic_in, _ = self._rnn_step(1, last_critic_obs)
             self.states[1] = kept
         following = self.critic(critic_in)[:, 0].double()
         gamma, lam = self.settings["gamma"], self.settings["lam"]
@@ -95,10 +95,10 @@ class ReferencePPO:
         self.returns = returns.float()
         self.advantages = ((advantages - advantages.mean()) / (std + 1e-8)).float()
 
-    # ---- learning ----
+    # ---- update ----
 
     def _samples(self, mini_batch, permutation):
-        """The `(time, robot)` pairs of a mini-batch."""
+        """The `(step, env)` pairs of a mini-batch."""
         num_steps, num_robots = self.returns.shape
         count = self.settings["mini_batches"]
         if self.rnns:
@@ -109,8 +109,8 @@ class ReferencePPO:
         chosen = permutation[mini_batch * size : (mini_batch + 1) * size].tolist()
         return [(i // num_robots, i % num_robots) for i in chosen]
 
-    def _through_memory(self, which, key, samples):
-        """The input of a head for every sample; with a memory, piece by piece from the recorded state."""
+    def _head_input(self, which, key, samples):
+        """Input of a head for every sample; if recurrent, piece by piece from the recorded state."""
         if not self.rnns:
             return torch.stack([self.steps[t][key][n] for t, n in samples])
         outputs = {}
@@ -144,8 +144,8 @@ class ReferencePPO:
 
         advantages = torch.stack([self.advantages[t, n] for t, n in samples])
         returns = torch.stack([self.returns[t, n] for t, n in samples])
-        distribution = Normal(self.actor(self._through_memory(0, "obs", samples)), self.std)
-        values = self.critic(self._through_memory(1, "critic_obs", samples))[:, 0]
+        distribution = Normal(self.actor(self._head_input(0, "obs", samples)), self.std)
+        values = self.critic(self._head_input(1, "critic_obs", samples))[:, 0]
         record = {}
         if s["schedule"] == "adaptive":
             old_std = torch.stack([self.steps[t]["std"] for t, _ in samples])

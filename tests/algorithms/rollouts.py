@@ -22,7 +22,7 @@ def make_policy(kind="mlp", num_critic_obs=CRITIC_DIM, **kwargs):
 
 
 def make_ppo(kind="mlp", num_envs=6, num_steps=5, separate_critic=True, policy=None, algorithm=PPO, **kwargs):
-    """An algorithm with storage and normalisers, in training mode."""
+    """Build an algorithm with storage and normalizers, in training mode."""
     num_critic_obs = CRITIC_DIM if separate_critic else OBS_DIM
     policy = make_policy(kind, num_critic_obs) if policy is None else policy
     alg = algorithm(policy, **kwargs)
@@ -34,7 +34,7 @@ def make_ppo(kind="mlp", num_envs=6, num_steps=5, separate_critic=True, policy=N
 
 
 def random_steps(num_envs, num_steps, seed=0, done_prob=0.25, critic_dim=CRITIC_DIM):
-    """`num_steps + 1` steps of what an environment delivers; the last one only shows the state after the rollout."""
+    """`num_steps + 1` random environment steps; only the observation of the last one is used (after the rollout)."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -52,7 +52,7 @@ def random_steps(num_envs, num_steps, seed=0, done_prob=0.25, critic_dim=CRITIC_
 
 
 def collect(alg, steps, infos=None, on_step=None):
-    """One rollout of given steps in inference mode, returns included; `on_step(step, actions)` sees every action."""
+    """Collect one rollout of the given steps in inference mode and compute returns; calls `on_step(step, actions)`."""
     with torch.inference_mode():
         for number, step in enumerate(steps[:-1]):
             actions = alg.act(step["obs"], step["critic_obs"])

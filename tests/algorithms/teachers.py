@@ -1,4 +1,4 @@
-"""Teachers on disk and algorithms that learn from them, for the tests of TPPO."""
+"""Teacher checkpoints and TPPO students for the tests of TPPO."""
 
 from st_rl.algorithms import TPPO
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, EmpiricalNormalization
@@ -16,7 +16,7 @@ SIZES = {"actor_hidden_dims": [7], "critic_hidden_dims": [7], "init_noise_std": 
 
 
 def make_teacher(kind="mlp", num_obs=CRITIC_DIM):
-    """A teacher and the `teacher_policy` settings that describe it."""
+    """Build a teacher and its `teacher_policy` settings."""
     cls, settings = TEACHERS[kind]
     settings = {**SIZES, **settings}
     kwargs = {key: value for key, value in settings.items() if key != "class_name"}
@@ -24,14 +24,14 @@ def make_teacher(kind="mlp", num_obs=CRITIC_DIM):
 
 
 def statistics(samples):
-    """A normaliser that has seen samples `(n, O)`."""
+    """A normalizer updated with samples `(n, O)`."""
     normalizer = EmpiricalNormalization(shape=[samples.shape[-1]], until=1.0e8)
     normalizer.update(samples)
     return normalizer.eval()
 
 
 def save_teacher(path, policy, normalizer=None):
-    """Write a snapshot as a run of the teacher would have."""
+    """Write a checkpoint of the teacher."""
     payload = {"model_state_dict": policy.state_dict(), "iter": 7, "infos": None}
     if normalizer is not None:
         payload["obs_norm_state_dict"] = normalizer.state_dict()
@@ -40,7 +40,7 @@ def save_teacher(path, policy, normalizer=None):
 
 
 def make_tppo(tmp_path, kind="mlp", teacher_kind="mlp", normalizer=None, sees_critic_obs=True, **kwargs):
-    """A student and its teacher from a file; returns the algorithm and a copy of the teacher."""
+    """Build a student with a teacher from a file; returns the algorithm and a copy of the teacher."""
     num_obs = CRITIC_DIM if sees_critic_obs else OBS_DIM
     teacher, settings = make_teacher(teacher_kind, num_obs)
     path = save_teacher(tmp_path / "model_7.pt", teacher, normalizer)

@@ -1,4 +1,4 @@
-"""Adversarial PPO: what it rewards, what it stores, what it minimises, what it saves."""
+"""APPO: style reward, storage, losses and checkpoints."""
 
 import copy
 
@@ -18,7 +18,7 @@ LOSSES = ("discriminator_expert_loss", "discriminator_policy_loss", "discriminat
 
 
 def step_once(alg, infos, seed=0, num_envs=6):
-    """One step into the storage; returns the rewards that the environment gave."""
+    """Store one step; returns the rewards of the environment."""
     step = random_steps(num_envs, 1, seed)[0]
     with torch.inference_mode():
         alg.act(step["obs"], step["critic_obs"])
@@ -34,7 +34,7 @@ def first_minibatch(alg, **kwargs):
 
 
 def normalized(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """What a normaliser makes of values when `seen` is all that it has seen."""
+    """Values normalized with the statistics of the samples `seen`."""
     return (values - seen.mean(axis=0)) / (seen.std(axis=0) + 1e-2)
 
 
@@ -47,10 +47,10 @@ class TestConstruction:
         assert ATPPO.__mro__[1:3] == (APPOAlgoMixin, TPPO)
 
     @pytest.mark.parametrize("given", [None, {}, WIDTH])
-    def test_the_discriminator_knows_the_width(self, given):
+    def test_discriminator_has_feature_width(self, given):
         assert make_appo(amp_obs_dim=given).amp_obs_dim == WIDTH
 
-    def test_another_width_is_refused(self):
+    def test_rejects_other_feature_width(self):
         with pytest.raises(ValueError, match="amp_obs_dim is 7 but the discriminator takes 6 features"):
             make_appo(amp_obs_dim=7)
         with pytest.raises(ValueError, match="amp_obs_dim is 0 but"):
@@ -59,17 +59,17 @@ class TestConstruction:
             make_appo().init_storage(6, 5, [4], [5], [2], amp_obs_shape=(7,))
 
     @pytest.mark.parametrize("algorithm", [APPO, ATPPO])
-    def test_a_policy_without_a_discriminator_is_refused(self, algorithm):
+    def test_rejects_policy_without_discriminator(self, algorithm):
         with pytest.raises(
             TypeError, match=rf"{algorithm.__name__} needs a policy with a discriminator.*ActorCritic has"
         ):
             algorithm(ActorCritic(4, 4, 2))
 
-    def test_a_strict_configuration_is_strict_inside_too(self):
+    def test_strict_applies_to_discriminator_settings(self):
         with pytest.raises(ValueError, match="unknown key 'replay' for discriminator_cfg"):
             make_appo(discriminator_cfg={"replay": 3}, strict=True)
 
-    def test_one_weight_for_three_losses_and_the_documented_defaults(self):
+    def test_one_coefficient_for_three_losses_and_documented_defaults(self):
         alg = make_appo(discriminator_loss_coef=0.3)
         assert [getattr(alg, f"{name}_coef") for name in LOSSES] == [0.3] * 3
         assert alg.discriminator_loss_coef == 0.3
@@ -77,7 +77,7 @@ class TestConstruction:
         assert (plain.discriminator_loss_coef, plain.mimic_loss_coef) == (1.0, 0.0)
         assert (plain.share_amp_normalizer, plain.mimic_reward_coef, plain.dagger_loss_coef) == (True, 0.0, 0.0)
 
-    def test_the_normaliser_is_shared_unless_asked(self):
+    def test_normalizer_is_shared_by_default(self):
         shared, separate = make_appo(), make_appo(share_amp_normalizer=False)
         assert shared.ref_obs_normalizer is shared.ref_motion_normalizer
         assert separate.ref_obs_normalizer is not separate.ref_motion_normalizer
@@ -85,7 +85,7 @@ class TestConstruction:
             assert isinstance(normalizer, EmpiricalNormalization)
             assert (normalizer.shape, normalizer.until, normalizer.training) == ((WIDTH,), 1.0e8, True)
 
-    def test_modes_reach_the_normalisers(self):
+    def test_modes_reach_normalizers(self):
         alg = make_appo(share_amp_normalizer=False)
         alg.eval_mode()
         assert not alg.ref_obs_normalizer.training
@@ -94,13 +94,13 @@ class TestConstruction:
         assert alg.ref_obs_normalizer.training
         assert alg.ref_motion_normalizer.training
 
-    def test_the_storage_keeps_motion_features(self):
+    def test_storage_has_motion_features(self):
         storage = make_appo().storage
         assert type(storage) is AmpRolloutStorage
         assert storage.ref_obs.shape == storage.ref_motion.shape == (5, 6, WIDTH)
         assert storage.MiniBatch._fields[-2:] == ("ref_obs", "ref_motion")
 
-    def test_the_discriminator_is_trained_by_the_one_optimiser(self):
+    def test_optimizer_includes_discriminator(self):
         alg = make_appo()
         trained = {id(p) for group in alg.optimizer.param_groups for p in group["params"]}
         assert {id(p) for p in alg.actor_critic.discriminator.parameters()} <= trained
@@ -108,7 +108,7 @@ class TestConstruction:
 
 class TestCollecting:
     @pytest.mark.parametrize("shared", [True, False])
-    def test_features_are_normalised_after_the_statistics_have_seen_them(self, shared):
+    def test_features_are_normalized_after_statistics_update(self, shared):
         alg = make_appo(share_amp_normalizer=shared)
         infos = motion_infos(6, 3)
         seen_obs, seen_motion = np.zeros((0, WIDTH)), np.zeros((0, WIDTH))
@@ -128,7 +128,7 @@ class TestCollecting:
 
     @pytest.mark.parametrize("lerp", [0.0, 0.3, 1.0])
     @pytest.mark.parametrize("mimic", [0.0, 0.2])
-    def test_the_stored_reward_is_style_and_task(self, lerp, mimic):
+    def test_stored_reward_mixes_style_and_task(self, lerp, mimic):
         alg = make_appo(discriminator={"task_reward_lerp": lerp}, mimic_reward_coef=mimic)
         infos = motion_infos(6, 1)[0]
         rewards = step_once(alg, infos)
@@ -144,7 +144,7 @@ class TestCollecting:
         assert float(infos["log"]["Episode_Reward/task_reward"]) == pytest.approx(float(given.mean()), rel=1e-5)
         assert all(value.dim() == 0 for value in infos["log"].values())
 
-    def test_the_callers_rewards_stay_as_they_are(self):
+    def test_rewards_of_caller_are_not_modified(self):
         alg = make_appo()
         step = random_steps(6, 1)[0]
         before = step["rewards"].clone()
@@ -152,14 +152,14 @@ class TestCollecting:
         alg.process_env_step(step["rewards"], step["dones"], motion_infos(6, 1)[0])
         assert torch.equal(step["rewards"], before)
 
-    def test_a_log_that_is_there_is_kept(self):
+    def test_existing_log_is_kept(self):
         alg = make_appo()
         infos = {**motion_infos(6, 1)[0], "log": {"mine": 1.0}, "episode": {"length": 3.0}}
         log = infos["log"]
         step_once(alg, infos)
         assert infos["log"] is log
         assert log["mine"] == 1.0
-        # The runner shows `episode` where there is one.
+        # The runner logs `episode` if present.
         assert (
             set(log) - {"mine"}
             == set(infos["episode"]) - {"length"}
@@ -169,7 +169,7 @@ class TestCollecting:
             }
         )
 
-    def test_missing_or_wrong_features_are_named(self):
+    def test_error_names_missing_or_wrong_features(self):
         alg = make_appo()
         infos = motion_infos(6, 1)[0]
         with pytest.raises(AssertionError, match="ref_obs"):
@@ -185,7 +185,7 @@ class TestCollecting:
             step_once(alg, {**infos, "ref_motion": torch.zeros(1, 6)})
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
-    def test_features_of_any_type_are_taken_as_single_precision(self, dtype):
+    def test_features_are_converted_to_float32(self, dtype):
         infos = motion_infos(6, 1)[0]
         infos = {
             "observations": {"ref_obs": (4 * infos["observations"]["ref_obs"]).to(dtype)},
@@ -201,20 +201,20 @@ class TestCollecting:
         for name in ("ref_obs", "ref_motion", "rewards"):
             assert torch.equal(getattr(alg.storage, name)[0], getattr(plain.storage, name)[0])
 
-    def test_groups_may_come_as_a_tensordict(self):
+    def test_accepts_tensordict_groups(self):
         tensordict = pytest.importorskip("tensordict")
         alg, infos = make_appo(), motion_infos(6, 1)[0]
         step_once(alg, {**infos, "observations": tensordict.TensorDict(infos["observations"], [6])})
         assert alg.storage.ref_obs[0].abs().sum() > 0
 
-    def test_without_a_teacher_actions_are_their_own_labels(self):
+    def test_action_labels_are_actions_without_teacher(self):
         alg = make_appo()
         steps, infos = rollout()
         collect(alg, steps, infos)
         assert torch.equal(alg.storage.action_labels, alg.storage.actions)
         assert alg.storage.action_labels.data_ptr() != alg.storage.actions.data_ptr()
 
-    def test_the_time_out_correction_is_that_of_ppo(self):
+    def test_time_out_bootstrap_equals_ppo(self):
         alg = make_appo(discriminator={"task_reward_lerp": 1.0})
         infos = {**motion_infos(6, 1)[0], "time_outs": torch.tensor([1, 0, 0, 1, 0, 0])}
         rewards = step_once(alg, infos)
@@ -224,7 +224,7 @@ class TestCollecting:
 
 class TestLosses:
     @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-    def test_are_the_formulas(self, kind):
+    def test_equal_formulas(self, kind):
         alg = make_appo(kind, mimic_loss_coef=0.5, dagger_loss_coef=0.25, num_mini_batches=2)
         minibatch = first_minibatch(alg)
         plain = PPO.compute_losses(alg, minibatch)[0]
@@ -256,13 +256,13 @@ class TestLosses:
         assert float(stats["amp_expert_accuracy"]) == pytest.approx(np.mean(expert > 0))
         assert float(stats["amp_gradient_norm"]) == pytest.approx(np.sqrt(np.mean(lengths**2)), rel=1e-5)
 
-    def test_are_left_out_where_their_weight_is_zero(self):
+    def test_are_omitted_if_coefficient_is_zero(self):
         alg = make_appo(discriminator_loss_coef=0.0)
         losses, _, stats = alg.compute_losses(first_minibatch(alg))
         assert set(losses) == {"surrogate_loss", "value_loss", "entropy"}
         assert stats == {}
 
-    def test_the_weight_of_the_discriminator_scales_its_gradient(self):
+    def test_discriminator_coefficient_scales_gradient(self):
         gradients = []
         for coef in (1.0, 0.25):
             alg = make_appo(discriminator_loss_coef=coef)
@@ -273,7 +273,7 @@ class TestLosses:
         for full, quarter in zip(*gradients):
             torch.testing.assert_close(quarter, 0.25 * full)
 
-    def test_the_three_weights_can_be_set_one_by_one(self):
+    def test_three_coefficients_can_be_set_separately(self):
         alg = make_appo()
         alg.discriminator_expert_loss_coef, alg.discriminator_policy_loss_coef = 2.0, 3.0
         alg.discriminator_grad_len_loss_coef, alg.value_loss_coef, alg.entropy_coef = 5.0, 0.0, 0.0
@@ -286,7 +286,7 @@ class TestLosses:
         torch.testing.assert_close(total, expected)
         torch.testing.assert_close(measured["loss/total_loss"], expected.detach())
 
-    def test_the_mimic_loss_trains_nothing(self):
+    def test_mimic_loss_has_no_gradient(self):
         alg = make_appo(mimic_loss_coef=10.0)
         minibatch = first_minibatch(alg)
         losses, _, _ = alg.compute_losses(minibatch)
@@ -304,7 +304,7 @@ class TestLosses:
         difference = trained[1][1]["total_loss"] - trained[0][1]["total_loss"]
         torch.testing.assert_close(difference, 10.0 * trained[1][1]["mimic_loss"], rtol=1e-4, atol=1e-4)
 
-    def test_the_policys_losses_leave_the_discriminator_alone_and_the_other_way_round(self):
+    def test_policy_and_discriminator_losses_have_separate_gradients(self):
         alg = make_appo()
         losses, _, _ = alg.compute_losses(first_minibatch(alg))
         own = list(alg.actor_critic.discriminator.parameters())
@@ -314,14 +314,14 @@ class TestLosses:
         assert all(g is None for g in torch.autograd.grad(adversarial, others, retain_graph=True, allow_unused=True))
         assert all(g is None for g in torch.autograd.grad(rest, own, allow_unused=True))
 
-    def test_the_discriminator_tells_shifted_streams_apart_only_with_one_normaliser(self):
+    def test_shared_normalizer_lets_discriminator_see_shift(self):
         accuracy = {}
         for shared in (True, False):
             alg = make_appo(share_amp_normalizer=shared, learning_rate=3e-3, num_learning_epochs=5, num_mini_batches=2)
             for iteration in range(12):
                 steps, infos = rollout(seed=iteration, shift=3.0)
                 for info in infos:
-                    # Shift and scale are all that differs.
+                    # The two streams differ only in shift and scale.
                     info["ref_motion"] = 3.0 + 2.0 * torch.randn(6, WIDTH)
                 collect(alg, steps, infos)
                 _, stats = alg.update(iteration)
@@ -329,7 +329,7 @@ class TestLosses:
         assert accuracy[True] > 0.95
         assert accuracy[False] < 0.8
 
-    def test_hidden_layers_of_less_precision_do_not_touch_the_discriminator(self):
+    def test_mixed_precision_does_not_apply_to_discriminator(self):
         exact, mixed = make_appo(), make_appo(mixed_precision="bf16")
         measured = []
         for alg in (exact, mixed):
@@ -347,7 +347,7 @@ class TestTeacher:
         teacher_policy = {**settings, "teacher_ac_path": path}
         return make_appo(algorithm=ATPPO, teacher_policy=teacher_policy, teacher_act_prob=0.5, **kwargs), teacher
 
-    def test_labels_are_the_teachers_actions(self, tmp_path):
+    def test_labels_are_teacher_actions(self, tmp_path):
         alg, teacher = self.make(tmp_path)
         steps, infos = rollout()
         collect(alg, steps, infos)
@@ -356,13 +356,13 @@ class TestTeacher:
             torch.testing.assert_close(alg.storage.action_labels[row], expected.detach())
         assert not torch.equal(alg.storage.action_labels, alg.storage.actions)
 
-    def test_losses_are_those_of_teacher_and_discriminator(self, tmp_path):
+    def test_losses_include_teacher_and_discriminator(self, tmp_path):
         alg, _ = self.make(tmp_path)
         losses, _, _ = alg.compute_losses(first_minibatch(alg))
         assert set(losses) == {"surrogate_loss", "value_loss", "entropy", "distillation_loss", *LOSSES}
         assert all(torch.isfinite(value) for value in losses.values())
 
-    def test_settings_are_found_in_the_inner_dictionary_and_those_outside_win(self, tmp_path, caplog):
+    def test_inner_settings_are_read_and_top_level_takes_precedence(self, tmp_path, caplog):
         ppo = {
             "class_name": "APPO",
             "gamma": 0.9,
@@ -377,12 +377,12 @@ class TestTeacher:
         assert ppo == before
         assert (alg.gamma, alg.mimic_loss_coef, alg.dagger_loss_coef) == (0.9, 0.25, 0.0)
         assert alg.share_amp_normalizer is False
-        # The default value, but given: it wins.
+        # Takes precedence although it is the default value.
         assert alg.discriminator_loss_coef == alg.discriminator_policy_loss_coef == 1.0
         assert "ignores keys" not in caplog.text
         assert "unknown key" not in caplog.text
 
-    def test_dilation_reaches_the_storage(self, tmp_path):
+    def test_buffer_dilation_reaches_storage(self, tmp_path):
         alg, _ = self.make(tmp_path, buffer_dilation_ratio=2.0)
         assert alg.storage.max_num_steps == 10
         for iteration in range(3):
@@ -417,7 +417,7 @@ class TestTeacher:
 
 class TestCheckpoint:
     @pytest.mark.parametrize("shared", [True, False])
-    def test_statistics_make_the_round_trip(self, shared):
+    def test_normalizer_round_trip(self, shared):
         alg = make_appo(share_amp_normalizer=shared)
         steps, infos = rollout()
         collect(alg, steps, infos)
@@ -432,23 +432,23 @@ class TestCheckpoint:
             for name, value in state[key].items():
                 assert torch.equal(other.state_dict()[key][name], value), (key, name)
 
-    def test_a_checkpoint_without_statistics_is_loaded_with_a_warning(self, caplog):
+    def test_checkpoint_without_statistics_warns(self, caplog):
         state = make_ppo(policy=make_amp_policy(), algorithm=PPO).state_dict()
         make_appo().load_state_dict(state)
         assert "the checkpoint has no 'ref_obs_norm_state_dict'" in caplog.text
 
-    def test_statistics_of_the_reference_alone_are_ignored_with_a_warning(self, caplog):
+    def test_separate_reference_statistics_are_ignored_with_warning(self, caplog):
         state = make_appo(share_amp_normalizer=False).state_dict()
         make_appo().load_state_dict(state)
         assert "set share_amp_normalizer=False" in caplog.text
 
-    def test_by_default_nothing_else_is_in_it(self):
+    def test_default_keys(self):
         keys = {"model_state_dict", "optimizer_state_dict", "ref_obs_norm_state_dict"}
         assert set(make_appo().state_dict()) == keys
         assert DISCRIMINATOR["input_dim"] == WIDTH
 
 
-def test_losses_ask_a_discriminator_of_ones_own_for_its_scores_and_its_penalty():
+def test_losses_use_overridden_discriminator_methods():
     class Own(AMPDiscriminator):
         def forward(self, x):
             return 0.1 * torch.tanh(super().forward(x))

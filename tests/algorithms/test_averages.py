@@ -1,4 +1,4 @@
-"""Promises of `RunningAverages`."""
+"""`RunningAverages`."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch
 from st_rl.algorithms.averages import RunningAverages
 
 
-def test_means_of_named_numbers():
+def test_means_by_name():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(7, 2))
     averages = RunningAverages()
@@ -24,7 +24,7 @@ def test_means_of_named_numbers():
     assert averages.non_finite_counts() == {}
 
 
-def test_numbers_that_are_not_finite_are_counted_and_left_out():
+def test_non_finite_values_are_counted_and_excluded():
     averages = RunningAverages()
     for a, b in ((1.0, math.nan), (math.inf, math.nan), (3.0, math.nan), (-math.inf, math.nan)):
         averages.add({"a": torch.tensor(a), "b": torch.tensor(b), "c": torch.tensor(5)})
@@ -35,12 +35,12 @@ def test_numbers_that_are_not_finite_are_counted_and_left_out():
     assert averages.non_finite_counts() == {"a": 2, "b": 4}
 
 
-def test_nothing_added_nothing_averaged():
+def test_is_empty_without_values():
     assert RunningAverages().means() == {}
     assert RunningAverages().non_finite_counts() == {}
 
 
-def test_what_is_missing_in_some_calls_counts_as_nothing_there():
+def test_missing_names_count_as_zero():
     averages = RunningAverages()
     for values in ({"a": 1.0, "b": 4.0}, {"a": 2.0}, {"c": 6.0, "a": 3.0}):
         averages.add({name: torch.tensor(value) for name, value in values.items()})
@@ -50,7 +50,7 @@ def test_what_is_missing_in_some_calls_counts_as_nothing_there():
     assert averages.non_finite_counts() == {}
 
 
-def test_given_tensors_stay_as_they_are():
+def test_input_tensors_are_not_modified():
     value = torch.tensor(1.0)
     averages = RunningAverages()
     averages.add({"a": value})

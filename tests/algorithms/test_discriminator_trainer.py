@@ -1,4 +1,4 @@
-"""The options that keep a discriminator useful: each does what it says, and all are off unless asked for."""
+"""Options of the discriminator training (`discriminator_cfg`), all off by default."""
 
 import copy
 
@@ -12,7 +12,7 @@ from tests.algorithms.rollouts import assert_same_parameters, collect, parameter
 
 
 def train(alg, num_updates=3, first=0):
-    """Rollouts and updates of made-up motion; returns the losses and statistics of the last one."""
+    """Rollouts and updates with synthetic motion features; returns losses and statistics of the last update."""
     losses, stats = {}, {}
     for iteration in range(first, first + num_updates):
         torch.manual_seed(iteration)
@@ -24,7 +24,7 @@ def train(alg, num_updates=3, first=0):
     return losses, stats
 
 
-def of_discriminator(alg):
+def discriminator_parameters(alg):
     return {name: value for name, value in parameters_of(alg).items() if name.startswith("discriminator.")}
 
 
@@ -41,7 +41,7 @@ EVERYTHING = {
 
 
 class TestReading:
-    def test_everything_is_off_unless_asked(self):
+    def test_everything_is_off_by_default(self):
         options = DiscriminatorOptions.read(None)
         assert options == DiscriminatorOptions.read({"learning_rate": None, "schedules": None})
         assert not options.needs_optimizer
@@ -59,21 +59,21 @@ class TestReading:
             ({"replay_szie": 3, "strict": True}, "unknown key 'replay_szie' .* did you mean 'replay_size'"),
         ],
     )
-    def test_what_cannot_be_is_refused_with_a_remedy(self, config, message):
+    def test_rejects_invalid_settings_with_hint(self, config, message):
         with pytest.raises(ValueError, match=message):
             DiscriminatorOptions.read(config)
 
 
 class TestOwnOptimizer:
     @pytest.mark.parametrize("option", [{"learning_rate": 1e-3}, {"weight_decay": 0.1}, {"update_interval": 2}])
-    def test_takes_the_discriminator_out_of_the_policys(self, option):
+    def test_discriminator_is_removed_from_policy_optimizer(self, option):
         alg = make_appo(discriminator_cfg=option)
         own = {id(p) for p in alg.actor_critic.discriminator.parameters()}
         of_policy = {id(p) for group in alg.optimizer.param_groups for p in group["params"]}
         assert not own & of_policy
         assert own | of_policy == {id(p) for p in alg.actor_critic.parameters()}
 
-    def test_has_its_rate_and_leaves_the_policy_its_own(self):
+    def test_has_own_learning_rate(self):
         alg = make_appo(
             schedule="adaptive", desired_kl=1e-9, learning_rate=1e-3, discriminator_cfg={"learning_rate": 0.0}
         )
@@ -84,8 +84,8 @@ class TestOwnOptimizer:
             assert torch.equal(before[name], after[name]) is name.startswith("discriminator."), name
         assert float(alg.learning_rate) < 1e-3
 
-    def test_the_policy_is_clipped_without_the_discriminators_gradients(self):
-        # A discriminator with a huge weight would otherwise use up the whole step.
+    def test_policy_gradient_clipping_excludes_discriminator(self):
+        # Otherwise the norm of a large discriminator gradient would scale down the policy's.
         policies = []
         for coef in (1.0, 1000.0):
             alg = make_appo(
@@ -98,20 +98,20 @@ class TestOwnOptimizer:
             policies.append({n: v for n, v in parameters_of(alg).items() if not n.startswith("discriminator.")})
         assert_same_parameters(*policies)
 
-    def test_decays_weights_as_an_optimiser_does(self):
-        # With nothing to learn, one step of SGD shrinks every weight by rate times decay.
+    def test_weight_decay_equals_sgd(self):
+        # Without a loss, one SGD step shrinks every weight by learning rate times decay.
         alg = make_appo(
             optimizer_class_name="SGD",
             discriminator_loss_coef=1e-30,
             discriminator_cfg={"learning_rate": 0.1, "weight_decay": 0.5},
         )
-        before = of_discriminator(alg)
+        before = discriminator_parameters(alg)
         train(alg, 1)
-        for name, value in of_discriminator(alg).items():
+        for name, value in discriminator_parameters(alg).items():
             torch.testing.assert_close(value, 0.95 * before[name])
 
     @pytest.mark.parametrize(("interval", "learned"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [0, 3])])
-    def test_learns_from_every_so_many_th_mini_batch(self, interval, learned):
+    def test_update_interval_skips_mini_batches(self, interval, learned):
         alg = make_appo(discriminator_cfg={"learning_rate": 1e-3, "update_interval": interval})
         steps, infos = rollout()
         collect(alg, steps, infos)
@@ -127,8 +127,8 @@ class TestOwnOptimizer:
         assert changed == learned
 
 
-class TestRegularisation:
-    def test_of_the_logits_is_the_squared_length_of_the_last_weights(self):
+class TestRegularization:
+    def test_logit_loss_is_squared_norm_of_last_weights(self):
         alg = make_appo(discriminator_cfg={"logit_reg_coef": 0.05})
         steps, infos = rollout()
         collect(alg, steps, infos)
@@ -140,7 +140,7 @@ class TestRegularisation:
 
 
 class TestReplay:
-    def test_keeps_transitions_of_the_last_iterations_as_they_came(self):
+    def test_holds_raw_transitions_of_last_iterations(self):
         alg = make_appo(discriminator_cfg=REPLAY)
         came = []
         for iteration in range(6):
@@ -152,13 +152,13 @@ class TestReplay:
         assert replay is not None
         assert replay.num_samples == 40
         kept = torch.cat([replay.states, replay.next_states], dim=1)
-        # Ten of each of the last four; the statistics that were taken off them moved a little within a rollout.
+        # Ten of each of the last four; the statistics removed from them changed slightly within a rollout.
         distance = torch.cdist(kept, torch.cat(came[2:]))
         assert distance.min(dim=1).values.max() < 0.3
         origin = distance.argmin(dim=1) // 30
         assert torch.bincount(origin, minlength=4).tolist() == [10, 10, 10, 10]
 
-    def test_fills_mini_batches_with_the_past_beside_the_present(self):
+    def test_mini_batches_hold_past_and_current_transitions(self):
         alg = make_appo(discriminator_cfg=REPLAY, num_mini_batches=3)
         train(alg, 2)
         steps, infos = rollout(seed=9)
@@ -173,7 +173,7 @@ class TestReplay:
         assert losses["discriminator_policy_loss"].item() == pytest.approx(expected, rel=1e-5)
         assert stats["amp_policy_pred"].item() == pytest.approx(scores[0].mean(), rel=1e-4, abs=1e-6)
 
-    def test_an_odd_width_loses_nothing(self):
+    def test_odd_width_is_stored_completely(self):
         alg = make_appo(discriminator={"input_dim": 5}, discriminator_cfg=REPLAY)
         learning = alg._discriminator_trainer
         rows = torch.arange(50.0).reshape(10, 5)
@@ -184,11 +184,11 @@ class TestReplay:
 
 
 class TestMask:
-    def test_transitions_across_a_reset_are_neither_judged_nor_learned(self):
+    def test_transitions_across_reset_get_no_style_reward_and_no_loss(self):
         alg = make_appo(discriminator_cfg={"mask_resets": True}, discriminator={"task_reward_lerp": 0.5})
         steps, infos = rollout()
         for step, info in zip(steps, infos):
-            # The robots that end show something unheard of, as a reset does.
+            # Done environments return extreme features, as across a reset.
             info["observations"]["ref_obs"][step["dones"] > 0] = 50.0
         collect(alg, steps, infos)
         dones = torch.stack([step["dones"] for step in steps[:-1]]) > 0
@@ -207,8 +207,8 @@ class TestMask:
         assert stats["amp_policy_accuracy"].item() == pytest.approx(np.mean(scores < 0))
 
     @pytest.mark.parametrize("iterations", [4, 1])
-    def test_the_replay_takes_none_of_them(self, iterations):
-        # With one iteration it wants more rows than there are that count.
+    def test_replay_excludes_transitions_across_reset(self, iterations):
+        # After one iteration it samples more rows than there are valid ones.
         config = {"mask_resets": True, "replay_size": 20, "replay_iterations": iterations}
         alg = make_appo(discriminator_cfg=config)
         learning = alg._discriminator_trainer
@@ -221,12 +221,12 @@ class TestMask:
 
 
 class TestSchedules:
-    def test_values_lie_on_straight_lines_between_the_points(self):
+    def test_values_are_interpolated_linearly(self):
         points = [[10, 1.0], [20, 3.0], [40, 2.0]]
         values = [scheduled_value(points, iteration) for iteration in (0, 10, 15, 20, 30, 40, 99)]
         assert values == pytest.approx([1.0, 1.0, 2.0, 3.0, 2.5, 2.0, 2.0])
 
-    def test_weights_follow_the_iteration(self):
+    def test_coefficients_follow_iteration(self):
         schedules = {
             "task_reward_lerp": [[0, 0.0], [4, 1.0]],
             "discriminator_loss_coef": [[0, 1.0], [4, 0.0]],
@@ -246,35 +246,35 @@ class TestSchedules:
         expected = losses["surrogate_loss"] + losses["value_loss"]
         torch.testing.assert_close(losses["total_loss"], expected)
 
-    def test_a_weight_that_moves_does_not_change_the_key_of_a_captured_step(self):
+    def test_scheduled_coefficient_does_not_change_capture_key(self):
         alg = make_appo(discriminator_cfg={"schedules": {"task_reward_lerp": [[0, 0.0], [4, 1.0]]}})
         first = alg.rollout_settings()
         alg.current_learning_iteration = 3
         assert alg.rollout_settings() == first
-        # One that a user sets does.
+        # A coefficient set by the user does.
         alg.actor_critic.discriminator.style_reward_coef = 9.0
         assert alg.rollout_settings() != first
 
 
-class TestWatch:
+class TestAccuracyWarning:
     def make(self, patience=3):
         return make_appo(discriminator_cfg={"saturation_patience": patience})._discriminator_trainer
 
-    def test_warns_once_when_the_accuracy_stays_too_high(self):
+    def test_warns_once_if_accuracy_stays_too_high(self):
         learning = self.make()
         warned = [learning.is_saturated(torch.tensor(1.0), torch.tensor(0.995)) for _ in range(12)]
         assert warned == [False, False, True] + [False] * 9
 
-    def test_a_good_iteration_in_between_starts_the_count_anew(self):
+    def test_good_iteration_restarts_count(self):
         learning = self.make()
         assert not any(learning.is_saturated(torch.tensor(1.0), torch.tensor(a)) for a in [1.0, 1.0, 0.9] * 5)
 
-    def test_warns_again_after_it_was_better(self):
+    def test_warns_again_after_recovery(self):
         learning = self.make()
         warned = [learning.is_saturated(torch.tensor(1.0), torch.tensor(a)) for a in [1.0] * 3 + [0.5] * 3 + [1.0] * 3]
         assert [number for number, is_news in enumerate(warned) if is_news] == [2, 8]
 
-    def test_names_the_features_that_differ_most(self):
+    def test_warning_names_features_that_differ_most(self):
         generator = torch.Generator().manual_seed(0)
         own, reference = (torch.randn(500, 5, generator=generator) for _ in range(2))
         own[:, 3] += 5.0
@@ -284,7 +284,7 @@ class TestWatch:
         assert own_text == f"{own[:, 3].mean():.2g} ± {own[:, 3].std(correction=0):.2g}"
         assert other_text == f"{reference[:, 3].mean():.2g} ± {reference[:, 3].std(correction=0):.2g}"
 
-    def test_a_hopeless_difference_is_noticed_and_named_in_training(self, caplog):
+    def test_training_warns_about_separable_features(self, caplog):
         alg = make_appo(
             discriminator={"discriminator_grad_pen": 0.0},
             learning_rate=1e-2,
@@ -305,7 +305,7 @@ class TestWatch:
 
 class TestCheckpoint:
     @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-    def test_a_training_goes_on_exactly(self, kind):
+    def test_resume_is_bit_exact(self, kind):
         settings = {"discriminator_cfg": EVERYTHING, "num_learning_epochs": 3, "num_mini_batches": 2}
         whole = make_appo(kind, **settings)
         train(whole, 3)
@@ -322,7 +322,7 @@ class TestCheckpoint:
         assert ours["step"] == theirs["step"]
         assert torch.equal(ours["states"], theirs["states"])
 
-    def test_another_optimiser_is_refused_before_anything_changes(self):
+    def test_rejects_other_optimizer_before_loading(self):
         state = make_appo(discriminator_cfg={"learning_rate": 1e-3}).state_dict()
         alg = make_appo(seed=3)
         before = parameters_of(alg)
@@ -335,7 +335,7 @@ class TestCheckpoint:
         with pytest.raises(ValueError, match="this algorithm gives the discriminator its own optimizer"):
             other.load_state_dict(make_appo().state_dict())
 
-    def test_a_replay_that_is_not_there_starts_empty(self, caplog):
+    def test_missing_replay_starts_empty(self, caplog):
         alg = make_appo(discriminator_cfg={"replay_size": 10})
         alg.load_state_dict(make_appo().state_dict())
         assert "no replay buffer for the discriminator: it starts empty" in caplog.text

@@ -1,4 +1,4 @@
-"""Every distance between student and teacher, and its gradient, against plain float64 loops and finite differences."""
+"""Distillation losses and their gradients, compared with float64 loops and finite differences."""
 
 import math
 
@@ -19,7 +19,7 @@ STD, TEACHER_STD = np.array([0.4, 1.3, 0.2]), np.array([0.7, 0.001, 2.0])
 
 
 def by_hand(kind, mean, label):
-    """The distance of one sample, two lists of numbers, in Python floats."""
+    """Distance of one sample, in Python floats."""
     gaps = [m - y for m, y in zip(mean, label)]
     l1 = sum(abs(gap) for gap in gaps)
     if kind == "real":
@@ -32,7 +32,7 @@ def by_hand(kind, mean, label):
         crossed = 0.0
         for m, y in zip(mean, label):
             p, q = ((min(1.0, max(-1.0, value)) + 1.0) / 2.0 for value in (m, y))
-            # torch bounds the logarithm at -100.
+            # torch clamps the logarithm at -100.
             crossed -= q * max(-100.0, math.log(p) if p > 0 else -100.0)
             crossed -= (1.0 - q) * max(-100.0, math.log(1.0 - p) if p < 1 else -100.0)
         crossed *= 2.0 / len(gaps)
@@ -58,7 +58,7 @@ def distance(kind, mean, labels):
 
 
 @pytest.mark.parametrize("kind", DISTILL_TARGETS)
-def test_action_distances_are_those_of_the_loops(kind):
+def test_action_distances_equal_loops(kind):
     means, labels = samples()
     expected = np.array([[by_hand(kind, m, y) for m, y in zip(row_m, row_y)] for row_m, row_y in zip(means, labels)])
     got = distance(kind, torch.tensor(means), torch.tensor(labels))
@@ -67,7 +67,7 @@ def test_action_distances_are_those_of_the_loops(kind):
 
 
 @pytest.mark.parametrize("kind", DISTILL_TARGETS)
-def test_gradients_of_the_mean_are_those_of_finite_differences(kind):
+def test_gradients_equal_finite_differences(kind):
     means, labels = samples(seed=1, shape=(3, 3))
     means, labels = 0.9 * means, 0.9 * labels
     leaf = torch.tensor(means, requires_grad=True)
@@ -84,7 +84,7 @@ def test_gradients_of_the_mean_are_those_of_finite_differences(kind):
         assert leaf.grad[index].item() == pytest.approx(slope, rel=2e-4, abs=1e-6)
 
 
-def test_kl_is_that_of_torch_and_zero_for_equal_gaussians():
+def test_kl_equals_torch_and_is_zero_for_equal_gaussians():
     torch.manual_seed(0)
     mean, labels = torch.randn(6, 3), torch.randn(6, 3)
     std, teacher_std = torch.rand(3) + 0.2, torch.rand(3) + 0.2
@@ -95,7 +95,7 @@ def test_kl_is_that_of_torch_and_zero_for_equal_gaussians():
     torch.testing.assert_close(zero, torch.zeros(6), atol=1e-6, rtol=0)
 
 
-def test_max_log_prob_and_kl_teach_the_standard_deviation_too():
+def test_max_log_prob_and_kl_train_std():
     for kind, best in (("max_log_prob", 0.5), ("kl", math.sqrt(0.3**2 + 0.5**2))):
         std = torch.full((1, 1), best, dtype=torch.float64, requires_grad=True)
         mean, label, teacher_std = (torch.full((1, 1), v, dtype=torch.float64) for v in (0.0, 0.5, 0.3))
@@ -105,7 +105,7 @@ def test_max_log_prob_and_kl_teach_the_standard_deviation_too():
 
 
 @pytest.mark.parametrize("kind", DISTILL_TARGETS)
-def test_a_perfect_student_has_finite_gradients(kind):
+def test_gradients_are_finite_for_perfect_student(kind):
     labels = torch.tensor([[0.0, 1.0, -1.0], [0.5, 2.0, -3.0]], dtype=torch.float64)
     mean = labels.clone().requires_grad_()
     distance(kind, mean, labels).mean().backward()
@@ -114,13 +114,13 @@ def test_a_perfect_student_has_finite_gradients(kind):
 
 
 @pytest.mark.parametrize("kind", LATENT_TARGETS)
-def test_latents_are_compared_by_the_same_distances(kind):
+def test_latent_distances_equal_loops(kind):
     means, labels = samples(seed=2, shape=(7, 4))
     got = vector_distance(kind, torch.tensor(means), torch.tensor(labels))
     np.testing.assert_allclose(got.numpy(), [by_hand(kind, m, y) for m, y in zip(means, labels)], rtol=2e-6, atol=1e-6)
 
 
-def test_statistics_of_bounded_actions_invert_the_tanh():
+def test_bounded_statistics_invert_tanh():
     means, labels = np.array([[0.5, -1.7], [0.0, 0.2]]), np.array([[1.0, -0.3], [0.9, 0.2]])
     got = bounded_statistics(torch.tensor(means), torch.tensor(labels))
     edge = 1.0 - 1e-6
@@ -129,7 +129,7 @@ def test_statistics_of_bounded_actions_invert_the_tanh():
     assert float(got["l1_before_tanh"]) == pytest.approx(np.abs(inverse[0] - inverse[1]).sum(-1).mean(), rel=1e-5)
 
 
-def test_an_unknown_target_names_the_known_ones():
+def test_unknown_target_lists_known_ones():
     with pytest.raises(
         ValueError, match=r"unknown distill_target 'rael'; did you mean 'real'\? known: kl, l1, max_log_prob"
     ):

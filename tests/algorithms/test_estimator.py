@@ -1,4 +1,4 @@
-"""`EstimatorAlgoMixin`: the losses that train what a policy estimates."""
+"""`EstimatorAlgoMixin`: losses of the estimator and the adaptor."""
 
 import copy
 
@@ -12,7 +12,7 @@ from st_rl.modules import ActorCritic, PrivilegeEstimatorMixin, StateAc
 from tests.modules.policy_matrix import NUM_ACTIONS, NUM_CRITIC_OBS, NUM_OBS, make_policy, observations
 
 ROBOTS, STEPS = 6, 5
-# Where the components of the critic lie: mass 2, velocity 2, pose 5, friction 1, depth 24, contact 4
+# Critic segments: mass 2, velocity 2, pose 5, friction 1, depth 24, contact 4
 MASS, VELOCITY, FRICTION, CONTACT = slice(0, 2), slice(2, 4), slice(9, 10), slice(34, 38)
 POLICIES = [
     ("StateAc", "estimates"),
@@ -27,7 +27,7 @@ policies = pytest.mark.parametrize(("name", "options"), POLICIES)
 
 
 def make_learner(name, options, algorithm=EstimatorPPO, **settings):
-    """A learner with a rollout, and the estimates that were made on the way."""
+    """Build an algorithm, collect a rollout, and return it with the estimates recorded while acting."""
     learner = algorithm(make_policy(name, options), num_mini_batches=1, **settings)
     learner.init_storage(ROBOTS, STEPS, [NUM_OBS], [NUM_CRITIC_OBS], [NUM_ACTIONS])
     obs, critic_obs = observations(STEPS, ROBOTS)
@@ -61,7 +61,7 @@ def minibatch_of(learner):
         ("huber_loss", {"delta": 0.5}, lambda e: torch.where(e.abs() < 0.5, 0.5 * e.square(), 0.5 * (e.abs() - 0.25))),
     ],
 )
-def test_the_loss_is_the_distance_of_what_was_estimated_on_the_way(name, options, function, kwargs, distance):
+def test_loss_is_distance_of_recorded_estimates(name, options, function, kwargs, distance):
     learner, estimates, adaptations, critic_obs = make_learner(
         name, options, estimator_loss_func=function, estimator_loss_kwargs=kwargs
     )
@@ -78,7 +78,7 @@ def test_the_loss_is_the_distance_of_what_was_estimated_on_the_way(name, options
 
 
 @policies
-def test_the_other_losses_are_those_of_the_parent(name, options):
+def test_other_losses_equal_base_class(name, options):
     learner = make_learner(name, options)[0]
     plain = make_learner(name, options, algorithm=PPO)[0]
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def test_the_other_losses_are_those_of_the_parent(name, options):
         torch.testing.assert_close(losses[key], value)
 
 
-def test_weights_of_the_losses():
+def test_loss_coefficients():
     learner = make_learner("PrivilegeStateAc", "adapts; estimates", estimator_loss_coef=0.3, adaptor_loss_coef=0.7)[0]
     means, _ = learner.update(0)
     weights = {"surrogate_loss": 1.0, "value_loss": 1.0, "entropy": 0.0, "estimator_loss": 0.3, "adaptor_loss": 0.7}
@@ -97,7 +97,7 @@ def test_weights_of_the_losses():
 
 
 @policies
-def test_the_loss_trains_the_estimator_and_nothing_of_the_policy_but_a_shared_memory(name, options):
+def test_loss_trains_estimator_and_shared_rnn_only(name, options):
     learner = make_learner(name, options)[0]
     losses = learner.compute_losses(minibatch_of(learner))[0]
     losses["estimator_loss"].backward()
@@ -120,8 +120,8 @@ def test_attributes():
     assert EstimatorTPPO.__bases__ == (EstimatorAlgoMixin, TPPO)
 
 
-def test_symmetric_learning_leaves_the_estimates_of_the_real_samples():
-    """Mirrored samples are evaluated too; the target belongs to the real ones."""
+def test_loss_with_symmetry_uses_recorded_samples_only():
+    """Mirrored samples are evaluated as well; the targets belong to the recorded ones."""
     segments = {"joints": 4, "velocity": 3}
     names = ("FL_hip", "FR_hip", "FL_thigh", "FR_thigh")
     kinds = {"joints": "joints", "velocity": "vector"}
@@ -143,7 +143,7 @@ def test_symmetric_learning_leaves_the_estimates_of_the_real_samples():
 
 @pytest.mark.parametrize("using_ppo", [True, False])
 @pytest.mark.parametrize("name", ["StateAc", "StateAcRecurrent"])
-def test_a_student_learns_to_estimate_beside_its_teacher(name, using_ppo):
+def test_student_with_teacher_learns_estimate(name, using_ppo):
     teacher = {"class_name": "ActorCritic", "num_actor_obs": NUM_CRITIC_OBS, "num_critic_obs": NUM_CRITIC_OBS}
     learner, estimates, _, critic_obs = make_learner(
         name, "estimates", algorithm=EstimatorTPPO, using_ppo=using_ppo,
@@ -156,7 +156,7 @@ def test_a_student_learns_to_estimate_beside_its_teacher(name, using_ppo):
     assert ("surrogate_loss" in losses) == using_ppo
 
 
-def test_settings_are_found_in_the_inner_dictionary_and_those_outside_win():
+def test_inner_settings_are_read_and_top_level_takes_precedence():
     teacher = {"num_actor_obs": NUM_CRITIC_OBS, "num_critic_obs": NUM_CRITIC_OBS, "num_actions": NUM_ACTIONS}
     ppo = {"gamma": 0.9, "estimator_loss_coef": 0.25, "adaptor_loss_coef": 3.0}
     learner = make_learner(
@@ -165,7 +165,7 @@ def test_settings_are_found_in_the_inner_dictionary_and_those_outside_win():
     assert (learner.gamma, learner.estimator_loss_coef, learner.adaptor_loss_coef) == (0.9, 0.25, 1.0)
 
 
-def test_an_adaptor_without_an_estimator():
+def test_adaptor_without_estimator():
     policy_class = type("AdaptorAlone", (PrivilegeEstimatorMixin, ActorCritic), {})
     torch.manual_seed(0)
     policy = policy_class(
@@ -185,22 +185,22 @@ def test_an_adaptor_without_an_estimator():
 
 
 @pytest.mark.parametrize("settings", [None, {"weight": None}])
-def test_null_arguments_of_the_loss_are_none(settings):
+def test_none_loss_arguments_are_ignored(settings):
     assert EstimatorPPO(make_policy("StateAc", "estimates"), estimator_loss_kwargs=settings).estimator_loss_kwargs == {}
 
 
-def test_a_policy_that_estimates_nothing_is_refused():
+def test_rejects_policy_without_estimator():
     with pytest.raises(TypeError, match="EstimatorPPO trains an estimator, ActorCritic has none; use a policy with on"):
         EstimatorPPO(ActorCritic(4, 4, 2, [8], [8]))
 
 
-def test_a_loss_that_torch_does_not_know_is_refused():
+def test_rejects_unknown_torch_loss():
     with pytest.raises(ValueError, match="estimator_loss_func 'mse' is no function of"):
         EstimatorPPO(make_policy("StateAc", "estimates"), estimator_loss_func="mse")
 
 
 @pytest.mark.parametrize(("algorithm", "warns"), [(PPO, True), (EstimatorPPO, False)])
-def test_an_estimator_that_nobody_trains_is_reported(algorithm, warns, monkeypatch):
+def test_warns_about_untrained_estimator(algorithm, warns, monkeypatch):
     lines = []
     monkeypatch.setattr("st_rl.algorithms.ppo.logger.warning", lines.append)
     algorithm(make_policy("StateAc", "estimates"))
@@ -209,8 +209,8 @@ def test_an_estimator_that_nobody_trains_is_reported(algorithm, warns, monkeypat
 
 
 @pytest.mark.parametrize("share", ["replace_state_prob", "privilege_replace_state_prob"])
-def test_a_share_that_changes_is_noticed_by_captured_steps(share):
-    """What was captured with the old share must not be replayed: it is found by the numbers that acting reads."""
+def test_replacement_probability_is_part_of_capture_key(share):
+    """A graph captured with the old probability must not be replayed."""
     learner = EstimatorPPO(make_policy("PrivilegeStateAc", "adapts and replaces; replaces"))
     before = learner._settings(), learner.rollout_settings()
     setattr(learner.actor_critic, share, 0.125)

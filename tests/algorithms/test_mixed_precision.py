@@ -1,4 +1,4 @@
-"""`mixed_precision="bf16"`: hidden layers in bfloat16, nearly the same gradient, and everything kept in float32."""
+"""`mixed_precision="bf16"`: hidden layers in bfloat16, similar gradients, parameters and losses in float32."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_losses_and_gradients_are_close_and_in_float32(device):
     for name, value in losses.items():
         assert mixed_losses[name].dtype == torch.float32
         torch.testing.assert_close(mixed_losses[name], value, rtol=2e-2, atol=2e-2)
-    # The policy has not moved since it acted: only rounding separates the ratio from 1.
+    # The policy is unchanged since it acted: the ratio differs from 1 by rounding only.
     assert 0.0 < (inter_vars["ratio"] - 1.0).abs().max() < 0.03
     assert torch.nn.functional.cosine_similarity(gradient, mixed_gradient, dim=0) > 0.999
     assert not torch.equal(gradient, mixed_gradient)
@@ -58,7 +58,7 @@ def test_losses_and_gradients_are_close_and_in_float32(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_a_memory_learns_in_mixed_precision(kind):
+def test_recurrent_policy_trains_in_mixed_precision(kind):
     exact, mixed = make(kind, None, "cuda"), make(kind, "bf16", "cuda")
     collect(exact, steps_on("cuda", 1))
     batch = batch_of(exact)
@@ -85,7 +85,7 @@ def test_updates_stay_close_with_every_engine(device):
 
 
 @pytest.mark.parametrize(("precision", "combines"), [(None, False), ("bf16", True)])
-def test_on_a_gpu_kernels_that_convert_weights_are_compiled_together(precision, combines):
+def test_gpu_weight_casts_are_compiled_with_losses(precision, combines):
     combined = {}
 
     class Watched(Engine):
@@ -99,10 +99,10 @@ def test_on_a_gpu_kernels_that_convert_weights_are_compiled_together(precision, 
     collect(alg, steps_on("cpu", 0))
     alg.update(0)
     assert combined.pop("_objective") == combines
-    # Robots act in float32.
+    # Acting is in float32.
     assert not any(combined.values())
 
 
-def test_an_unknown_precision_names_the_known_ones():
+def test_unknown_precision_lists_known_ones():
     with pytest.raises(ValueError, match="unknown mixed_precision 'fp8'; use None \\(float32\\) or one of: bf16"):
         PPO(make_policy(), mixed_precision="fp8")

@@ -1,4 +1,4 @@
-"""Gradient steps: clipping, steps that are skipped, and agreement with torch's own optimizers."""
+"""`GuardedOptimizer`: gradient clipping, skipped steps, and equality with torch's optimizers."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def make_twins(*shapes):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("size", [0.01, 1.0, 50.0])
-def test_steps_are_those_of_clipped_gradients(size, name):
+def test_steps_equal_torch_with_clipped_gradients(size, name):
     weights, twins = make_twins((4, 3), (5,), (2,))
     guarded, plain = GuardedOptimizer(name, weights, 0.1, "cpu"), getattr(torch.optim, name)(twins, lr=0.1)
     for _ in range(3):
@@ -32,7 +32,7 @@ def test_steps_are_those_of_clipped_gradients(size, name):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
 
 
-def test_parameters_with_gradients_at_some_steps_count_their_own_steps():
+def test_adam_step_counts_are_per_parameter():
     weights, twins = make_twins((40, 33), (5,), (2,))
     guarded, plain = GuardedOptimizer("Adam", weights, 0.1, "cpu"), torch.optim.Adam(twins, lr=0.1, fused=True)
     for number in range(6):
@@ -52,7 +52,7 @@ def test_parameters_with_gradients_at_some_steps_count_their_own_steps():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_bad_gradients_and_skipped_steps_change_nothing(bad, name):
+def test_non_finite_gradients_and_skipped_steps_change_nothing(bad, name):
     weights, _ = make_twins((4, 3), (5,))
     guarded = GuardedOptimizer(name, weights, 0.1, "cpu")
 
@@ -74,8 +74,8 @@ def test_bad_gradients_and_skipped_steps_change_nothing(bad, name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_on_a_gpu_many_small_steps_are_those_of_adam(name):
-    """Compared with torch's plain step in double precision; bad gradients in between count for nothing."""
+def test_gpu_steps_equal_adam(name):
+    """Compared with torch's Adam in float64; steps with non-finite gradients are skipped."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(64, 12), (64,), (32, 64), (32,), (12, 32), (12,), (64, 12), (64,), (1, 64), (1,), (12,), (7, 5), (3,)]
     start = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -99,7 +99,7 @@ def test_on_a_gpu_many_small_steps_are_those_of_adam(name):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_steps_with_a_host_sync_are_not_captured(device):
-    """They run eagerly, with every optimizer of torch and every engine."""
+    """They run eagerly, for every torch optimizer and every engine."""
     adam, descent = (
         GuardedOptimizer(name, [nn.Parameter(torch.zeros(2, device=device))], 0.1, device) for name in ("Adam", "SGD")
     )

@@ -1,4 +1,4 @@
-"""Every family of policies learns an echo task in seconds; with memory, one that only memory can solve."""
+"""Every policy family learns an echo task in seconds; recurrent ones a task that needs memory."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from tests.fakes import EchoEnv
 
 
 class AnsweredEcho(VecEnv):
-    """The echo task with the answer, the action that is wanted, as the last component of the observation.
+    """The echo task with the target action as the last component of the observation.
 
-    A policy that replaces it by an estimate has to find the answer itself.
+    A policy that replaces it with an estimate has to infer the target.
     """
 
     def __init__(self, memory: bool):
@@ -66,7 +66,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_policy_that_must_estimate_the_answer_learns(name):
+def test_policy_with_estimated_target_learns(name):
     torch.manual_seed(0)
     env = AnsweredEcho(memory=name.endswith("Recurrent"))
     sizes = {"actor_hidden_dims": [32], "critic_hidden_dims": [32], "rnn_hidden_size": 24, "rnn_type": "gru"}
@@ -103,7 +103,7 @@ def test_a_policy_that_must_estimate_the_answer_learns(name):
 
 
 @pytest.mark.parametrize("name", ["EncoderActorCritic", "EncoderActorCriticRecurrent"])
-def test_a_policy_with_encoders_learns(name):
+def test_policy_with_encoders_learns(name):
     torch.manual_seed(0)
     env = EchoEnv(num_envs=64, episode_length=8, memory=name.endswith("Recurrent"))
     sizes = {"actor_hidden_dims": [32], "critic_hidden_dims": [32], "rnn_hidden_size": 24, "rnn_type": "gru"}
@@ -127,8 +127,8 @@ def test_a_policy_with_encoders_learns(name):
 
 
 @pytest.mark.parametrize("policy_class", [VisualDeterministicAC, VisualDeterministicRecurrent])
-def test_a_student_that_sees_learns_what_an_image_shows(policy_class):
-    """Where the bright column is; for the student with a memory, where it was one step before."""
+def test_visual_student_learns_from_images(policy_class):
+    """The target is the position of the bright column; for the recurrent student, its previous position."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     policy = policy_class(

@@ -1,4 +1,4 @@
-"""Promises of PPO around its update: construction, collecting, bootstraps, guards and checkpoints."""
+"""`PPO` apart from its update: construction, acting, bootstrapping, non-finite guards and checkpoints."""
 
 import copy
 import io
@@ -60,7 +60,7 @@ def test_defaults_and_attributes():
     assert isinstance(alg.critic_obs_normalizer, nn.Identity)
 
 
-def test_a_list_of_least_standard_deviations_becomes_a_tensor():
+def test_clip_min_std_list_becomes_tensor():
     alg = PPO(make_policy(), clip_min_std=[0.1, 0.2])
     assert torch.equal(alg.clip_min_std, torch.tensor([0.1, 0.2]))
 
@@ -77,18 +77,18 @@ def test_a_list_of_least_standard_deviations_becomes_a_tensor():
         *((name, value) for name in ("num_learning_epochs", "num_mini_batches") for value in (0, -1)),
     ],
 )
-def test_rejects_impossible_numbers_with_what_to_type(name, value):
+def test_rejects_out_of_range_settings_with_hint(name, value):
     with pytest.raises(ValueError, match=rf"{name} is {value}, which cannot train; use .* for example \S+$"):
         PPO(make_policy(), **{name: value})
 
 
-def test_accepts_the_limits_of_each_number():
+def test_accepts_limits_of_ranges():
     PPO(make_policy(), gamma=1.0, lam=1.0, learning_rate=0.0)
     PPO(make_policy(), gamma=0.0, lam=0.0, num_learning_epochs=1, num_mini_batches=1)
 
 
 @pytest.mark.parametrize("wrong", [{"class_name": "PPO"}, None, "ActorCritic", ActorCritic])
-def test_what_is_not_a_policy_is_refused_with_the_right_call(wrong):
+def test_rejects_non_policy_with_hint(wrong):
     with pytest.raises(TypeError, match="build_actor_critic"):
         PPO(wrong)
 
@@ -102,12 +102,12 @@ def test_what_is_not_a_policy_is_refused_with_the_right_call(wrong):
         ({"optimizer_class_name": "lr_scheduler"}, "lr_scheduler.*Adam"),
     ],
 )
-def test_unknown_names_are_refused(settings, message):
+def test_rejects_unknown_names(settings, message):
     with pytest.raises(ValueError, match=message):
         PPO(make_policy(), **settings)
 
 
-def test_keys_of_other_parts_are_one_warning_and_misspelt_ones_name_the_nearest(caplog):
+def test_warns_once_about_foreign_keys_and_suggests_nearest(caplog):
     PPO(make_policy(), bc_loss_coef=0.1, amp_data={}, amp_obs_dim={}, mimic_loss_coef=0.0, gama=0.9, rnn_type="gru")
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
@@ -116,13 +116,13 @@ def test_keys_of_other_parts_are_one_warning_and_misspelt_ones_name_the_nearest(
     assert all(key in messages[1] for key in ("bc_loss_coef", "amp_data", "amp_obs_dim", "mimic_loss_coef", "rnn_type"))
 
 
-def test_strict_makes_a_misspelt_key_an_error_and_tolerates_foreign_ones():
+def test_strict_rejects_misspelled_keys_only():
     with pytest.raises(ValueError, match=r"gama.*did you mean 'gamma'"):
         PPO(make_policy(), gama=0.9, strict=True)
     PPO(make_policy(), amp_data={}, strict=True)
 
 
-def test_positional_arguments_that_nothing_knows_are_named(caplog):
+def test_warns_about_surplus_positional_arguments(caplog):
     defaults = (1, 1, 0.2, 0.998, 0.95, 1.0, 0.0, 1e-3, 1.0, True, 1e-15, "Adam", "fixed", 0.01, "cpu", False)
     PPO(make_policy(), *defaults)
     assert caplog.text == ""
@@ -130,7 +130,7 @@ def test_positional_arguments_that_nothing_knows_are_named(caplog):
     assert "surplus" in caplog.text
 
 
-def test_init_obs_norm_with_and_without_normalisation():
+def test_init_obs_norm_with_and_without_normalization():
     alg = PPO(make_policy())
     alg.init_obs_norm(4, 5)
     assert isinstance(alg.obs_normalizer, nn.Identity)
@@ -144,7 +144,7 @@ def test_init_obs_norm_with_and_without_normalisation():
         assert normalizer.until == 1.0e8
 
 
-def test_init_storage_passes_on_what_it_does_not_know():
+def test_init_storage_accepts_unknown_keywords():
     alg = PPO(make_policy())
     alg.init_storage(3, 7, [OBS_DIM], [CRITIC_DIM], [NUM_ACTIONS], amp_obs_shape=(42,))
     assert type(alg.storage) is RolloutStorage
@@ -154,7 +154,7 @@ def test_init_storage_passes_on_what_it_does_not_know():
 
 
 @pytest.mark.parametrize("method", ["eval_mode", "test_mode"])
-def test_modes_switch_policy_and_normalisers(method):
+def test_modes_switch_policy_and_normalizers(method):
     alg = make_ppo(empirical_normalization=True)
     parts = [alg.actor_critic, alg.obs_normalizer, alg.critic_obs_normalizer]
     getattr(alg, method)()
@@ -163,7 +163,7 @@ def test_modes_switch_policy_and_normalisers(method):
     assert all(part.training for part in parts)
 
 
-def test_a_dataset_is_not_for_ppo():
+def test_rejects_dataset():
     with pytest.raises(NotImplementedError, match="PPO"):
         make_ppo().collect_transition_from_dataset(None, {})
 
@@ -172,7 +172,7 @@ def test_a_dataset_is_not_for_ppo():
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_act_remembers_what_the_update_needs(kind):
+def test_act_records_transition(kind):
     alg = make_ppo(kind)
     obs, critic_obs = torch.randn(6, OBS_DIM), torch.randn(6, CRITIC_DIM)
     if kind == "lstm":
@@ -201,7 +201,7 @@ def test_act_remembers_what_the_update_needs(kind):
         assert t.hidden_states is None
 
 
-def test_process_env_step_stores_and_clears_and_forgets_finished_robots():
+def test_process_env_step_stores_transition_and_resets_done_envs():
     alg = make_ppo("gru")
     rewards, dones = torch.arange(6.0), torch.tensor([0, 0, 1, 0, 0, 1])
     alg.act(torch.randn(6, OBS_DIM), torch.randn(6, CRITIC_DIM))
@@ -216,7 +216,7 @@ def test_process_env_step_stores_and_clears_and_forgets_finished_robots():
         assert (leaf[0].abs().sum(-1) == 0).tolist() == [False, False, True, False, False, True]
 
 
-def test_next_observations_reach_a_transition_that_has_a_place_for_them():
+def test_next_observations_reach_sarsa_transition():
     class SarsaPPO(PPO):
         def init_storage(self, *args, **kwargs):
             self.transition = SarsaRolloutStorage.Transition()
@@ -233,7 +233,7 @@ def test_next_observations_reach_a_transition_that_has_a_place_for_them():
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_the_bootstrap_leaves_the_memory_as_it_was(kind):
+def test_bootstrap_keeps_hidden_states(kind):
     alg = make_ppo(kind)
     steps = random_steps(6, 5)
     collect(alg, steps)
@@ -245,7 +245,7 @@ def test_the_bootstrap_leaves_the_memory_as_it_was(kind):
 
 
 class Foreign(nn.Module):
-    """A policy from elsewhere: it has what SPEC names, and nothing of our classes beneath it."""
+    """A policy with the documented interface and no base class of this library."""
 
     def __init__(self, policy):
         super().__init__()
@@ -285,7 +285,7 @@ class Foreign(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
-def test_a_policy_from_elsewhere_learns_as_ours_does(kind):
+def test_foreign_policy_trains_like_actor_critic(kind):
     policy = make_policy(kind)
     own = make_ppo(policy=copy.deepcopy(policy), num_learning_epochs=2, clip_min_std=0.0)
     foreign = make_ppo(policy=Foreign(policy), num_learning_epochs=2)
@@ -319,7 +319,7 @@ def one_step(alg, infos, obs, critic_obs):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
-def test_time_outs_are_bootstrapped_with_the_stored_state(kind, dtype):
+def test_time_outs_are_bootstrapped_with_stored_value(kind, dtype):
     alg = make_ppo(kind, num_envs=4, gamma=0.9)
     obs, critic_obs = torch.randn(4, OBS_DIM), torch.randn(4, CRITIC_DIM)
     values = copy.deepcopy(alg.actor_critic).evaluate(critic_obs).detach()[:, 0]
@@ -330,7 +330,7 @@ def test_time_outs_are_bootstrapped_with_the_stored_state(kind, dtype):
     assert time_outs.tolist() == TIME_OUTS.to(dtype).tolist()
 
 
-def test_no_time_outs_no_correction():
+def test_no_bootstrap_without_time_outs():
     alg = make_ppo(num_envs=4)
     obs, critic_obs = torch.randn(4, OBS_DIM), torch.randn(4, CRITIC_DIM)
     for infos in ({}, {"time_outs": None}, {"time_outs": torch.zeros(4)}):
@@ -338,14 +338,14 @@ def test_no_time_outs_no_correction():
 
 
 def finals(width, seed=7):
-    """Last observations of finished robots; the rows of the others hold NaN."""
+    """Final observations of done environments; the other rows are NaN."""
     final = torch.randn(4, width, generator=torch.Generator().manual_seed(seed))
     final[DONES == 0] = NAN
     return final
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_a_final_observation_gives_the_exact_bootstrap(normalised):
+def test_final_observation_gives_exact_bootstrap(normalised):
     alg = make_ppo(num_envs=4, gamma=0.9, empirical_normalization=normalised)
     obs, critic_obs, final = torch.randn(4, OBS_DIM), torch.randn(4, CRITIC_DIM), finals(CRITIC_DIM)
     seen = 3.0 + 2.0 * torch.randn(64, CRITIC_DIM)
@@ -361,11 +361,11 @@ def test_a_final_observation_gives_the_exact_bootstrap(normalised):
     expected = torch.where(TIME_OUTS > 0, REWARDS + 0.9 * values, REWARDS)
     torch.testing.assert_close(stored, expected, atol=1e-5, rtol=1e-5)
     for name, value in alg.critic_obs_normalizer.state_dict().items():
-        assert torch.equal(value, state[name])  # looked at, not learned from
+        assert torch.equal(value, state[name])  # evaluated without updating the statistics
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_without_a_critic_observation_the_final_one_is_the_actors_normalised_as_the_actors(normalised):
+def test_final_actor_observation_is_normalized_without_critic_observation(normalised):
     alg = make_ppo(num_envs=4, gamma=0.9, separate_critic=False, empirical_normalization=normalised)
     obs, final = torch.randn(4, OBS_DIM), finals(OBS_DIM)
     seen = 3.0 + 2.0 * torch.randn(64, OBS_DIM)
@@ -378,7 +378,7 @@ def test_without_a_critic_observation_the_final_one_is_the_actors_normalised_as_
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_recurrent_critic_sees_the_final_observation_after_the_stored_state_and_forgets_it(kind):
+def test_recurrent_critic_evaluates_final_observation_and_keeps_state(kind):
     alg = make_ppo(kind, num_envs=4, num_steps=4, gamma=0.9)
     rnn, head = alg.actor_critic.memory_c.rnn, alg.actor_critic.critic
     observed = torch.randn(4, 4, CRITIC_DIM)
@@ -404,13 +404,13 @@ def test_a_recurrent_critic_sees_the_final_observation_after_the_stored_state_an
     "final_observations",
     [
         {"policy": finals(OBS_DIM)},  # of another width
-        {"policy": finals(CRITIC_DIM)},  # of the same width, yet not what this critic reads
+        {"policy": finals(CRITIC_DIM)},  # same width, but not the observation of this critic
         {},
-        {"critic": torch.full((4, CRITIC_DIM), NAN)},  # not a number at all
+        {"critic": torch.full((4, CRITIC_DIM), NAN)},  # not a tensor
         {"critic": torch.full((4, CRITIC_DIM), INF)},
     ],
 )
-def test_a_final_observation_that_cannot_be_used_leaves_the_documented_form(final_observations):
+def test_unusable_final_observation_falls_back_to_stored_value(final_observations):
     alg = make_ppo(num_envs=4, gamma=0.9)
     obs, critic_obs = torch.randn(4, OBS_DIM), torch.randn(4, CRITIC_DIM)
     values = alg.actor_critic.evaluate(critic_obs).detach()[:, 0]
@@ -424,7 +424,7 @@ def test_a_final_observation_that_cannot_be_used_leaves_the_documented_form(fina
 @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
 @pytest.mark.parametrize("clipped", [True, False])
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_only_the_documented_names(kind, schedule, clipped):
+def test_compute_losses_returns_documented_names(kind, schedule, clipped):
     alg = make_ppo(kind, schedule=schedule, use_clipped_value_loss=clipped)
     collect(alg, random_steps(6, 5))
     losses, inter_vars, stats = alg.compute_losses(mini_batch(alg))
@@ -440,7 +440,7 @@ def test_only_the_documented_names(kind, schedule, clipped):
     assert alg.current_learning_iteration == 3
 
 
-def test_no_kl_without_a_desired_one():
+def test_no_kl_without_desired_kl():
     alg = make_ppo(schedule="adaptive", desired_kl=None)
     collect(alg, random_steps(6, 5))
     assert "kl" not in alg.compute_losses(mini_batch(alg))[1]
@@ -449,7 +449,7 @@ def test_no_kl_without_a_desired_one():
 
 
 @pytest.mark.parametrize("error", [AttributeError, NotImplementedError])
-def test_a_policy_without_entropy_has_no_entropy_loss(error):
+def test_policy_without_entropy_has_no_entropy_loss(error):
     class Silent(ActorCritic):
         @property
         def entropy(self):
@@ -460,7 +460,7 @@ def test_a_policy_without_entropy_has_no_entropy_loss(error):
     assert set(alg.update(0)[0]) == {"surrogate_loss", "value_loss", "total_loss"}
 
 
-def test_other_errors_of_the_entropy_are_not_swallowed():
+def test_other_entropy_errors_are_raised():
     class Broken(ActorCritic):
         @property
         def entropy(self):
@@ -472,7 +472,7 @@ def test_other_errors_of_the_entropy_are_not_swallowed():
         alg.update(0)
 
 
-def test_the_weight_of_a_loss_is_the_attribute_of_its_name():
+def test_loss_coefficient_is_attribute_of_its_name():
     class Decorated(PPO):
         weighted_coef = 0.25
 
@@ -498,7 +498,7 @@ def test_the_weight_of_a_loss_is_the_attribute_of_its_name():
     torch.testing.assert_close(losses["total_loss"], expected)
 
 
-def test_a_weight_may_change_during_training():
+def test_loss_coefficient_can_change_during_training():
     alg = make_ppo()
     alg.value_loss_coef = alg.surrogate_loss_coef = 0.0
     collect(alg, random_steps(6, 5))
@@ -509,7 +509,7 @@ def test_a_weight_may_change_during_training():
     assert_same_parameters(before, parameters_of(alg))
 
 
-def test_the_gradient_limit_may_change_during_training():
+def test_max_grad_norm_can_change_during_training():
     torch.manual_seed(0)
     alg = make_ppo(optimizer_class_name="SGD", learning_rate=1.0)
     alg.max_grad_norm = 1e-4
@@ -521,9 +521,9 @@ def test_the_gradient_limit_may_change_during_training():
 
 
 @pytest.mark.parametrize("least", [0.69, (0.69, 0.6)])
-def test_the_standard_deviation_is_clipped_after_every_step(least):
+def test_std_is_clipped_after_every_step(least):
     alg = make_ppo(clip_min_std=least, learning_rate=1e-2, num_learning_epochs=4, num_mini_batches=3)
-    alg.entropy_coef = -10.0  # narrows the policy as fast as it can
+    alg.entropy_coef = -10.0  # reduces the standard deviation as fast as possible
     seen, step = [], alg.optimizer.step
     clip = alg.actor_critic.clip_std
     alg.optimizer.step = lambda *a, **k: (step(*a, **k), seen.append(alg.actor_critic.std.detach().clone()))
@@ -554,23 +554,23 @@ def test_the_standard_deviation_is_clipped_after_every_step(least):
         (1e-3, NAN, 1e-3),
     ],
 )
-def test_the_rule_of_the_adaptive_learning_rate(rate, kl, expected):
+def test_adaptive_learning_rate_follows_kl(rate, kl, expected):
     rate, kl = torch.tensor(rate, dtype=torch.float64), torch.tensor(kl, dtype=torch.float64)
     assert adapt_learning_rate(rate, kl, 0.01).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_rate_that_the_rule_leaves_alone_is_not_even_rounded():
+def test_unchanged_learning_rate_is_bit_exact():
     alg = make_ppo(schedule="adaptive", learning_rate=3e-4, desired_kl=1e-4)
     collect(alg, random_steps(6, 5))
     batch = mini_batch(alg)
-    # Two actions and no change: kl is 2e-5 for the constant in the logarithm; move the mean to reach the dead zone.
+    # With two actions and no change, KL is 2e-5 due to the constant in the logarithm; move it to the dead zone.
     batch = batch._replace(old_mu=batch.old_mu + 0.7 * (1e-4) ** 0.5)
     kl = alg.compute_losses(batch)[1]["kl"].mean().item()
     assert 0.5e-4 < kl < 2e-4
     assert alg.learning_rate == 3e-4
 
 
-def test_the_rate_is_settable_and_reaches_every_group():
+def test_learning_rate_setter_reaches_every_group():
     alg = make_ppo()
     alg.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     alg.learning_rate = 5e-4
@@ -581,7 +581,7 @@ def test_the_rate_is_settable_and_reaches_every_group():
 
 
 @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
-def test_an_optimiser_of_ones_own_takes_the_place_of_the_configured_one(schedule):
+def test_own_optimizer_replaces_configured_one(schedule):
     class Descending(PPO):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
@@ -607,7 +607,7 @@ def test_an_optimiser_of_ones_own_takes_the_place_of_the_configured_one(schedule
     assert again.learning_rate == own.learning_rate
 
 
-def test_parameters_that_join_the_optimiser_are_trained_with_the_gradient_of_the_present_loss():
+def test_parameters_added_to_optimizer_are_trained():
     class WithExtra(PPO):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
@@ -630,11 +630,11 @@ def test_parameters_that_join_the_optimiser_are_trained_with_the_gradient_of_the
     assert [group["lr"] for group in again.optimizer.param_groups] == [1e-3, 0.1]
 
 
-# --- numbers that are not finite -------------------------------------------------------------------------------------
+# --- non-finite values -----------------------------------------------------------------------------------------------
 
 
 def snapshot(alg):
-    """Weights and optimiser state, bit by bit."""
+    """Weights and optimizer state."""
     state = copy.deepcopy(alg.optimizer.state_dict())
     return parameters_of(alg), state
 
@@ -661,11 +661,11 @@ def assert_unchanged(alg, before):
         ("critic_obs", {"value_loss", "total_loss", "gradient_norm"}),
     ],
 )
-def test_a_bad_mini_batch_changes_nothing_and_is_named(optimizer, kind, bad, field, names):
+def test_non_finite_mini_batch_is_skipped_and_named(optimizer, kind, bad, field, names):
     alg = make_ppo(kind, optimizer_class_name=optimizer)
     collect(alg, random_steps(6, 5))
     good = mini_batch(alg)
-    alg.minibatch_step(good)  # so that the optimiser has a state to lose
+    alg.minibatch_step(good)  # creates optimizer state
     before = snapshot(alg)
     tensor = getattr(good, field).clone()
     tensor.view(-1)[0] = bad
@@ -681,7 +681,7 @@ def test_a_bad_mini_batch_changes_nothing_and_is_named(optimizer, kind, bad, fie
     assert any(not torch.equal(after[name], value) for name, value in before[0].items())
 
 
-def test_the_very_first_mini_batch_may_be_bad():
+def test_first_mini_batch_may_be_non_finite():
     alg = make_ppo()
     collect(alg, random_steps(6, 5))
     good, before = mini_batch(alg), parameters_of(alg)
@@ -693,7 +693,7 @@ def test_the_very_first_mini_batch_may_be_bad():
     assert_same_parameters(parameters_of(twin), parameters_of(alg))
 
 
-def test_an_update_counts_bad_mini_batches_and_averages_the_others():
+def test_update_counts_non_finite_mini_batches_and_averages_others():
     alg = make_ppo(num_envs=8, num_steps=6, num_learning_epochs=3, num_mini_batches=4)
     collect(alg, random_steps(8, 6))
     alg.storage.returns[2, 3] = NAN
@@ -706,7 +706,7 @@ def test_an_update_counts_bad_mini_batches_and_averages_the_others():
     assert alg.non_finite_counts() == {}
 
 
-def test_an_update_of_nothing_but_bad_numbers_leaves_the_weights():
+def test_update_with_only_non_finite_mini_batches_keeps_weights():
     alg = make_ppo(num_mini_batches=2, num_learning_epochs=2)
     collect(alg, random_steps(6, 5))
     alg.storage.observations.fill_(NAN)
@@ -731,7 +731,7 @@ def trained(kind="mlp", iterations=2, **kwargs):
     return alg
 
 
-def through_a_file(state):
+def save_and_load(state):
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -739,9 +739,9 @@ def through_a_file(state):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_a_loaded_algorithm_continues_as_the_saved_one(kind):
+def test_resume_is_bit_exact(kind):
     alg = trained(kind, empirical_normalization=True)
-    state = through_a_file(alg.state_dict())
+    state = save_and_load(alg.state_dict())
     assert set(state) == {
         "model_state_dict", "optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict"
     }  # fmt: skip
@@ -761,9 +761,9 @@ def test_a_loaded_algorithm_continues_as_the_saved_one(kind):
     assert twin.learning_rate == alg.learning_rate
 
 
-def test_loading_does_not_change_the_given_state():
+def test_load_does_not_modify_given_state():
     alg = trained()
-    state = through_a_file(alg.state_dict())
+    state = save_and_load(alg.state_dict())
     before = copy.deepcopy(state)
     twin = make_ppo()
     twin.load_state_dict(state)
@@ -776,18 +776,18 @@ def test_loading_does_not_change_the_given_state():
         assert all(torch.equal(v, state["optimizer_state_dict"]["state"][index][k]) for k, v in entries.items())
 
 
-def test_without_normalisation_no_normaliser_state_is_saved():
+def test_no_normalizer_state_without_normalization():
     assert set(trained().state_dict()) == {"model_state_dict", "optimizer_state_dict"}
 
 
-def test_a_normaliser_is_saved_whatever_the_flag():
+def test_own_normalizer_is_saved_without_flag():
     alg = make_ppo()
     alg.critic_obs_normalizer = EmpiricalNormalization([CRITIC_DIM])
     assert "critic_obs_norm_state_dict" in alg.state_dict()
     assert "obs_norm_state_dict" not in alg.state_dict()
 
 
-def test_only_the_model_is_mandatory_and_it_is_strict():
+def test_model_state_is_required_and_strict():
     alg, state = make_ppo(), trained().state_dict()
     alg.load_state_dict({"model_state_dict": state["model_state_dict"]})
     assert alg.learning_rate == 1e-3
@@ -800,7 +800,7 @@ def test_only_the_model_is_mandatory_and_it_is_strict():
 
 
 @pytest.mark.parametrize("key", ["obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict"])
-def test_statistics_without_a_normaliser_are_refused_before_anything_is_loaded(key):
+def test_rejects_statistics_without_normalizer_before_loading(key):
     state = trained(empirical_normalization=True).state_dict()
     statistics = state["critic_obs_norm_state_dict"]
     alg = make_ppo()
@@ -810,13 +810,13 @@ def test_statistics_without_a_normaliser_are_refused_before_anything_is_loaded(k
     assert_same_parameters(before, parameters_of(alg))
 
 
-def test_an_empty_normaliser_state_counts_as_absent():
+def test_empty_normalizer_state_is_ignored():
     state = trained().state_dict()
     alg = make_ppo()
     alg.load_state_dict({**state, "obs_norm_state_dict": {}, "critic_obs_norm_state_dict": nn.Identity().state_dict()})
 
 
-def test_the_upstream_name_of_the_critic_normaliser_is_understood():
+def test_accepts_rsl_rl_name_of_critic_normalizer():
     saved = trained(empirical_normalization=True)
     state = saved.state_dict()
     state["privileged_obs_norm_state_dict"] = state.pop("critic_obs_norm_state_dict")
@@ -825,7 +825,7 @@ def test_the_upstream_name_of_the_critic_normaliser_is_understood():
     assert torch.equal(alg.critic_obs_normalizer.mean, saved.critic_obs_normalizer.mean)
 
 
-def test_a_scheduler_state_without_a_scheduler_is_a_warning_and_the_other_way_round(caplog):
+def test_warns_if_scheduler_or_its_state_is_missing(caplog):
     state = trained().state_dict()
     alg = make_ppo()
     alg.load_state_dict({**state, "lr_scheduler_state_dict": {"last_epoch": 3}})
@@ -840,18 +840,18 @@ def test_a_scheduler_state_without_a_scheduler_is_a_warning_and_the_other_way_ro
     alg.lr_scheduler.step()
     twin = make_ppo()
     twin.lr_scheduler = torch.optim.lr_scheduler.StepLR(twin.optimizer, 10)
-    twin.load_state_dict(through_a_file(alg.state_dict()))
+    twin.load_state_dict(save_and_load(alg.state_dict()))
     assert twin.lr_scheduler.last_epoch == 1
     assert "scheduler" not in caplog.text
 
 
-def test_novelty_state_without_novelty_is_ignored():
+def test_rnd_state_without_rnd_is_ignored():
     make_ppo().load_state_dict({**trained().state_dict(), "rnd_state_dict": {"x": torch.zeros(1)}})
 
 
 @pytest.mark.parametrize("fused", [None, False])
-def test_an_optimiser_state_of_another_program_keeps_the_guard(fused):
-    """Plain Adam says "not fused" in its file; taken over literally, a NaN would reach the weights."""
+def test_foreign_optimizer_state_keeps_non_finite_guard(fused):
+    """A state of plain Adam has `fused=False`; adopting it would let NaN reach the weights."""
     alg = make_ppo()
     plain = torch.optim.Adam(make_policy().parameters(), lr=2e-4, fused=fused)
     state = plain.state_dict()

@@ -1,4 +1,4 @@
-"""Two ranks that train together end with the weights of one rank that has all the data."""
+"""Two ranks end with the weights of one rank that has all the data."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ RND = {"num_states": OBS_DIM, "num_outputs": 3, "predictor_hidden_dims": [8], "t
 
 
 class Repeatable(ActorCritic):
-    """Acts without random numbers, so that a robot does the same whichever rank it lives on."""
+    """Acts without random numbers, so that actions do not depend on the rank."""
 
     def act(self, observations, **kwargs):
         actions = super().act(observations, **kwargs)
@@ -31,11 +31,11 @@ class RepeatableLstm(Repeatable, ActorCriticRecurrent):
 
 
 def train(policy_class, envs, bad_iteration=None, seed=0):
-    """Train on the given robots; returns all that must be the same on every rank."""
+    """Train on the given environments; returns the values that must be equal on every rank."""
     torch.manual_seed(0)
     settings = {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_type": "lstm", "rnn_hidden_size": 6}
     policy = policy_class(OBS_DIM, CRITIC_DIM, NUM_ACTIONS, **settings)
-    # From here on every rank has random numbers of its own, also for the networks of the bonus.
+    # From here every rank has its own random numbers, also for the RND networks.
     torch.manual_seed(seed)
     alg = PPO(
         policy, num_learning_epochs=3, num_mini_batches=1, schedule="adaptive", learning_rate=4e-3, desired_kl=1.5e-3,
@@ -50,7 +50,7 @@ def train(policy_class, envs, bad_iteration=None, seed=0):
     for iteration in range(ITERATIONS):
         steps = random_steps(NUM_ENVS, NUM_STEPS, seed=iteration)
         for step in steps:
-            # The robots of one rank live in a wilder world: its policy moves further than the other rank's.
+            # Different reward scale per rank, so that the KL of the ranks differs.
             step["obs"][NUM_ENVS // 2 :] *= 6.0
         steps = [{name: value[envs] for name, value in step.items()} for step in steps]
         with torch.inference_mode():
@@ -97,7 +97,7 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", list(cases()))
-def test_both_ranks_end_with_the_same_numbers(ranks, case):
+def test_ranks_end_with_equal_state(ranks, case):
     first, second = (result[case] for result in ranks)
     assert first["rates"] == second["rates"]
     assert first["bad"] == second["bad"]
@@ -117,7 +117,7 @@ def test_two_ranks_equal_one_with_all_the_data(ranks, case):
         )
 
 
-def test_a_bad_number_on_one_rank_holds_both_back(ranks):
+def test_non_finite_value_on_one_rank_skips_step_on_both(ranks):
     for result in ranks:
         assert result["bad"]["bad"] == [0, 3, 0]
         assert all(torch.isfinite(value.float()).all() for value in result["bad"]["state"].values())

@@ -1,4 +1,4 @@
-"""What PPO promises on a GPU: nothing waits, bad numbers stay out, and files go from device to device."""
+"""PPO on a GPU: no host sync, non-finite guard, checkpoints across devices."""
 
 import copy
 import io
@@ -41,7 +41,7 @@ def make(kind, device, **kwargs):
 
 
 def prepared(seed, device):
-    """A rollout's data and noise, on the device before anything is timed or watched."""
+    """Data and noise of a rollout, on the device before host syncs are watched."""
     steps = random_steps(6, 5, seed=seed)
     return [{name: value.to(device) for name, value in step.items()} for step in steps]
 
@@ -61,7 +61,7 @@ def collect(alg, steps):
 
 @pytest.mark.parametrize("settings", [{}, {"rnd_cfg": RND}, {"schedule": "fixed", "optimizer_class_name": "AdamW"}])
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
-def test_nothing_waits_for_the_device(kind, settings):
+def test_has_no_host_sync(kind, settings):
     alg = make(kind, "cuda", **settings)
     for iteration in range(2):
         collect(alg, prepared(iteration, "cuda"))
@@ -73,7 +73,7 @@ def test_nothing_waits_for_the_device(kind, settings):
         collect(alg, steps)
         generator = alg.storage.mini_batch_generator
         if alg.actor_critic.is_recurrent:
-            # A fixed number of trajectories, as the engine sets it: exact shapes would need one count on the host.
+            # A fixed number of trajectories, as the engine sets it: exact shapes would need a host sync.
             alg.storage.trajectory_capacity = 6 * 5
             generator = alg.storage.reccurent_mini_batch_generator
         for batch in generator(2, 2):
@@ -85,7 +85,7 @@ def test_nothing_waits_for_the_device(kind, settings):
 
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
 @pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
-def test_training_agrees_with_the_cpu(kind, optimizer):
+def test_training_equals_cpu(kind, optimizer):
     outcomes = {}
     for device in ("cpu", "cuda"):
         alg = make(kind, device, optimizer_class_name=optimizer, num_mini_batches=1)
@@ -110,7 +110,7 @@ def test_training_agrees_with_the_cpu(kind, optimizer):
     assert_same_parameters(outcomes["cpu"][0], outcomes["cuda"][0], atol=2e-4, rtol=1e-3)
 
 
-def test_the_rate_lives_on_the_device_and_a_bad_mini_batch_changes_nothing():
+def test_learning_rate_is_on_device_and_non_finite_mini_batch_is_skipped():
     alg = make("mlp", "cuda")
     collect(alg, prepared(0, "cuda"))
     assert isinstance(alg.learning_rate, torch.Tensor)
@@ -131,7 +131,7 @@ def test_the_rate_lives_on_the_device_and_a_bad_mini_batch_changes_nothing():
 
 @pytest.mark.parametrize(("source", "target"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_a_checkpoint_goes_from_device_to_device(kind, source, target):
+def test_checkpoint_loads_across_devices(kind, source, target):
     alg = make(kind, source, rnd_cfg=RND)
     collect(alg, prepared(0, source))
     alg.update(0)
@@ -155,7 +155,7 @@ def test_a_checkpoint_goes_from_device_to_device(kind, source, target):
     assert_same_parameters(before, parameters_of(twin))
 
 
-def test_a_memory_follows_its_policy():
+def test_hidden_states_move_with_policy():
     policy = make_policy("lstm").cuda()
     with torch.inference_mode():
         policy.act(torch.randn(4, OBS_DIM, device="cuda"))

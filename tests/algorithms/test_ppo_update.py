@@ -1,4 +1,4 @@
-"""A whole PPO update against a straightforward reference, and the same training from every face of the same data."""
+"""PPO updates compared with `ReferencePPO`; equal results for equivalent forms of the same data."""
 
 import itertools
 
@@ -18,7 +18,7 @@ from tests.algorithms.rollouts import (
 
 
 def record_mini_batches(alg):
-    """Everything `compute_losses` gives for every mini-batch, with the learning rate it leaves."""
+    """Record the results of `compute_losses` and the learning rate of every mini-batch."""
     records, compute = [], alg.compute_losses
 
     def recording(minibatch):
@@ -34,7 +34,7 @@ def record_mini_batches(alg):
 
 
 def compare_updates(kind, num_envs=6, num_steps=7, num_updates=2, separate_critic=True, **settings):
-    """Train the library and the reference on the same data and compare all that can be compared."""
+    """Train the library and the reference on the same data and compare losses, statistics and weights."""
     epochs, mini_batches = settings.pop("epochs", 3), settings.pop("mini_batches", 2)
     alg = make_ppo(
         kind, num_envs, num_steps, separate_critic,
@@ -92,11 +92,11 @@ def compare_updates(kind, num_envs=6, num_steps=7, num_updates=2, separate_criti
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm", "lstm2"])
 @pytest.mark.parametrize("clipped", [True, False])
 @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
-def test_update_equals_the_reference(kind, clipped, schedule):
+def test_update_equals_reference(kind, clipped, schedule):
     records = compare_updates(
         kind, use_clipped_value_loss=clipped, schedule=schedule, learning_rate=4e-3, desired_kl=4e-3
     )
-    assert any(record["norm"] > 1.0 for record in records)  # the clipping of gradients took part
+    assert any(record["norm"] > 1.0 for record in records)  # gradient clipping was active
     if schedule == "adaptive":
         rates = [record["learning_rate"] for record in records]
         assert any(b > a for a, b in itertools.pairwise(rates)), "the rate was meant to rise somewhere"
@@ -104,32 +104,32 @@ def test_update_equals_the_reference(kind, clipped, schedule):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_update_equals_the_reference_without_a_critic_observation(kind):
+def test_update_equals_reference_without_critic_observation(kind):
     compare_updates(kind, separate_critic=False)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
-def test_update_equals_the_reference_with_one_robot_and_one_mini_batch(kind):
+def test_update_equals_reference_with_one_env_and_one_mini_batch(kind):
     compare_updates(kind, num_envs=1, num_steps=6, mini_batches=1)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
-def test_update_equals_the_reference_with_one_step(kind):
+def test_update_equals_reference_with_one_step(kind):
     compare_updates(kind, num_envs=4, num_steps=1, mini_batches=2)
 
 
-def test_update_equals_the_reference_with_one_sample_per_mini_batch():
+def test_update_equals_reference_with_one_sample_per_mini_batch():
     compare_updates("mlp", num_envs=2, num_steps=3, mini_batches=6, epochs=1)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_samples_that_do_not_fill_a_mini_batch_are_left_out(kind):
+def test_incomplete_mini_batch_is_dropped(kind):
     compare_updates(kind, num_envs=5, num_steps=5, mini_batches=2)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_shapes_with_one_robot(kind):
-    """Squeezing more than the last axis turns `(T, 1)` into `(T,)` and the ratio into `(T, T)` (D03)."""
+def test_shapes_with_one_env(kind):
+    """Squeezing more than the last axis would turn `(T, 1)` into `(T,)` and the ratio into `(T, T)`."""
     alg = make_ppo(kind, num_envs=1, num_steps=6)
     collect(alg, random_steps(1, 6))
     generator = alg.storage.reccurent_mini_batch_generator if kind == "lstm" else alg.storage.mini_batch_generator
@@ -141,7 +141,7 @@ def test_shapes_with_one_robot(kind):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru", "lstm"])
-def test_the_type_of_dones_does_not_matter(kind):
+def test_dones_of_any_dtype_give_same_update(kind):
     outcomes = []
     for dtype in (torch.bool, torch.uint8, torch.int64, torch.float32):
         torch.manual_seed(0)
@@ -177,8 +177,8 @@ def test_same_seed_same_weights_with_and_without_inference_mode(kind, inference_
     assert_same_parameters(*outcomes)
 
 
-def test_padding_never_touches_a_gradient():
-    """Finite garbage in the padding of a mini-batch changes neither losses nor gradients, not even in the last bit."""
+def test_padding_has_no_effect_on_gradients():
+    """Losses and gradients are bit-exact for any finite values in the padding of a mini-batch."""
     alg = make_ppo("lstm", num_learning_epochs=1)
     collect(alg, random_steps(6, 5, done_prob=0.4))
     (minibatch,) = alg.storage.reccurent_mini_batch_generator(1, 1)
@@ -198,7 +198,7 @@ def test_padding_never_touches_a_gradient():
     assert_same_parameters(gradients(minibatch), gradients(minibatch._replace(**soiled)))
 
 
-def test_the_data_of_the_rollout_is_not_changed_by_learning():
+def test_update_does_not_modify_rollout():
     alg = make_ppo("lstm", num_learning_epochs=2, num_mini_batches=2)
     steps = random_steps(6, 5)
     given = [{name: value.clone() for name, value in step.items()} for step in steps]
@@ -209,7 +209,7 @@ def test_the_data_of_the_rollout_is_not_changed_by_learning():
     assert alg.storage.step == 0
 
 
-def test_learning_moves_the_policy_towards_what_was_rewarded():
+def test_update_moves_mean_towards_rewarded_actions():
     torch.manual_seed(0)
     policy = make_policy("mlp")
     alg = make_ppo(policy=policy, num_envs=256, num_steps=4, num_learning_epochs=4, learning_rate=3e-3)

@@ -1,4 +1,4 @@
-"""Promises of random network distillation inside PPO."""
+"""Random network distillation in PPO."""
 
 import copy
 import io
@@ -42,7 +42,7 @@ def collect(alg, seed=0):
         alg.compute_returns(critic_obs)
 
 
-def test_without_configuration_there_is_none():
+def test_rnd_is_off_without_configuration():
     for empty in (None, {}):
         alg = make(rnd_cfg=empty)
         assert alg.rnd is None
@@ -52,7 +52,7 @@ def test_without_configuration_there_is_none():
         assert "rnd" not in "".join(alg.state_dict())
 
 
-def test_what_is_built():
+def test_builds_rnd_and_optimizer():
     alg = make(rnd_cfg={**RND, "learning_rate": 3e-4})
     assert isinstance(alg.rnd, RandomNetworkDistillation)
     assert isinstance(alg.rnd_optimizer, torch.optim.Adam)
@@ -67,14 +67,14 @@ def test_what_is_built():
     assert alg.rnd.training
 
 
-def test_nulls_mean_not_given_and_the_configuration_stays():
+def test_none_means_default_and_configuration_is_not_modified():
     cfg = {**RND, "learning_rate": None, "weight_schedule": None, "activation": None, "state_normalization": None}
     before = copy.deepcopy(cfg)
     assert make(rnd_cfg=cfg).rnd_optimizer.param_groups[0]["lr"] == 1e-3
     assert cfg == before
 
 
-def test_a_misspelt_key_is_named(caplog):
+def test_error_names_misspelled_key(caplog):
     make(rnd_cfg={**RND, "num_output": 2})
     assert "'num_output'" in caplog.text
     assert "did you mean 'num_outputs'" in caplog.text
@@ -84,7 +84,7 @@ def test_a_misspelt_key_is_named(caplog):
         make(rnd_cfg={**RND, "num_output": 2}, strict=True)
 
 
-def test_the_bonus_is_added_before_the_bootstrap_and_the_state_is_stored():
+def test_intrinsic_reward_is_added_before_bootstrap_and_state_is_stored():
     alg = make()
     obs, critic_obs, state, final = (torch.randn(6, n) for n in (OBS_DIM, CRITIC_DIM, 3, CRITIC_DIM))
     rewards, time_outs = torch.randn(6), torch.tensor([1, 0, 0, 1, 0, 0])
@@ -102,7 +102,7 @@ def test_the_bonus_is_added_before_the_bootstrap_and_the_state_is_stored():
 
 
 @pytest.mark.parametrize("infos", [{}, {"observations": None}, {"observations": {}}])
-def test_a_missing_state_is_named(infos):
+def test_error_names_missing_rnd_state(infos):
     alg = make()
     alg.act(torch.randn(6, OBS_DIM), torch.randn(6, CRITIC_DIM))
     with pytest.raises(KeyError, match=r"'rnd_state'.* is missing"):
@@ -110,7 +110,7 @@ def test_a_missing_state_is_named(infos):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_the_predictor_learns_beside_the_policy(kind):
+def test_update_trains_predictor(kind):
     alg = make(kind, num_learning_epochs=20, num_mini_batches=2, learning_rate=1e-4)
     collect(alg)
     target = copy.deepcopy(alg.rnd.target.state_dict())
@@ -126,7 +126,7 @@ def test_the_predictor_learns_beside_the_policy(kind):
     torch.testing.assert_close(losses["total_loss"], expected)
 
 
-def test_one_step_of_the_predictor_is_plain_adam_on_the_mean_squared_error():
+def test_predictor_step_equals_adam_on_mse():
     alg = make()
     predictor, target = copy.deepcopy(alg.rnd.predictor), alg.rnd.target
     optimizer = torch.optim.Adam(predictor.parameters(), lr=1e-3, fused=False, foreach=False)
@@ -141,7 +141,7 @@ def test_one_step_of_the_predictor_is_plain_adam_on_the_mean_squared_error():
     assert_same_parameters(ours, dict(predictor.state_dict()), atol=1e-6, rtol=1e-4)
 
 
-def test_a_bad_state_leaves_the_predictor_finite_and_is_counted():
+def test_non_finite_rnd_state_is_skipped_and_counted():
     alg = make()
     collect(alg)
     alg.storage.rnd_state[0, 0, 0] = NAN
@@ -153,7 +153,7 @@ def test_a_bad_state_leaves_the_predictor_finite_and_is_counted():
     assert any(not torch.equal(value, weights[name]) for name, value in parameters_of(alg).items())
 
 
-def test_saving_and_loading(caplog):
+def test_state_dict_round_trip(caplog):
     cfg = {**RND, "state_normalization": True, "reward_normalization": True}
     alg = make(rnd_cfg=cfg)
     collect(alg)

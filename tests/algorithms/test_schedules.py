@@ -1,4 +1,4 @@
-"""Promises of `GET_PROB_FUNC`."""
+"""`GET_PROB_FUNC`."""
 
 import math
 
@@ -8,7 +8,7 @@ from st_rl.algorithms import appo, tppo
 from st_rl.algorithms.tppo import GET_PROB_FUNC
 
 
-def test_one_definition():
+def test_appo_and_tppo_share_one_definition():
     assert appo.GET_PROB_FUNC is tppo.GET_PROB_FUNC
 
 
@@ -30,20 +30,20 @@ def test_values(option, at):
 
 @pytest.mark.parametrize("option", ["linear", "exp", "tanh"])
 @pytest.mark.parametrize("scale", [1, 3.5, 1000])
-def test_probabilities_fall_and_stay_probabilities(option, scale):
+def test_probabilities_decrease_within_0_and_1(option, scale):
     values = [GET_PROB_FUNC(option, scale)(iteration) for iteration in range(50)]
     assert all(0.0 <= value <= 1.0 for value in values)
     assert values == sorted(values, reverse=True)
     assert values[0] == pytest.approx({"linear": 1.0, "exp": 1.0, "tanh": 0.5 * (1 + math.tanh(1))}[option])
 
 
-def test_an_unknown_option_is_a_value_error_that_key_error_handlers_catch_too():
+def test_unknown_option_raises_value_error_and_key_error():
     for kind in (ValueError, KeyError):
         with pytest.raises(kind, match=r"'cosine'.*linear, exp, tanh"):
             GET_PROB_FUNC("cosine", 100)
 
 
 @pytest.mark.parametrize(("option", "scale"), [("linear", 0), ("linear", -1), ("exp", 0.5), ("exp", 0), ("tanh", 0)])
-def test_impossible_scales_are_refused(option, scale):
+def test_rejects_invalid_scales(option, scale):
     with pytest.raises(ValueError, match=str(scale)):
         GET_PROB_FUNC(option, scale)

@@ -1,4 +1,4 @@
-"""Promises of symmetric learning in PPO; the mirror maps themselves are tested with `st_rl.modules.symmetry`."""
+"""Symmetry augmentation and mirror loss in PPO; the mirror maps are tested in tests/modules/test_symmetry.py."""
 
 import copy
 
@@ -18,7 +18,7 @@ CFG = {
     "critic_obs": {name: KINDS[name] for name in CRITIC_SEGMENTS},
 }
 
-# The mirror by hand: roll and yaw joints change sign, left and right exchange, sideways velocity changes sign.
+# Explicit mirror: roll and yaw joints flip signs, left and right swap, lateral velocity flips its sign.
 MIRROR_JOINTS = -torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]])
 MIRROR_VELOCITY = torch.diag(torch.tensor([1.0, -1, 1]))
 MIRROR_OBS = torch.block_diag(MIRROR_VELOCITY, MIRROR_JOINTS)
@@ -31,7 +31,7 @@ def make(normalised=False, **symmetry):
     alg.init_obs_norm(6, 7)
     alg.init_storage(8, 4, [6], [7], [3])
     if normalised:
-        # Asymmetric statistics: the mirror of a normalised observation is not the mirror of its numbers.
+        # Asymmetric statistics, so that mirroring and normalizing do not commute.
         alg.obs_normalizer(torch.arange(6.0) + torch.randn(64, 6) * torch.linspace(0.5, 3.0, 6))
         alg.critic_obs_normalizer(-torch.arange(7.0) + torch.randn(64, 7) * torch.linspace(3.0, 0.5, 7))
     with torch.inference_mode():
@@ -43,7 +43,7 @@ def make(normalised=False, **symmetry):
 
 
 def mirrored(tensor, matrix, normalizer):
-    """The mirror image of normalised rows."""
+    """Mirror image of normalized rows."""
     if not isinstance(normalizer, torch.nn.Identity):
         scale, mean = normalizer.std + 1e-2, normalizer.mean
         return ((tensor * scale + mean) @ matrix.T - mean) / scale
@@ -66,7 +66,7 @@ def gradient(alg, batch):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_augmentation_learns_the_same_from_a_batch_and_from_its_mirror_image(normalised):
+def test_augmented_gradient_is_equal_for_mirror_image(normalised):
     alg = make(normalised)
     (batch,) = alg.storage.mini_batch_generator(1, 1)
     losses, gradients = gradient(alg, batch)
@@ -78,7 +78,7 @@ def test_augmentation_learns_the_same_from_a_batch_and_from_its_mirror_image(nor
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_a_critic_that_sees_the_actors_observation_sees_its_mirror_image(normalised):
+def test_critic_of_actor_observation_gets_its_mirror_image(normalised):
     policy = ActorCritic(6, 6, 3, [8], [8], obs_segments=SEGMENTS)
     cfg = {key: value for key, value in CFG.items() if key != "critic_obs"}
     alg = PPO(policy, symmetry_cfg=cfg, empirical_normalization=normalised)
@@ -99,7 +99,7 @@ def test_a_critic_that_sees_the_actors_observation_sees_its_mirror_image(normali
         torch.testing.assert_close(losses[name], image_losses[name], atol=1e-5, rtol=1e-4)
 
 
-def test_without_augmentation_it_does_not():
+def test_gradient_differs_for_mirror_image_without_augmentation():
     alg = make(use_data_augmentation=False)
     (batch,) = alg.storage.mini_batch_generator(1, 1)
     losses, gradients = gradient(alg, batch)
@@ -109,7 +109,7 @@ def test_without_augmentation_it_does_not():
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_augmentation_is_the_mean_over_both_images(normalised):
+def test_augmented_loss_is_mean_of_both_images(normalised):
     alg = make(normalised)
     plain = PPO(copy.deepcopy(alg.actor_critic))
     (batch,) = alg.storage.mini_batch_generator(1, 1)
@@ -119,7 +119,7 @@ def test_augmentation_is_the_mean_over_both_images(normalised):
     for name in ("surrogate_loss", "value_loss", "entropy"):
         torch.testing.assert_close(losses[name], (one[name] + other[name]) / 2, atol=1e-5, rtol=1e-4)
     assert inter_vars["ratio"].shape == (64,)
-    # Of the recorded samples only, on which the policy has not changed yet; the formula adds 1e-5 per action.
+    # KL of the recorded samples only, for an unchanged policy; the formula adds 1e-5 per action.
     assert inter_vars["kl"].shape == (32,)
     assert inter_vars["kl"].abs().max() < 1e-4
 
@@ -134,7 +134,7 @@ def symmetric_policy():
     return policy
 
 
-def test_the_mirror_loss_vanishes_for_a_symmetric_policy_only():
+def test_mirror_loss_is_zero_only_for_symmetric_policy():
     alg = make(mirror_loss_coef=0.5, use_data_augmentation=False)
     (batch,) = alg.storage.mini_batch_generator(1, 1)
     loss = alg.compute_losses(batch)[0]["mirror_loss"]
@@ -147,7 +147,7 @@ def test_the_mirror_loss_vanishes_for_a_symmetric_policy_only():
     assert symmetric.compute_losses(batch)[0]["mirror_loss"].item() == pytest.approx(0.0, abs=1e-10)
 
 
-def test_the_mirror_loss_is_weighted_and_pulls_the_policy_towards_symmetry():
+def test_mirror_loss_is_weighted_and_reduces_asymmetry():
     alg = make(mirror_loss_coef=0.5, use_data_augmentation=False)
     alg.schedule, alg.num_learning_epochs = "fixed", 50
     alg.learning_rate = 1e-2
@@ -160,14 +160,14 @@ def test_the_mirror_loss_is_weighted_and_pulls_the_policy_towards_symmetry():
     assert alg.compute_losses(batch)[0]["mirror_loss"].item() < 0.3 * before
 
 
-def test_without_a_coefficient_there_is_no_mirror_loss():
+def test_no_mirror_loss_without_coefficient():
     alg = make()
     (batch,) = alg.storage.mini_batch_generator(1, 1)
     assert "mirror_loss" not in alg.compute_losses(batch)[0]
     assert PPO(ActorCritic(6, 7, 3, [8], [8])).symmetry is None
 
 
-def test_nulls_mean_not_given():
+def test_none_means_default():
     cfg = {**CFG, "use_data_augmentation": None, "mirror_loss_coef": None, "joint_signs": None, "unpaired_joints": None}
     policy = ActorCritic(6, 7, 3, [8], [8], obs_segments=SEGMENTS, critic_obs_segments=CRITIC_SEGMENTS)
     before = copy.deepcopy(cfg)
@@ -189,6 +189,6 @@ def test_nulls_mean_not_given():
         (symmetric_policy(), {"mirror_los_coef": 1.0}, "mirror_los_coef.*did you mean 'mirror_loss_coef'"),
     ],
 )
-def test_what_cannot_be_mirrored_is_refused(policy, change, message):
+def test_rejects_unsupported_symmetry_settings(policy, change, message):
     with pytest.raises(ValueError, match=message):
         PPO(policy, symmetry_cfg={**CFG, **change})

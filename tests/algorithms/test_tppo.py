@@ -1,4 +1,4 @@
-"""TPPO as it is built: its teacher, its settings and the scales of its observations."""
+"""Construction of TPPO: teacher, settings and observation normalization."""
 
 import inspect
 import os
@@ -15,7 +15,7 @@ from tests.algorithms.rollouts import CRITIC_DIM, NUM_ACTIONS, OBS_DIM, collect,
 from tests.algorithms.teachers import make_teacher, make_tppo, save_teacher, statistics
 
 
-def test_defaults_are_those_of_the_specification():
+def test_documented_defaults():
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(TPPO.__init__).parameters.items()
@@ -41,7 +41,7 @@ def test_every_argument_is_an_attribute():
     assert isinstance(alg.teacher_actor_critic, ActorCritic)
 
 
-def test_ppo_settings_are_merged_and_the_top_level_wins(caplog):
+def test_inner_ppo_settings_are_merged_and_top_level_takes_precedence(caplog):
     ppo = {"class_name": "APPO", "gamma": 0.9, "clip_param": 0.3, "lam": None, "desired_kl": None, "entropy_coef": 0.2}
     before = dict(ppo)
     alg = TPPO(make_policy(), ppo=ppo, clip_param=0.1)
@@ -54,18 +54,18 @@ def test_ppo_settings_are_merged_and_the_top_level_wins(caplog):
 
 
 @pytest.mark.parametrize("settings", [{"strict": True}, {"ppo": {"strict": True}}])
-def test_a_strict_configuration_is_strict_about_the_teacher_too(settings):
+def test_strict_applies_to_teacher_settings(settings):
     with pytest.raises(ValueError, match="'activaton' for ActorCritic; did you mean 'activation'"):
         TPPO(make_policy(), teacher_policy={"activaton": "elu"}, **settings)
 
 
-def test_without_a_path_the_teacher_is_untrained_and_that_is_said(caplog):
+def test_warns_about_untrained_teacher_without_path(caplog):
     TPPO(make_policy(), teacher_policy={"teacher_ac_path": None})
     assert "the teacher is untrained" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_the_teacher_is_loaded_and_frozen_and_belongs_to_nothing(tmp_path, kind):
+def test_teacher_is_loaded_frozen_and_not_registered(tmp_path, kind):
     alg, teacher = make_tppo(tmp_path, teacher_kind=kind)
     obs = torch.randn(6, CRITIC_DIM)
     assert torch.equal(alg.teacher_actor_critic.act_inference(obs), teacher.act_inference(obs))
@@ -78,7 +78,7 @@ def test_the_teacher_is_loaded_and_frozen_and_belongs_to_nothing(tmp_path, kind)
     assert set(alg.state_dict()) == {"model_state_dict", "optimizer_state_dict"}
 
 
-def test_what_the_settings_leave_out_comes_from_the_student():
+def test_missing_teacher_settings_come_from_student():
     segments, critic_segments = {"a": 1, "b": 3}, {"a": 1, "b": 3, "c": 1}
     student = make_policy(obs_segments=segments, critic_obs_segments=critic_segments)
     teacher = TPPO(student, teacher_policy={"num_actor_obs": None}).teacher_actor_critic
@@ -91,7 +91,7 @@ def test_what_the_settings_leave_out_comes_from_the_student():
     assert (given.num_actor_obs, given.obs_segments) == (9, {"all": 9})
 
 
-def test_the_class_in_the_settings_beats_the_class_name():
+def test_class_in_teacher_settings_takes_precedence():
     recurrent = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_size": 4}
     alg = TPPO(make_policy(), teacher_policy_class_name="ActorCritic", teacher_policy=recurrent)
     assert isinstance(alg.teacher_actor_critic, ActorCriticRecurrent)
@@ -101,7 +101,7 @@ def test_the_class_in_the_settings_beats_the_class_name():
         TPPO(make_policy(), teacher_policy_class_name="ActorCritik")
 
 
-def test_paths_may_hold_variables_a_home_and_a_run_folder(tmp_path, monkeypatch):
+def test_path_accepts_variables_tilde_and_run_folder(tmp_path, monkeypatch):
     teacher, settings = make_teacher()
     save_teacher(tmp_path / "run" / "model_7.pt", teacher)
     shutil.copy(tmp_path / "run" / "model_7.pt", tmp_path / "run" / "model_12.pt")
@@ -114,7 +114,7 @@ def test_paths_may_hold_variables_a_home_and_a_run_folder(tmp_path, monkeypatch)
             assert torch.equal(alg.teacher_actor_critic.std, teacher.std)
 
 
-def test_teachers_that_cannot_teach_are_refused_in_words(tmp_path):
+def test_rejects_unusable_teachers(tmp_path):
     teacher, settings = make_teacher()
     path = save_teacher(tmp_path / "model_7.pt", teacher)
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*model_8\.pt"):
@@ -128,7 +128,7 @@ def test_teachers_that_cannot_teach_are_refused_in_words(tmp_path):
         TPPO(make_policy(), teacher_ac_path=str(tmp_path / "empty"))
 
 
-def test_settings_that_contradict_each_other_are_refused():
+def test_rejects_unknown_and_contradicting_settings():
     with pytest.raises(ValueError, match="unknown distill_target 'mse'"):
         TPPO(make_policy(), distill_target="mse")
     with pytest.raises(ValueError, match="unknown distill_latent_target 'kl'"):
@@ -143,12 +143,12 @@ def test_settings_that_contradict_each_other_are_refused():
         TPPO(make_policy(), teacher_act_prob="cosine")
 
 
-# ---- the statistics of the teacher's input -----------------------------------------------------------------------
+# ---- normalization of the teacher's observations -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("empirical_normalization", [True, False])
 @pytest.mark.parametrize("sees_critic_obs", [True, False])
-def test_the_teacher_sees_its_own_scale_for_ever(tmp_path, caplog, sees_critic_obs, empirical_normalization):
+def test_teacher_keeps_its_own_normalizer(tmp_path, caplog, sees_critic_obs, empirical_normalization):
     num_obs = CRITIC_DIM if sees_critic_obs else OBS_DIM
     normalizer = statistics(3.0 + 2.0 * torch.randn(50, num_obs))
     alg, teacher = make_tppo(
@@ -172,7 +172,7 @@ def test_the_teacher_sees_its_own_scale_for_ever(tmp_path, caplog, sees_critic_o
         assert torch.equal(frozen.state_dict()[name], value)
     if empirical_normalization:
         assert own.count == 36
-    # A label is what the teacher does on observations scaled as in its own training.
+    # Labels are teacher actions on observations normalized as in its own training.
     step = random_steps(6, 1)[0]
     alg.act(alg.obs_normalizer(step["obs"]), alg.critic_obs_normalizer(step["critic_obs"]))
     expected = teacher.act_inference(normalizer.normalize(step[stream]))
@@ -180,8 +180,8 @@ def test_the_teacher_sees_its_own_scale_for_ever(tmp_path, caplog, sees_critic_o
     assert set(alg.state_dict()) >= {f"{stream}_norm_state_dict"}
 
 
-def test_a_checkpoint_with_another_scale_leaves_the_teacher_its_own(tmp_path, caplog):
-    """A student that learned with PPO before brings statistics of its own, on which the teacher was not trained."""
+def test_loaded_checkpoint_does_not_change_teacher_normalizer(tmp_path, caplog):
+    """A student pretrained with PPO has its own statistics, which the teacher must not use."""
     normalizer = statistics(3.0 + 2.0 * torch.randn(50, CRITIC_DIM))
     alg, _ = make_tppo(tmp_path, normalizer=normalizer, empirical_normalization=True)
     alg.load_state_dict(alg.state_dict())
@@ -195,20 +195,20 @@ def test_a_checkpoint_with_another_scale_leaves_the_teacher_its_own(tmp_path, ca
     assert "'critic_obs_norm_state_dict' of the checkpoint is not loaded: the teacher's statistics stay" in caplog.text
 
 
-def test_a_teacher_without_statistics_sees_raw_observations(tmp_path, caplog):
+def test_teacher_without_statistics_gets_raw_observations(tmp_path, caplog):
     alg, _ = make_tppo(tmp_path, empirical_normalization=True)
     assert isinstance(alg.critic_obs_normalizer, nn.Identity)
     assert isinstance(alg.obs_normalizer, EmpiricalNormalization)
     assert "the teacher was trained without normalization: critic_obs are not normalized" in caplog.text
 
 
-def test_statistics_of_another_width_are_refused(tmp_path):
+def test_rejects_teacher_statistics_of_other_width(tmp_path):
     with pytest.raises(ValueError, match="the teacher was trained on 9 observations, the critic_obs here have 5"):
         make_tppo(tmp_path, normalizer=statistics(torch.randn(20, 9)), empirical_normalization=True)
 
 
 @pytest.mark.parametrize(("sees_critic_obs", "stream"), [(True, "critic_observations"), (False, "observations")])
-def test_a_teacher_of_another_width_is_refused_before_it_acts(sees_critic_obs, stream):
+def test_rejects_teacher_of_other_width_before_acting(sees_critic_obs, stream):
     with pytest.raises(
         ValueError, match=rf"the teacher takes 9 observations, the {stream} here have [45]; check label_action"
     ):
@@ -216,8 +216,8 @@ def test_a_teacher_of_another_width_is_refused_before_it_acts(sees_critic_obs, s
 
 
 @pytest.mark.parametrize("separate", [True, False])
-def test_observations_of_one_width_are_told_apart_by_the_storage(tmp_path, separate):
-    """Only the storage knows whether a critic observation as wide as the actor's is another one."""
+def test_storage_decides_which_normalizer_is_frozen(tmp_path, separate):
+    """Only the storage knows whether a critic observation of the actor's width is a separate one."""
     teacher, settings = make_teacher(num_obs=OBS_DIM)
     teacher = ActorCritic(OBS_DIM, OBS_DIM, NUM_ACTIONS, **{k: v for k, v in settings.items() if k != "class_name"})
     path = save_teacher(tmp_path / "model_1.pt", teacher, statistics(torch.randn(20, OBS_DIM)))
@@ -230,7 +230,7 @@ def test_observations_of_one_width_are_told_apart_by_the_storage(tmp_path, separ
     assert alg.obs_normalizer.training is separate
 
 
-def test_no_critic_observation_means_the_teacher_sees_the_actors(tmp_path):
+def test_teacher_gets_actor_observation_without_critic_observation(tmp_path):
     alg = make_ppo(algorithm=TPPO, separate_critic=False, teacher_policy={"actor_hidden_dims": [7]})
     steps = [{**step, "critic_obs": step["obs"]} for step in random_steps(6, 5)]
     collect(alg, steps)

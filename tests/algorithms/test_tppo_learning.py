@@ -1,4 +1,4 @@
-"""What TPPO does with its teacher: labels, drivers, recorded steps, losses and schedules."""
+"""TPPO training: labels, teacher actions, recorded transitions, losses and schedules."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def first_mini_batch(alg):
 
 
 def replayed_labels(teacher, steps, key="critic_obs"):
-    """The teacher's actions along a rollout, its memory emptied where an episode ends, `(T, N, A)`."""
+    """Teacher actions `(T, N, A)` along a rollout, with hidden states cleared at episode ends."""
     labels = []
     for step in steps[:-1]:
         labels.append(teacher.act_inference(step[key]).detach())
@@ -41,14 +41,14 @@ def replayed_labels(teacher, steps, key="critic_obs"):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("teacher_kind", ["mlp", "lstm"])
-def test_labels_are_what_the_teacher_would_do(tmp_path, kind, teacher_kind):
+def test_labels_are_teacher_mean_actions(tmp_path, kind, teacher_kind):
     alg, teacher = make_tppo(tmp_path, kind, teacher_kind, teacher_act_prob=0.5)
     steps = random_steps(6, 5)
     collect(alg, steps)
     torch.testing.assert_close(alg.storage.action_labels, replayed_labels(teacher, steps))
 
 
-def test_labels_may_be_samples(tmp_path):
+def test_labels_can_be_sampled(tmp_path):
     alg, teacher = make_tppo(tmp_path, action_labels_from_sample=True, teacher_act_prob=0.0)
     steps = random_steps(6, 5)
     collect(alg, steps)
@@ -58,8 +58,8 @@ def test_labels_may_be_samples(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prob", [0.0, 0.5, 1.0])
-def test_the_ratio_is_one_whoever_drives(tmp_path, kind, prob):
-    """What is stored is what was done, at the student's own probability: nothing has been learned yet."""
+def test_ratio_is_one_whoever_acts(tmp_path, kind, prob):
+    """Before the first update, stored log-probabilities are the student's for the executed actions."""
     alg, _ = make_tppo(tmp_path, kind, teacher_act_prob=prob)
     torch.manual_seed(1)
     masks = []
@@ -75,7 +75,7 @@ def test_the_ratio_is_one_whoever_drives(tmp_path, kind, prob):
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)
 
 
-def test_robots_keep_their_driver_until_their_episode_ends(tmp_path):
+def test_teacher_or_student_acts_for_whole_episodes(tmp_path):
     alg, _ = make_tppo(tmp_path, num_envs=400, teacher_act_prob=lambda iteration: 0.2 if iteration < 5 else 0.9)
     torch.manual_seed(0)
     steps = random_steps(400, 5, done_prob=0.3)
@@ -92,7 +92,7 @@ def test_robots_keep_their_driver_until_their_episode_ends(tmp_path):
 
 
 @pytest.mark.parametrize("rule", [0.9, lambda iteration: 0.3 * iteration, "linear"])
-def test_another_share_of_the_teacher_may_be_set_during_training(tmp_path, monkeypatch, rule):
+def test_teacher_act_prob_can_change_during_training(tmp_path, monkeypatch, rule):
     alg, _ = make_tppo(tmp_path, num_envs=400, teacher_act_prob=0.2, update_times_scale=30)
     steps = random_steps(400, 5, done_prob=1.0)
     with monkeypatch.context() as changed:
@@ -108,7 +108,7 @@ def test_another_share_of_the_teacher_may_be_set_during_training(tmp_path, monke
 
 
 @pytest.mark.parametrize("option", ["linear", "exp", "tanh"])
-def test_schedules_follow_the_iteration_wherever_it_is_set(option):
+def test_schedules_follow_iteration(option):
     alg = make_ppo(algorithm=TPPO, teacher_act_prob=option, distillation_loss_coef=option, update_times_scale=4)
     rule = GET_PROB_FUNC(option, 4)
     for iteration in (0, 1, 3, 9):
@@ -120,16 +120,16 @@ def test_schedules_follow_the_iteration_wherever_it_is_set(option):
     assert float(alg.distillation_loss_coef) == pytest.approx(rule(2))
     expected = losses["surrogate_loss"] + losses["value_loss"] + rule(2) * losses["distillation_loss"]
     assert float(losses["total_loss"]) == pytest.approx(float(expected), rel=1e-5)
-    # A weight that moves is no reason to capture the step anew; one that is set is.
+    # A scheduled coefficient does not change the capture key; one set by the user does.
     assert "distillation_loss_coef" not in dict(alg._settings())
     assert dict(make_ppo(algorithm=TPPO, distillation_loss_coef=2)._settings())["distillation_loss_coef"] == 2.0
 
 
-# ---- recorded steps ----------------------------------------------------------------------------------------------
+# ---- recorded transitions ----------------------------------------------------------------------------------------
 
 
 def recorded(step, following):
-    """A step as a data set delivers it, with an action that neither student nor teacher would take."""
+    """A transition of a dataset, with an action that neither student nor teacher would take."""
     torch.manual_seed(int(1000 * float(step["rewards"].abs().sum())))
     return SimpleNamespace(
         observation=step["obs"],
@@ -144,7 +144,7 @@ def recorded(step, following):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_steps_are_stored_as_done_by_somebody_else(tmp_path, kind):
+def test_recorded_transitions_keep_their_actions(tmp_path, kind):
     alg, _ = make_tppo(tmp_path, kind, normalizer=statistics(torch.randn(30, CRITIC_DIM)), empirical_normalization=True)
     alg.obs_normalizer(2.0 + torch.randn(40, OBS_DIM))
     before = {name: value.clone() for name, value in alg.obs_normalizer.state_dict().items()}
@@ -187,11 +187,11 @@ def test_recorded_time_outs_are_bootstrapped(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("using_ppo", [True, False])
-def test_the_distillation_loss_is_the_mean_over_all_steps(tmp_path, kind, using_ppo):
+def test_distillation_loss_is_mean_over_all_steps(tmp_path, kind, using_ppo):
     alg, _ = make_tppo(tmp_path, kind, using_ppo=using_ppo, distill_target="mse_sum", teacher_act_prob=0.3)
     steps = random_steps(6, 5)
     collect(alg, steps)
-    # Recorded means are those of the present weights: nothing has been learned yet.
+    # Recorded means are those of the current weights before the first update.
     gaps = alg.storage.mu - alg.storage.action_labels
     losses, inter_vars, _ = alg.compute_losses(first_mini_batch(alg))
     expected = sum(float((gaps[t, n] ** 2).sum()) for t in range(5) for n in range(6)) / 30
@@ -200,14 +200,14 @@ def test_the_distillation_loss_is_the_mean_over_all_steps(tmp_path, kind, using_
     assert bool(inter_vars) is using_ppo
 
 
-def test_bounded_targets_show_their_distance(tmp_path):
+def test_bounded_targets_log_their_distance(tmp_path):
     alg, _ = make_tppo(tmp_path, distill_target="tanh")
     collect(alg, random_steps(6, 5))
     _, stats = alg.update(0)
     assert set(stats) == {"l1distance", "l1_before_tanh"}
 
 
-def test_kl_knows_the_teachers_spread_and_keeps_it_above_a_floor(tmp_path):
+def test_kl_uses_teacher_std_with_minimum(tmp_path):
     alg, teacher = make_tppo(tmp_path, distill_target="kl")
     collect(alg, random_steps(6, 5))
     losses, _, _ = alg.compute_losses(first_mini_batch(alg))
@@ -221,7 +221,7 @@ def test_kl_knows_the_teachers_spread_and_keeps_it_above_a_floor(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["real", "max_log_prob"])
-def test_bounded_students_are_compared_by_the_actions_they_take(target):
+def test_loss_of_bounded_student_compares_squashed_actions(target):
     policy = modules.ActorCritic(OBS_DIM, CRITIC_DIM, NUM_ACTIONS, actor_hidden_dims=[8], action_bound=2.0)
     alg = make_ppo(policy=policy, algorithm=TPPO, distill_target=target, teacher_policy={"action_bound": 2.0})
     collect(alg, random_steps(6, 5))
@@ -256,7 +256,7 @@ def test_mirrored_samples_have_no_labels(target, bound):
     torch.testing.assert_close(mirrored, alg.compute_losses(batch)[0]["distillation_loss"])
 
 
-def test_without_ppo_only_the_actor_learns_and_nothing_is_returned(tmp_path):
+def test_without_ppo_losses_only_actor_is_trained(tmp_path):
     alg, _ = make_tppo(tmp_path, using_ppo=False, learning_rate=1e-2)
     before = parameters_of(alg)
     collect(alg, random_steps(6, 5))
@@ -267,7 +267,7 @@ def test_without_ppo_only_the_actor_learns_and_nothing_is_returned(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm", "lstm2"])
-def test_hidden_states_of_some_trajectories_are_drawn_anew(tmp_path, kind):
+def test_hidden_state_resample_prob_replaces_whole_trajectories(tmp_path, kind):
     alg, _ = make_tppo(tmp_path, kind, num_envs=60, hidden_state_resample_prob=0.4)
     for _ in range(2):
         collect(alg, random_steps(60, 5))
@@ -282,7 +282,7 @@ def test_hidden_states_of_some_trajectories_are_drawn_anew(tmp_path, kind):
         for old, new in zip(*map(_leaves, (getattr(hidden, part), getattr(drawn, part))))
     ]
     chosen = [(old != new).any(dim=(0, 2)) for old, new in pairs]
-    # One lot for all leaves of a trajectory, and every number of a chosen one is new.
+    # One choice for all leaves of a trajectory; all values of a chosen one are replaced.
     for (old, new), columns in zip(pairs, chosen):
         assert torch.equal(columns, chosen[0])
         assert (old != new)[:, columns].all()
@@ -313,7 +313,7 @@ ENCODED = {
 @pytest.mark.parametrize("sees_critic_obs", [True, False])
 @pytest.mark.parametrize("kind", ["EncoderActorCritic", "EncoderActorCriticRecurrent"])
 @pytest.mark.parametrize("target", ["real", "l1", "tanh", "scaled_tanh"])
-def test_latents_of_the_student_approach_those_of_the_teacher(target, kind, sees_critic_obs):
+def test_latent_loss_trains_student_towards_teacher(target, kind, sees_critic_obs):
     torch.manual_seed(2)
     student = getattr(modules, kind)(
         OBS_DIM, CRITIC_DIM, NUM_ACTIONS, encoder_component_names=["seen"], rnn_hidden_size=6, **ENCODED
@@ -348,7 +348,7 @@ def test_latents_of_the_student_approach_those_of_the_teacher(target, kind, sees
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
-def test_latents_that_cannot_be_compared_are_refused():
+def test_rejects_incompatible_latents():
     student = modules.EncoderActorCritic(OBS_DIM, CRITIC_DIM, NUM_ACTIONS, encoder_component_names=["seen"], **ENCODED)
     teacher = {**ENCODED, "class_name": "EncoderActorCritic", "encoder_component_names": ["truth"]}
     teacher = {key: value for key, value in teacher.items() if not key.endswith("segments")}
@@ -362,7 +362,7 @@ def test_latents_that_cannot_be_compared_are_refused():
 # ---- the update --------------------------------------------------------------------------------------------------
 
 
-def test_the_scheduler_steps_once_an_update_and_is_saved(tmp_path):
+def test_lr_scheduler_steps_once_per_update_and_is_saved(tmp_path):
     settings = {"lr_scheduler_class_name": "ExponentialLR", "lr_scheduler": {"gamma": 0.5}, "num_learning_epochs": 3}
     alg, _ = make_tppo(tmp_path, learning_rate=1e-3, **settings)
     for update in range(3):
@@ -379,7 +379,7 @@ def test_the_scheduler_steps_once_an_update_and_is_saved(tmp_path):
     assert other.learning_rate == pytest.approx(6.25e-5)
 
 
-def test_a_rate_that_warms_up_begins_where_its_schedule_says(tmp_path):
+def test_warm_up_starts_at_scheduled_learning_rate(tmp_path):
     settings = {"lr_scheduler_class_name": "LinearLR", "lr_scheduler": {"start_factor": 0.1, "total_iters": 9}}
     alg, _ = make_tppo(tmp_path, learning_rate=1e-3, **settings)
     assert alg.learning_rate == alg.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
@@ -388,7 +388,7 @@ def test_a_rate_that_warms_up_begins_where_its_schedule_says(tmp_path):
     assert alg.learning_rate == alg.optimizer.param_groups[0]["lr"] == pytest.approx(2e-4)
 
 
-def test_a_schedule_of_the_momentum_is_a_reason_to_capture_the_step_anew(tmp_path):
+def test_momentum_schedule_changes_capture_key(tmp_path):
     alg, _ = make_tppo(tmp_path, lr_scheduler_class_name="OneCycleLR", lr_scheduler={"max_lr": 1e-3, "total_steps": 9})
     keys = []
     for update in range(2):
@@ -404,7 +404,7 @@ def test_a_schedule_of_the_momentum_is_a_reason_to_capture_the_step_anew(tmp_pat
     assert hash(before) == hash(steady._optimizer.settings)
 
 
-def test_a_rolling_storage_keeps_labels_beside_their_steps(tmp_path):
+def test_dilated_buffer_keeps_labels_aligned(tmp_path):
     alg, teacher = make_tppo(tmp_path, buffer_dilation_ratio=2.0)
     for update in range(4):
         collect(alg, random_steps(6, 5, seed=update))
@@ -414,7 +414,7 @@ def test_a_rolling_storage_keeps_labels_beside_their_steps(tmp_path):
     torch.testing.assert_close(alg.storage.action_labels, labels.detach())
 
 
-def test_a_rollout_is_captured_anew_when_the_storage_stands_elsewhere(tmp_path):
+def test_buffer_position_is_part_of_capture_key(tmp_path):
     alg, _ = make_tppo(tmp_path, buffer_dilation_ratio=3.0)
     seen = []
     for update in range(6):
@@ -425,8 +425,8 @@ def test_a_rollout_is_captured_anew_when_the_storage_stands_elsewhere(tmp_path):
     assert seen[4] == seen[5]
 
 
-def test_a_constant_teacher_weight_of_zero_leaves_ppo_as_it_is(tmp_path):
-    """With no teacher at the wheel and no weight on its labels, TPPO is PPO."""
+def test_zero_teacher_weight_equals_ppo(tmp_path):
+    """Without teacher actions and with a zero distillation coefficient, TPPO equals PPO."""
     torch.manual_seed(3)
     plain = make_ppo()
     torch.manual_seed(3)

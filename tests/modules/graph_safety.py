@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten: Any = torch.ops.aten
 WAITING_OPERATIONS = {
     aten._local_scalar_dense.default,
-    aten.item.default,  # in inference mode the two of them come undivided
+    aten.item.default,  # inference mode dispatches the composite ops below, not their parts
     aten.is_nonzero.default,
     aten.nonzero.default,
     aten.argwhere.default,
@@ -23,7 +23,7 @@ INDEXING_OPERATIONS = {
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
-# They read on the host without the dispatcher, or do nothing to a tensor that is there already.
+# These read values on the host without the dispatcher, or are no-ops for a tensor that is on the CPU already.
 WAITING_METHODS = ("cpu", "tolist")
 
 

@@ -1,4 +1,4 @@
-"""Run folders for policies that are made of other policies."""
+"""Run folders for the sub-policies of mutex policies."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from st_rl.modules import EmpiricalNormalization, policy_class
 from st_rl.utils.files import save_checkpoint, write_json
 
 A = 3
-# `block` first, and a component between the two, so that nothing works by luck of its place.
+# `block` first and a component between the two, so that no test passes by accident of the segment order.
 SEGMENTS = {"engaging_block": (9,), "height": 2, "proprioception": 16}
 OBS = 27
 BLOCK, PROPRIOCEPTION = slice(0, 9), slice(11, 27)
@@ -29,7 +29,7 @@ def write_run(
     iteration: int = 7,
     **policy: Any,
 ) -> Path:
-    """A run folder as the runner writes it, with a random policy in `model_{iteration}.pt`."""
+    """Write a run folder as the runner does, with a random policy in `model_{iteration}.pt`."""
     torch.manual_seed(seed)
     policy = {**SIZES, **policy}
     settings = {key: value for key, value in policy.items() if key != "mixins"}
@@ -39,7 +39,7 @@ def write_run(
         statistics = EmpiricalNormalization(OBS)
         statistics.update(5.0 + 3.0 * torch.randn(50, OBS))
         snapshot["obs_norm_state_dict"] = statistics.state_dict()
-    # What a client sends along: nulls, sizes and segments that the container decides itself.
+    # Keys of a client's configuration that the mutex policy overrides: nulls, sizes and segments.
     config: dict[str, Any] = {
         "runner": {"policy_class_name": class_name},
         "policy": {"class_name": class_name, "num_actions": 99, "obs_segments": {"x": 1}, "mu_activation": None},
@@ -55,7 +55,7 @@ def write_run(
 
 
 def engaged(obstacles: Sequence[int | None], up: Sequence[float] | None = None) -> torch.Tensor:
-    """Observations `(N, O)` of robots before these obstacles; None is no obstacle at all."""
+    """Observations `(N, O)` of robots engaged with these obstacles; None: no obstacle."""
     generator = torch.Generator().manual_seed(3)
     obs = torch.randn(len(obstacles), OBS, generator=generator)
     obs[:, BLOCK] = 0.25

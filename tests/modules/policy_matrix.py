@@ -1,4 +1,4 @@
-"""Every policy with encoders, an estimator, an adaptor or an image, in every combination of options that is legal."""
+"""Every policy with encoders, an estimator, an adaptor or an image, in every valid combination of options."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from st_rl.modules import policy_classes
 
 NUM_ACTIONS = 3
-# Two orders of the same components, so that nothing can rely on where one lies.
+# Two orders of the same components, so that no policy can rely on a component's position.
 ORDERS: dict[str, list[str]] = {
     "forward": ["pose", "velocity", "depth", "contact"],
     "backward": ["contact", "depth", "velocity", "pose"],
@@ -85,7 +85,7 @@ def critic_segments() -> dict[str, Any]:
 
 
 def width(shape: Any) -> int:
-    """Numbers of a component."""
+    """Width of a component."""
     return shape if isinstance(shape, int) else int(torch.tensor(shape).prod())
 
 
@@ -94,7 +94,7 @@ NUM_CRITIC_OBS = sum(width(SHAPES[name]) for name in CRITIC_ORDER)
 
 
 def make_policy(name: str, options: str, order: str = "forward", seed: int = 0, **settings: Any) -> Any:
-    """A small policy of a case."""
+    """Build a small policy for a case."""
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"actor_hidden_dims": [10], "critic_hidden_dims": [10]}
     if name.endswith("Recurrent"):
@@ -105,7 +105,7 @@ def make_policy(name: str, options: str, order: str = "forward", seed: int = 0, 
 
 
 def observations(*leading: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    """Observations of actor and critic."""
+    """Random observations of actor and critic."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*leading, NUM_OBS, generator=generator), torch.randn(
         *leading, NUM_CRITIC_OBS, generator=generator
@@ -113,6 +113,6 @@ def observations(*leading: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tens
 
 
 def reordered(obs: torch.Tensor, old: dict[str, Any], new: dict[str, Any]) -> torch.Tensor:
-    """The components of `obs (..., O)` in another order."""
+    """Reorder the components of `obs (..., O)`."""
     parts = dict(zip(old, obs.split([width(shape) for shape in old.values()], dim=-1)))
     return torch.cat([parts[name] for name in new], dim=-1)

@@ -1,4 +1,4 @@
-"""Bounded actions, and limits of the standard deviation."""
+"""Action bounds and standard-deviation limits."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SMALL = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
 
 
 @pytest.mark.parametrize("policy_class", [ActorCritic, ActorCriticRecurrent])
-def test_no_action_leaves_its_bounds(policy_class):
+def test_actions_stay_within_bounds(policy_class):
     torch.manual_seed(0)
     bound = torch.tensor([0.5, 2.0])
     policy = policy_class(4, 4, 2, action_bound=bound.tolist(), init_noise_std=3.0, **SMALL)
@@ -28,9 +28,9 @@ def test_no_action_leaves_its_bounds(policy_class):
     assert "action_bound" not in policy.state_dict()
 
 
-def test_a_deterministic_policy_is_bounded_too():
+def test_deterministic_actions_stay_within_bounds():
     class Deterministic(DeterministicPolicyMixin, ActorCritic):
-        """Without noise."""
+        """Acts with the mean."""
 
     policy = Deterministic(4, 4, 2, action_bound=0.3, **SMALL)
     actions = policy.act(10.0 * torch.randn(20, 4))
@@ -39,12 +39,12 @@ def test_a_deterministic_policy_is_bounded_too():
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, [1.0, 0.0]])
-def test_a_bound_that_leaves_no_room_is_refused(bound):
+def test_rejects_non_positive_bound(bound):
     with pytest.raises(ValueError, match="must be positive"):
         ActorCritic(4, 4, 2, action_bound=bound, **SMALL)
 
 
-def test_a_bound_is_for_all_actions_or_for_each():
+def test_bound_is_scalar_or_per_action():
     with pytest.raises(ValueError, match=r"action_bound=\[1.0, 2.0, 3.0\] has 3 numbers for 2 actions"):
         ActorCritic(4, 4, 2, action_bound=[1.0, 2.0, 3.0], **SMALL)
 
@@ -52,12 +52,12 @@ def test_a_bound_is_for_all_actions_or_for_each():
 @pytest.mark.parametrize(
     "settings", [{"init_noise_std": -0.5}, {"max_noise_std": 0.0, "min_noise_std": 0.1}, {"max_noise_std": -1.0}]
 )
-def test_deviations_that_cannot_be_are_refused(settings):
+def test_rejects_invalid_std_limits(settings):
     with pytest.raises(ValueError, match="give a deviation that is not negative, and a minimum below"):
         ActorCritic(4, 4, 2, **settings, **SMALL)
 
 
-def test_the_ratio_of_an_unchanged_bounded_policy_is_one():
+def test_ratio_of_unchanged_bounded_policy_is_one():
     torch.manual_seed(0)
     policy = ActorCritic(4, 4, 2, action_bound=1.0, init_noise_std=2.0, **SMALL)
     learner = PPO(policy, num_mini_batches=1)
@@ -71,12 +71,12 @@ def test_the_ratio_of_an_unchanged_bounded_policy_is_one():
     torch.testing.assert_close(inter_vars["ratio"], torch.ones(80), rtol=1e-4, atol=1e-4)
 
 
-def test_log_prob_of_an_action_at_its_bound_is_finite():
+def test_log_prob_is_finite_at_bound():
     distribution = SquashedGaussian(torch.zeros(2), torch.ones(2), torch.tensor([1.0, 3.0]))
     assert distribution.log_prob(torch.tensor([[1.0, -3.0]])).isfinite().all()
 
 
-def test_a_bounded_policy_learns():
+def test_bounded_policy_learns():
     torch.manual_seed(0)
     env = EchoEnv(num_envs=64)
     config = {
@@ -97,7 +97,7 @@ def test_a_bounded_policy_learns():
     assert float(error) < 0.05, "a blind policy is at 1/3"
 
 
-def test_the_standard_deviation_keeps_its_floor_and_its_ceiling():
+def test_std_is_clamped_to_its_limits():
     policy = ActorCritic(4, 4, 2, init_noise_std=5.0, min_noise_std=0.1, max_noise_std=0.8, **SMALL)
     assert policy.std.tolist() == pytest.approx([0.8, 0.8])
     policy.std.data = torch.tensor([0.01, 3.0])
@@ -108,7 +108,7 @@ def test_the_standard_deviation_keeps_its_floor_and_its_ceiling():
     assert policy.std.tolist() == pytest.approx([0.2, 0.5]), "the tighter limit holds"
 
 
-def test_training_holds_the_limits():
+def test_training_respects_std_limits():
     torch.manual_seed(0)
     runner = OnPolicyRunner(
         EchoEnv(num_envs=16),
@@ -123,7 +123,7 @@ def test_training_holds_the_limits():
     assert bool(((std >= 0.49) & (std <= 0.5)).all())
 
 
-def test_bounded_losses_trace_into_one_graph():
+def test_bounded_losses_trace_to_one_graph():
     torch.manual_seed(0)
     policy = ActorCritic(4, 4, 2, action_bound=1.5, **SMALL)
     obs, actions = torch.randn(6, 4), torch.rand(6, 2)

@@ -1,4 +1,4 @@
-"""Promises of the feed-forward actor-critic, base of every policy."""
+"""`ActorCritic`: the feed-forward actor-critic, base class of every policy."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def make(**kwargs):
 
 
 def manual_mlp(sequential, x):
-    """The network in float64 by hand: Linear layers with elu between them."""
+    """The network in float64 NumPy: Linear layers with ELU between them."""
     linears = [module for module in sequential if isinstance(module, nn.Linear)]
     for number, linear in enumerate(linears):
         x = x @ linear.weight.double().T + linear.bias.double()
@@ -37,7 +37,7 @@ def manual_mlp(sequential, x):
 # --- structure -------------------------------------------------------------------------------------------------------
 
 
-def test_structure_that_exporters_rely_on():
+def test_module_structure_read_by_exporters():
     policy = make()
     assert isinstance(policy.actor, nn.Sequential)
     assert isinstance(policy.critic, nn.Sequential)
@@ -64,7 +64,7 @@ def test_defaults():
     assert policy.std.tolist() == [1.0] * A
 
 
-def test_no_hidden_layer_is_one_linear_and_mu_activation_comes_last():
+def test_no_hidden_layers_give_one_linear_and_mu_activation_is_last():
     policy = ActorCritic(OBS, OC, A, [], [], mu_activation="tanh", init_noise_std=0.5)
     assert [type(m) for m in policy.actor] == [nn.Linear, nn.Tanh]
     assert [type(m) for m in policy.critic] == [nn.Linear]
@@ -81,12 +81,12 @@ def test_no_hidden_layer_is_one_linear_and_mu_activation_comes_last():
         ActorCritic(OBS, OBS, act_dim=A, actor_hidden_dims=[4], critic_hidden_dims=[4]),
     ],
 )
-def test_sizes_in_every_accepted_form(policy):
+def test_accepts_all_forms_of_hidden_sizes(policy):
     assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (OBS, OBS, A)
     assert policy.critic[0].in_features == OBS
 
 
-def test_missing_sizes_are_named():
+def test_error_names_missing_sizes():
     with pytest.raises(TypeError, match=r"num_actor_obs=5, num_critic_obs=None"):
         ActorCritic(OBS, num_actions=A)
 
@@ -100,7 +100,7 @@ def test_short_activation_names(name):
     assert type(make(activation=name).actor[1]) is expected
 
 
-def test_unknown_activation_is_none_alone_and_an_error_in_a_policy(caplog):
+def test_unknown_activation_is_none_and_rejected_by_policy(caplog):
     assert get_activation("eluu") is None
     assert "eluu" in caplog.text
     with pytest.raises(ValueError, match=r"eluu.*elu, selu"):
@@ -112,7 +112,7 @@ def test_unknown_activation_is_none_alone_and_an_error_in_a_policy(caplog):
     assert isinstance(make_activation("Softplus"), nn.Softplus)
 
 
-def test_segments_under_both_names():
+def test_accepts_both_names_of_segments():
     segments, critic = {"a": 2, "b": (3,)}, {"c": 7}
     assert make().obs_segments is None
     alone = make(obs_segments=segments)
@@ -127,7 +127,7 @@ def test_segments_under_both_names():
         assert policy.obs_segments is segments
 
 
-def test_rnn_type_is_readable_on_a_feed_forward_policy():
+def test_feed_forward_policy_has_rnn_type():
     assert make(rnn_type="LSTM").rnn_type == "lstm"
 
 
@@ -135,7 +135,7 @@ def test_rnn_type_is_readable_on_a_feed_forward_policy():
 
 
 @pytest.mark.parametrize("shape", [(4,), (6, 2), ()])
-def test_log_prob_entropy_mean_and_std_are_those_of_torch_distributions(shape):
+def test_log_prob_entropy_mean_and_std_equal_torch_normal(shape):
     policy = make()
     obs, actions = torch.randn(*shape, OBS), torch.randn(*shape, A)
     sample = policy.act(obs)
@@ -150,7 +150,7 @@ def test_log_prob_entropy_mean_and_std_are_those_of_torch_distributions(shape):
     torch.testing.assert_close(policy.entropy.double(), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_act_draws_what_torch_distributions_draws_with_the_same_seed():
+def test_act_samples_as_torch_normal_with_same_seed():
     policy, obs = make(), torch.randn(64, OBS)
     torch.manual_seed(3)
     actions = policy.act(obs)
@@ -160,7 +160,7 @@ def test_act_draws_what_torch_distributions_draws_with_the_same_seed():
     assert not actions.requires_grad
 
 
-def test_without_drawing_act_updates_the_distribution_and_takes_no_random_number():
+def test_no_sampling_updates_distribution_and_draws_no_random_numbers():
     policy, obs = make(), torch.randn(5, OBS)
     expected = policy.act_inference(obs)
     before = torch.get_rng_state()
@@ -173,7 +173,7 @@ def test_without_drawing_act_updates_the_distribution_and_takes_no_random_number
     assert not torch.equal(policy.act(obs), expected), "afterwards it draws again"
 
 
-def test_kl_is_that_of_torch_distributions():
+def test_kl_equals_torch_kl_divergence():
     shape = (6, 2, A)
     mean, old_mean = torch.randn(2, *shape).double()
     std, old_std = torch.rand(2, *shape).double() + 0.2
@@ -184,15 +184,15 @@ def test_kl_is_that_of_torch_distributions():
     torch.testing.assert_close(same, torch.full_like(same, A * 1e-5), rtol=1e-4, atol=0)
 
 
-def test_validation_is_off_for_this_distribution_only():
+def test_argument_validation_is_off_for_own_distribution_only():
     policy = make()
     bad = torch.full((2, OBS), float("nan"))
-    policy.act(bad)  # a NaN is found by the guards, not by a host sync inside the distribution
+    policy.act(bad)  # NaN is detected by the non-finite guards, without a host sync inside the distribution
     with pytest.raises(ValueError, match="loc"):
         Normal(torch.tensor(float("nan")), 1.0)
 
 
-def test_a_bad_observation_spoils_only_its_own_row():
+def test_nan_observation_affects_only_its_row():
     policy = make()
     obs = torch.randn(4, OBS)
     obs[1, 0] = float("nan")
@@ -201,7 +201,7 @@ def test_a_bad_observation_spoils_only_its_own_row():
     assert torch.isfinite(policy.action_std).all()
 
 
-def test_act_inference_is_the_mean_and_leaves_the_distribution():
+def test_act_inference_returns_mean_and_keeps_distribution():
     policy, obs = make(), torch.randn(4, OBS)
     policy.act(obs)
     before = policy.distribution
@@ -210,7 +210,7 @@ def test_act_inference_is_the_mean_and_leaves_the_distribution():
     assert policy.distribution is before
 
 
-def test_before_the_first_act_the_error_says_what_to_do():
+def test_error_before_first_act_has_hint():
     with pytest.raises(RuntimeError, match="call act"):
         make().action_mean
 
@@ -222,7 +222,7 @@ def test_evaluate_shapes_and_values():
     torch.testing.assert_close(values.double(), manual_mlp(policy.critic, obs.double()), atol=1e-6, rtol=1e-5)
 
 
-def test_extra_keywords_of_act_and_evaluate_are_ignored():
+def test_act_and_evaluate_ignore_extra_keywords():
     policy = make()
     policy.act(torch.randn(2, OBS), masks=None, hidden_states=None, something="else")
     policy.evaluate(torch.randn(2, OC), something="else")
@@ -244,7 +244,7 @@ def test_forward_and_evaluate_actions():
     torch.testing.assert_close(wide.evaluate_actions(obs, actions, critic_obs)[2], wide.evaluate(critic_obs))
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- weights, copies, subclasses, export -----------------------------------------------------------------------------
 
 
 def test_clip_std():
@@ -262,7 +262,7 @@ def test_clip_std():
     assert policy.std.requires_grad
 
 
-def test_memory_members_exist_and_do_nothing():
+def test_hidden_state_methods_are_no_ops():
     policy = make()
     policy.reset()
     policy.reset(torch.tensor([1, 0]))
@@ -272,7 +272,7 @@ def test_memory_members_exist_and_do_nothing():
     policy.clear_hidden_states()
 
 
-def test_init_weights_is_orthogonal_with_the_given_gains():
+def test_init_weights_is_orthogonal_with_given_gains():
     policy = make()
     ActorCritic.init_weights(policy.actor, [2.0, 1.0, 0.01])
     for index, scale in ((0, 2.0), (2, 1.0), (4, 0.01)):
@@ -281,7 +281,7 @@ def test_init_weights_is_orthogonal_with_the_given_gains():
         torch.testing.assert_close(gram, scale**2 * torch.eye(len(gram)).double(), atol=1e-5, rtol=1e-4)
 
 
-def test_a_policy_in_use_can_be_copied_and_pickled():
+def test_policy_after_act_can_be_copied_and_pickled():
     policy, obs = make(), torch.randn(4, OBS)
     policy.act(obs)
     policy.get_actions_log_prob(torch.randn(4, A)).sum().backward()
@@ -291,7 +291,7 @@ def test_a_policy_in_use_can_be_copied_and_pickled():
     policy.action_mean  # the original keeps its distribution
 
 
-def test_a_subclass_overrides_one_hook_and_all_methods_follow():
+def test_overridden_actor_input_reaches_all_methods():
     class Doubled(ActorCritic):
         def actor_input(self, observations, **kwargs):
             return super().actor_input(2 * observations, **kwargs)
@@ -310,7 +310,7 @@ def test_a_subclass_overrides_one_hook_and_all_methods_follow():
     torch.testing.assert_close(doubled.evaluate(obs), plain.evaluate(obs))
 
 
-def test_the_deterministic_mixin_acts_with_the_mean_and_keeps_the_gaussian():
+def test_deterministic_mixin_acts_with_mean_and_keeps_gaussian():
     class Deterministic(DeterministicPolicyMixin, ActorCritic):
         pass
 
@@ -332,7 +332,7 @@ def test_actor_and_critic_reference_networks():
     assert critic(obs).shape == (6, 1)
 
 
-def test_the_actor_exports_to_torchscript_and_onnx(tmp_path):
+def test_actor_exports_to_torchscript_and_onnx(tmp_path):
     policy, obs = make().eval(), torch.randn(4, OBS)
     actor = copy.deepcopy(policy.actor).to("cpu")
     torch.testing.assert_close(torch.jit.script(actor)(obs), policy.act_inference(obs))

@@ -1,4 +1,4 @@
-"""`ActorCriticFieldMutex` and `ActorCriticClimbMutex`: who acts, what it sees, and how actions are blended."""
+"""`ActorCriticFieldMutex` and `ActorCriticClimbMutex`: selection, sub-policy observations, action smoothing."""
 
 import copy
 import inspect
@@ -23,7 +23,7 @@ LIN_VEL = (2.0, 1.0, 0.5, 4.0, 3.0)
 
 @pytest.fixture
 def folders(tmp_path):
-    """Five run folders, the second with normalised observations."""
+    """Five run folders, the second with normalized observations."""
     return [
         write_run(
             tmp_path / str(i), i, scale=SCALES[i], obs_scales={"lin_vel": LIN_VEL[i], "dof_pos": 9.0}, normalized=i == 1
@@ -40,7 +40,7 @@ def make(folders, cls=ActorCriticFieldMutex, class_name="ActorCritic", **kwargs)
 
 
 def mlp(network, x):
-    """A head in float64 NumPy: Linear layers with elu between them."""
+    """A head in float64 NumPy: Linear layers with ELU between them."""
     linears = [layer for layer in network if isinstance(layer, nn.Linear)]
     for number, layer in enumerate(linears):
         x = layer.weight.double().numpy() @ x + layer.bias.double().numpy()
@@ -50,7 +50,7 @@ def mlp(network, x):
 
 
 def expected_action(policy, row, chosen, velocities, weights, env_scale=0.4):
-    """One robot's action in float64, by the formula."""
+    """Action of one robot in float64, from the formula."""
     row = row.double().numpy().copy()
     row[LAST_ACTION] *= env_scale / np.float64(np.float32(SCALES[chosen]))
     if chosen in velocities:
@@ -80,44 +80,44 @@ def test_signatures_and_constants():
 
 
 class TestSelection:
-    def test_one_column_for_each_sub_policy_and_the_first_when_nothing_is_engaged(self, folders):
+    def test_selection_is_one_hot_and_first_without_obstacle(self, folders):
         obs = engaged([None, 0, 1, 2, 3, 4])
         selection = make(folders).get_policy_selection(obs)
         assert selection.dtype == torch.bool
         assert selection.int().tolist() == np.eye(5, dtype=int)[[0, 0, 1, 2, 3, 4]].tolist()
         assert torch.equal(obs, engaged([None, 0, 1, 2, 3, 4]))
 
-    def test_further_axes_stay(self, folders):
+    def test_selection_keeps_leading_axes(self, folders):
         obs = torch.stack([engaged([2, None]), engaged([1, 4]), engaged([0, 3])], dim=1)
         assert make(folders).get_policy_selection(obs).int().argmax(-1).tolist() == [[2, 1, 0], [0, 4, 3]]
 
-    def test_an_obstacle_without_a_policy_is_an_error(self, folders):
+    def test_rejects_obstacle_without_policy(self, folders):
         policy = make(folders[:2])
         assert policy.get_policy_selection(engaged([None, 0, 1])).shape == (3, 2)
         with pytest.raises(ValueError, match=r"obstacle \[3\] is engaged, but there are only 2 sub-policies"):
             policy.get_policy_selection(engaged([0, 3]))
 
-    def test_climb_splits_jumps_into_up_and_down(self, folders):
+    def test_climb_separates_jump_up_and_down(self, folders):
         policy = make(folders, ActorCriticClimbMutex, jump_down_policy_path=folders[0])
         obs = engaged([None, 3, 3, 3, 4, 1], up=[1.0, 1.0, -1.0, 0.0, -1.0, -1.0])
         assert len(policy.submodules) == 6
         assert policy.get_policy_selection(obs).int().argmax(-1).tolist() == [0, 3, 5, 5, 4, 1]
         assert policy.get_policy_selection(obs).sum(-1).tolist() == [1] * 6
 
-    def test_climb_with_few_obstacles_keeps_the_jump_down_last(self, folders):
+    def test_climb_jump_down_is_last_with_few_obstacles(self, folders):
         policy = make(folders[:4], ActorCriticClimbMutex, jump_down_policy_path=folders[4])
         selection = policy.get_policy_selection(engaged([0, 3, 3], up=[0.0, 1.0, -1.0]))
         assert selection.int().tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
         with pytest.raises(ValueError, match=r"obstacle \[4\]"):
             policy.get_policy_selection(engaged([4]))
 
-    def test_climb_without_a_jump_down_policy_refuses_jumps_down_only(self, folders):
+    def test_climb_without_jump_down_policy_rejects_only_jumps_down(self, folders):
         policy = make(folders, ActorCriticClimbMutex)
         assert policy.get_policy_selection(engaged([3], up=[1.0])).shape == (1, 5)
         with pytest.raises(ValueError, match=r"obstacle \[5\]"):
             policy.get_policy_selection(engaged([3], up=[-1.0]))
 
-    def test_climb_takes_no_paths_as_none_but_the_jump_down(self, folders):
+    def test_climb_without_paths_has_jump_down_policy_only(self, folders):
         policy = make(None, ActorCriticClimbMutex, jump_down_policy_path=folders[4])
         assert len(policy.submodules) == 1
 
@@ -125,7 +125,7 @@ class TestSelection:
 class TestVelocities:
     MAPPING: ClassVar[dict] = {0: 0.8, "2": [0.5, 1.5], 4: (1.0, 2.0)}
 
-    def test_numbers_are_fixed_and_pairs_are_ranges(self, folders):
+    def test_velocity_is_a_number_or_a_range(self, folders):
         policy = make(folders, cmd_vel_mapping=self.MAPPING)
         assert set(policy.cmd_vel_current) == {0, 2, 4}
         draws = []
@@ -141,7 +141,7 @@ class TestVelocities:
         assert 1.9 < high[2] <= 2.0
 
     @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
-    def test_finished_robots_draw_each_for_itself_and_the_others_keep_theirs(self, folders, dtype):
+    def test_reset_resamples_velocity_of_done_envs_only(self, folders, dtype):
         policy = make(folders, cmd_vel_mapping=self.MAPPING)
         first = policy.cmd_vel_current[2]
         policy.reset(torch.zeros(6, dtype=dtype))
@@ -154,7 +154,7 @@ class TestVelocities:
         assert drawn.max() <= 1.5
         assert policy.cmd_vel_current[0].tolist() == pytest.approx([0.8] * 6)
 
-    def test_override_writes_the_scaled_velocity_where_a_policy_is_selected(self, folders):
+    def test_command_is_overwritten_with_scaled_velocity_of_selected_policy(self, folders):
         policy = make(folders, cmd_vel_mapping={1: 0.7, 3: 1.1})
         policy.reset(torch.ones(4))
         obs = engaged([1, 0, 3, 2])
@@ -165,7 +165,7 @@ class TestVelocities:
         expected[0, CMD], expected[2, CMD] = 0.7 * LIN_VEL[1], 1.1 * LIN_VEL[3]
         torch.testing.assert_close(seen, expected)
 
-    def test_climb_gives_the_jump_down_its_own_velocity_or_that_of_the_jump_up(self, folders):
+    def test_climb_jump_down_velocity_defaults_to_jump_up(self, folders):
         def velocities(**kwargs):
             policy = make(folders[:4], ActorCriticClimbMutex, jump_down_policy_path=folders[4], **kwargs)
             policy.reset(torch.tensor([True, False, True]))
@@ -179,19 +179,19 @@ class TestVelocities:
         assert ((drawn >= 0.2) & (drawn <= 0.3)).all()
         assert 4 not in velocities(cmd_vel_mapping={0: 1.0})
 
-    def test_climb_knows_the_jump_down_by_its_place_after_all_obstacles_too(self, folders):
+    def test_climb_jump_down_is_found_after_all_obstacles(self, folders):
         policy = make([*folders, folders[4]], ActorCriticClimbMutex, cmd_vel_mapping={3: 1.0}, jump_down_vel=0.6)
         assert policy.get_policy_selection(engaged([3], up=[-1.0])).nonzero().tolist() == [[0, 5]]
         assert policy.cmd_vel_current == {3: 1.0, 5: pytest.approx(0.6)}
 
-    def test_no_mapping_is_an_empty_one(self, folders):
+    def test_no_velocity_mapping_is_empty(self, folders):
         policy = make(folders, cmd_vel_mapping=None)
         obs = engaged([0, 4])
         torch.testing.assert_close(policy.act_inference(obs), make(folders).act_inference(obs))
 
 
 class TestLastAction:
-    def test_is_given_in_the_scale_of_the_selected_policy(self, folders):
+    def test_is_rescaled_for_selected_policy(self, folders):
         policy = make(folders, env_action_scale=[0.4, 0.2, 0.1])
         obs = engaged([0, 1, 4])
         before = obs.clone()
@@ -202,7 +202,7 @@ class TestLastAction:
             expected[robot, LAST_ACTION] *= torch.tensor([0.4, 0.2, 0.1]) / SCALES[i]
         torch.testing.assert_close(seen, expected)
 
-    def test_stays_where_nobody_is_selected(self, folders):
+    def test_is_unchanged_without_selection(self, folders):
         policy, obs = make(folders, env_action_scale=0.9), engaged([0, 1, 4])
         selection = policy.get_policy_selection(obs)
         selection[1] = False
@@ -210,14 +210,14 @@ class TestLastAction:
         assert torch.equal(seen[1], obs[1])
         assert not torch.equal(seen[2], obs[2])
 
-    def test_stays_without_proprioception(self, folders):
+    def test_is_unchanged_without_proprioception(self, folders):
         policy = make(folders, obs_segments={"engaging_block": 9, "rest": 18})
         obs = engaged([0, 3])
         assert policy.recover_last_action(obs, policy.get_policy_selection(obs)) is obs
 
 
 class TestActing:
-    def test_actions_are_those_of_the_selected_policy_in_the_scale_of_the_environment(self, folders):
+    def test_actions_equal_selected_policy_rescaled_to_env(self, folders):
         velocities = {0: 0.9, 3: 1.2}
         policy = make(folders, cmd_vel_mapping=velocities)
         chosen = [0, 1, 2, 3, 4, 1]
@@ -231,7 +231,7 @@ class TestActing:
             np.testing.assert_allclose(actions[robot].numpy(), expected, rtol=1e-4, atol=1e-5)
         assert torch.equal(policy.act(obs), actions)
 
-    def test_the_last_selections_are_averaged_from_the_first_action_on(self, folders):
+    def test_smoothing_averages_last_selections(self, folders):
         policy = make(folders, action_smoothing_buffer_len=4)
         assert policy.action_smoothing_buffer is None
         path = [[0, 2], [0, 2], [3, 2], [1, 2], [3, 2], [3, 2], [3, 0]]
@@ -247,7 +247,7 @@ class TestActing:
                 expected = expected_action(policy, obs[robot], chosen[robot], {}, weights)
                 np.testing.assert_allclose(actions[robot].numpy(), expected, rtol=1e-4, atol=1e-5)
 
-    def test_new_episode_starts_from_its_first_selection(self, folders):
+    def test_reset_restarts_smoothing(self, folders):
         policy = make(folders, action_smoothing_buffer_len=3)
         policy.act_inference(engaged([0, 2]))
         policy.reset(torch.tensor([1, 0]))
@@ -255,13 +255,13 @@ class TestActing:
         selections = policy.action_smoothing_buffer.int().argmax(dim=-1)
         assert selections.T.tolist() == [[3, 3, 3], [3, 2, 2]]
 
-    def test_batches_of_stored_steps_are_refused(self, folders):
+    def test_rejects_sequences(self, folders):
         policy = make(folders)
         for kwargs in ({"masks": torch.ones(1)}, {"hidden_states": (1,)}):
             with pytest.raises(NotImplementedError, match="step by step"):
                 policy.act(engaged([0]), **kwargs)
 
-    def test_other_robots_after_forgetting(self, folders):
+    def test_accepts_other_num_envs_after_clear_hidden_states(self, folders):
         policy = make(folders, cmd_vel_mapping={0: [0.5, 1.5]}, action_smoothing_buffer_len=3)
         policy.act_inference(engaged([0, 1]))
         policy.reset(torch.tensor([1, 0]))
@@ -271,15 +271,15 @@ class TestActing:
         assert policy.act_inference(engaged([0, 1, 2])).shape == (3, A)
 
 
-class TestMemoryOfUnselectedPolicies:
+class TestHiddenStatesOfUnselectedPolicies:
     @pytest.fixture
     def recurrent(self, tmp_path):
         return [
             write_run(tmp_path / str(i), i, "ActorCriticRecurrent", rnn_type="gru", rnn_hidden_size=6) for i in range(3)
         ]
 
-    def remembered(self, folders, path, **kwargs):
-        """After the obstacles of `path` one robot has met: which policies remember something."""
+    def nonzero_hidden_states(self, folders, path, **kwargs):
+        """Which sub-policies have non-zero hidden states after one robot met the obstacles of `path`."""
         policy = make(folders, class_name="ActorCriticRecurrent", **kwargs)
         assert policy.is_recurrent
         for obstacle in path:
@@ -287,26 +287,26 @@ class TestMemoryOfUnselectedPolicies:
         return [bool(sub_policy.memory_a.hidden_states.abs().sum() > 0) for sub_policy in policy.submodules]
 
     @pytest.mark.parametrize("mode", ["all", True])
-    def test_all(self, recurrent, mode):
-        assert self.remembered(recurrent, [0, 0], reset_non_selected=mode) == [True, False, False]
-        assert self.remembered(recurrent, [0, 2], reset_non_selected=mode) == [False, False, True]
+    def test_all_resets_every_unselected_policy(self, recurrent, mode):
+        assert self.nonzero_hidden_states(recurrent, [0, 0], reset_non_selected=mode) == [True, False, False]
+        assert self.nonzero_hidden_states(recurrent, [0, 2], reset_non_selected=mode) == [False, False, True]
 
-    def test_all_waits_until_the_buffer_has_forgotten_the_policy(self, recurrent):
+    def test_all_resets_after_policy_left_smoothing_buffer(self, recurrent):
         kwargs = {"reset_non_selected": "all", "action_smoothing_buffer_len": 3}
-        assert self.remembered(recurrent, [0, 2], **kwargs) == [True, False, True]
-        assert self.remembered(recurrent, [0, 2, 2], **kwargs) == [True, False, True]
-        assert self.remembered(recurrent, [0, 2, 2, 2], **kwargs) == [False, False, True]
+        assert self.nonzero_hidden_states(recurrent, [0, 2], **kwargs) == [True, False, True]
+        assert self.nonzero_hidden_states(recurrent, [0, 2, 2], **kwargs) == [True, False, True]
+        assert self.nonzero_hidden_states(recurrent, [0, 2, 2, 2], **kwargs) == [False, False, True]
 
-    def test_when_skill_keeps_skills_warm_while_walking(self, recurrent):
-        assert self.remembered(recurrent, [0, 0], reset_non_selected="when_skill") == [True, True, True]
-        assert self.remembered(recurrent, [0, 1], reset_non_selected="when_skill") == [True, True, False]
-        assert self.remembered(recurrent, [0, 2], reset_non_selected="when_skill") == [True, False, True]
+    def test_when_skill_keeps_skill_states_while_walking(self, recurrent):
+        assert self.nonzero_hidden_states(recurrent, [0, 0], reset_non_selected="when_skill") == [True, True, True]
+        assert self.nonzero_hidden_states(recurrent, [0, 1], reset_non_selected="when_skill") == [True, True, False]
+        assert self.nonzero_hidden_states(recurrent, [0, 2], reset_non_selected="when_skill") == [True, False, True]
 
     @pytest.mark.parametrize("mode", [False, "none", None])
-    def test_anything_else_resets_nothing(self, recurrent, mode):
-        assert self.remembered(recurrent, [0, 1], reset_non_selected=mode) == [True, True, True]
+    def test_other_modes_reset_nothing(self, recurrent, mode):
+        assert self.nonzero_hidden_states(recurrent, [0, 1], reset_non_selected=mode) == [True, True, True]
 
-    def test_a_selected_policy_sees_the_sequence_that_it_would_see_alone(self, recurrent):
+    def test_selected_policy_equals_policy_alone(self, recurrent):
         policy = make(recurrent, class_name="ActorCriticRecurrent", env_action_scale=0.5)
         alone = copy.deepcopy(policy.submodules[1])
         alone.clear_hidden_states()
@@ -317,7 +317,7 @@ class TestMemoryOfUnselectedPolicies:
 
 
 class TestEngine:
-    def test_acting_and_resetting_wait_for_nothing(self, folders):
+    def test_act_and_reset_have_no_host_sync(self, folders):
         policy = make(folders, cmd_vel_mapping={0: [0.5, 1.0], 2: 1.0}, action_smoothing_buffer_len=3)
         obs, dones = engaged([0, 1, 2, 3, 4]), torch.tensor([0, 1, 0, 1, 0])
         with torch.inference_mode():
@@ -328,12 +328,12 @@ class TestEngine:
                 policy.act_inference(obs)
                 policy.reset(dones)
         assert addresses == (policy.action_smoothing_buffer.data_ptr(), policy.cmd_vel_current[0].data_ptr())
-        # what a rollout in inference mode has made is also good outside of it
+        # buffers created in inference mode are usable outside of it
         policy.act_inference(obs)
         policy.reset(dones)
 
     @pytest.mark.gpu
-    def test_a_captured_step_agrees_with_eager_steps(self, folders):
+    def test_captured_step_equals_eager(self, folders):
         eager = make(folders, cmd_vel_mapping={0: 0.7}, action_smoothing_buffer_len=3).cuda()
         captured = copy.deepcopy(eager)
         obs, graph = engaged([0, 1, 2, 3, 4]).cuda(), torch.cuda.CUDAGraph()
@@ -350,8 +350,8 @@ class TestEngine:
             torch.testing.assert_close(actions, eager.act_inference(obs), rtol=1e-5, atol=1e-5)
 
 
-class TestRunsOfTheRunner:
-    def test_learn_refuses_the_mutex_before_the_first_step(self, folders, tmp_path, monkeypatch):
+class TestRunnerIntegration:
+    def test_learn_rejects_mutex_before_first_step(self, folders, tmp_path, monkeypatch):
         env = EchoEnv(num_envs=4, num_obs=OBS, num_actions=A)
         env.obs_segments = dict(SEGMENTS)
         policy = {"class_name": "ActorCriticFieldMutex", "sub_policy_class_name": "ActorCritic"}
@@ -363,8 +363,8 @@ class TestRunsOfTheRunner:
         assert not (tmp_path / "run").exists()
         assert runner.get_inference_policy()(engaged([0, 1])).shape == (2, A)
 
-    def test_a_training_writes_all_that_the_mutex_reads(self, tmp_path):
-        """Three trainings with the runner, one with normalised observations, then the container plays them."""
+    def test_mutex_loads_runs_of_the_runner(self, tmp_path):
+        """Train three runs, one with normalized observations, and act with a mutex policy of them."""
 
         class Env(EchoEnv):
             def __init__(self, scale):
@@ -403,7 +403,7 @@ class TestRunsOfTheRunner:
                 torch.testing.assert_close(actions[robot : robot + 1], alone)
 
 
-def test_as_a_teacher_it_sees_raw_observations_and_is_not_taken_for_untrained(folders, caplog):
+def test_mutex_teacher_gets_raw_observations_and_counts_as_trained(folders, caplog):
     student = ActorCritic(OBS, OBS, A, obs_segments=SEGMENTS, actor_hidden_dims=[4], critic_hidden_dims=[4])
     settings = {"class_name": "ActorCriticFieldMutex", "sub_policy_class_name": "ActorCritic"}
     settings |= {"sub_policy_paths": folders, "env_action_scale": 0.4}
@@ -419,32 +419,32 @@ def test_as_a_teacher_it_sees_raw_observations_and_is_not_taken_for_untrained(fo
 
 class TestBadInput:
     @pytest.mark.parametrize("segments", [None, {"proprioception": 27}, {"engaging_block": 5, "proprioception": 22}])
-    def test_no_obstacle_in_the_observation(self, folders, segments):
+    def test_rejects_observation_without_obstacle(self, folders, segments):
         with pytest.raises(ValueError, match=r"chooses by the observation component 'engaging_block', of at least 6"):
             make(folders, obs_segments=segments)
 
-    def test_no_command_in_the_observation(self, folders):
+    def test_rejects_observation_without_command(self, folders):
         segments = {"engaging_block": 18, "proprioception": 9}
         with pytest.raises(ValueError, match=r"velocity commands at index 9 of .* 'proprioception'"):
             make(folders, obs_segments=segments, cmd_vel_mapping={0: 1.0})
 
-    def test_no_scale_for_a_command(self, tmp_path):
+    def test_rejects_missing_command_scale(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         with pytest.raises(ValueError, match=r"sub-policy 0 lacks normalization\.obs_scales\.lin_vel"):
             make([folder], cmd_vel_mapping={0: 1.0})
 
-    def test_no_smoothing_length(self, folders):
+    def test_rejects_invalid_smoothing_length(self, folders):
         with pytest.raises(ValueError, match="action_smoothing_buffer_len is 0; give at least 1"):
             make(folders, action_smoothing_buffer_len=0)
 
     @pytest.mark.parametrize("velocity", [[0.5], (0.1, 0.2, 0.3), "fast", ["slow", "fast"]])
-    def test_no_velocity(self, folders, velocity):
+    def test_rejects_invalid_velocity(self, folders, velocity):
         with pytest.raises(ValueError, match=r"cmd_vel_mapping\[1\] is .*: give a velocity in m/s, or the two ends"):
             make(folders, cmd_vel_mapping={"1": velocity})
         with pytest.raises(ValueError, match=r"jump_down_vel is .*: give a velocity in m/s"):
             make(folders, ActorCriticClimbMutex, jump_down_vel=velocity)
 
-    def test_a_velocity_for_a_policy_that_is_not_there(self, folders, caplog):
+    def test_rejects_velocity_of_missing_policy(self, folders, caplog):
         make(folders[:2], cmd_vel_mapping={4: 1.0})
         assert "a velocity for sub-policy 4 has no effect: there are 2" in caplog.text
 

@@ -12,7 +12,7 @@ from tests.modules.mutex_runs import OBS, SEGMENTS, A, write_run
 
 
 class Env:
-    """All that a policy asks of an environment."""
+    """The attributes of an environment that building a policy reads."""
 
     num_obs, num_privileged_obs, num_actions, obs_segments = OBS, None, A, SEGMENTS
 
@@ -21,7 +21,7 @@ def make(paths, class_name="ActorCritic", **kwargs):
     return ActorCriticMutex(OBS, OBS, A, class_name, paths, obs_segments=SEGMENTS, **kwargs)
 
 
-def test_loads_the_newest_snapshot_of_each_folder_by_its_number(tmp_path):
+def test_loads_highest_numbered_checkpoint_of_each_folder(tmp_path):
     write_run(tmp_path / "a", seed=1, iteration=999999)
     write_run(tmp_path / "a", seed=2, iteration=1000000)
     for name in ("model_best.pt", "old_model_2000000.pt", "model_3000000.pt.tmp"):
@@ -75,7 +75,7 @@ def test_reset_reaches_every_sub_policy(tmp_path):
     assert all(sub_policy.memory_a.hidden_states.eq(0).all() for sub_policy in policy.submodules)
 
 
-def test_does_not_act_or_evaluate_by_itself(tmp_path):
+def test_act_and_evaluate_are_for_subclasses(tmp_path):
     policy = make([write_run(tmp_path / "a", 1)])
     for method in (policy.act, policy.act_inference, policy.evaluate):
         with pytest.raises(NotImplementedError):
@@ -83,7 +83,7 @@ def test_does_not_act_or_evaluate_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize("paths", [None, []])
-def test_without_paths_it_warns_and_is_empty(paths, caplog):
+def test_no_paths_warn_and_give_no_sub_policies(paths, caplog):
     with caplog.at_level(logging.WARNING, logger="st_rl"):
         policy = make(paths)
     assert len(policy.submodules) == 0
@@ -100,7 +100,7 @@ def test_sub_policies_and_their_statistics_are_frozen(tmp_path):
     assert not policy.submodules[0].training
 
 
-def test_a_policy_of_the_registry_that_can_be_copied_saved_and_loaded(tmp_path):
+def test_is_registered_copyable_and_loadable(tmp_path):
     folder = write_run(tmp_path / "a", 1, scale=0.3, normalized=True)
 
     cfg = {"sub_policy_class_name": "ActorCritic", "sub_policy_paths": [str(folder)], "init_noise_std": 0.4}
@@ -111,14 +111,14 @@ def test_a_policy_of_the_registry_that_can_be_copied_saved_and_loaded(tmp_path):
     assert cfg["sub_policy_paths"] == [str(folder)]
 
 
-def test_a_run_of_a_policy_put_together_by_its_configuration(tmp_path):
+def test_loads_run_of_configured_mixins(tmp_path):
     settings = {"mixins": ["EncoderActorCriticMixin"], "encoder_component_names": ["height"], "encoder_output_size": 3}
     (sub_policy,) = make([write_run(tmp_path / "a", 1, **settings)]).submodules
     saved = torch.load(tmp_path / "a" / "model_7.pt", weights_only=True)["model_state_dict"]
     assert torch.equal(sub_policy.encoders[0].model[0].weight, saved["encoders.0.model.0.weight"])
 
 
-def test_one_path_may_stand_alone_and_begin_at_home(tmp_path, monkeypatch):
+def test_accepts_single_path_with_tilde(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "a", 1)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (folder, str(folder), "~/a"):
@@ -126,29 +126,29 @@ def test_one_path_may_stand_alone_and_begin_at_home(tmp_path, monkeypatch):
 
 
 class TestBadInput:
-    def test_folder_without_checkpoint(self, tmp_path):
+    def test_rejects_folder_without_checkpoint(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         (folder / "model_7.pt").unlink()
         with pytest.raises(FileNotFoundError, match=r"a has no checkpoint \(model_\*\.pt\): let its training"):
             make([folder])
 
-    def test_folder_without_configuration(self, tmp_path):
+    def test_rejects_folder_without_configuration(self, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"has no config\.json: name a run folder"):
             make([tmp_path])
 
-    def test_damaged_configuration(self, tmp_path):
+    def test_rejects_damaged_configuration(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         (folder / "config.json").write_text("{")
         with pytest.raises(ValueError, match=r"config\.json: it is not JSON"):
             make([folder])
 
-    def test_configuration_without_action_scale(self, tmp_path):
+    def test_rejects_configuration_without_action_scale(self, tmp_path):
         folder = write_run(tmp_path / "a", 1, scale=None)
         assert "control" not in json.loads((folder / "config.json").read_text())
         with pytest.raises(ValueError, match=r"lacks control\.action_scale"):
             make([folder])
 
-    def test_checkpoint_without_weights(self, tmp_path):
+    def test_rejects_checkpoint_without_weights(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         torch.save({"iter": 8}, folder / "model_8.pt")
         with pytest.raises(ValueError, match=r"model_8\.pt has no 'model_state_dict'"):
@@ -156,7 +156,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("name", ["ActorCriticMutex", "ActorCriticFieldMutex", "ActorCriticClimbMutex"])
     @pytest.mark.parametrize("given", [{}, {"sub_policy_class_name": None}])
-    def test_configuration_without_the_class_of_its_policies(self, name, given, tmp_path):
+    def test_rejects_configuration_without_sub_policy_class(self, name, given, tmp_path):
         cfg = {**given, "sub_policy_paths": [str(tmp_path)]}
         with pytest.raises(
             TypeError, match=rf'^{name} needs sub_policy_class_name.*write "sub_policy_class_name": "Act'
@@ -164,17 +164,17 @@ class TestBadInput:
             build_actor_critic(Env(), name, cfg)
 
     @pytest.mark.parametrize("given", [{}, {"sub_policy_paths": None}])
-    def test_configuration_without_paths_says_what_to_write(self, given, caplog):
+    def test_rejects_configuration_without_paths_with_hint(self, given, caplog):
         policy = build_actor_critic(Env(), "ActorCriticFieldMutex", {"sub_policy_class_name": "ActorCritic", **given})
         assert len(policy.submodules) == 0
         assert 'got no sub_policy_paths: it has no policy to choose from. Write "sub_policy_paths": [' in caplog.text
 
-    def test_unknown_class(self, tmp_path):
+    def test_rejects_unknown_class(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         with pytest.raises(ValueError, match=r"unknown sub_policy_class_name 'ActorCritc'; did you mean 'ActorCritic'"):
             make([folder], "ActorCritc")
 
-    def test_policy_of_other_sizes(self, tmp_path):
+    def test_rejects_policy_of_other_sizes(self, tmp_path):
         folder = write_run(tmp_path / "a", 1)
         with pytest.raises(ValueError, match=r"model_7\.pt does not fit ActorCritic with 28 observations"):
             ActorCriticMutex(OBS + 1, OBS, A, "ActorCritic", [folder])

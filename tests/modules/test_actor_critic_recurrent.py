@@ -1,4 +1,4 @@
-"""Promises of the actor-critic with memory: stepping, sequences, resets and states."""
+"""`ActorCriticRecurrent`: single steps, sequences, resets and hidden states."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def leaves(state):
 
 
 def manual_cell(rnn, layer, x, state):
-    """One step of one layer for one robot, in float64 by hand; state is [h] or [h, c]."""
+    """One step of one RNN layer for one environment in float64 NumPy; state is [h] or [h, c]."""
     weights = {k: getattr(rnn, f"{k}_l{layer}").double() for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
     a = weights["weight_ih"] @ x + weights["bias_ih"]
     b = weights["weight_hh"] @ state[0] + weights["bias_hh"]
@@ -40,7 +40,7 @@ def manual_cell(rnn, layer, x, state):
 
 
 def manual_rollout(rnn, xs, dones):
-    """Outputs `(T, N, H)` of robots that forget everything after each done."""
+    """Outputs `(T, N, H)` with hidden states cleared after each done."""
     num_steps, num_envs, _ = xs.shape
     num_leaves = 2 if isinstance(rnn, nn.LSTM) else 1
     outputs = torch.zeros(num_steps, num_envs, rnn.hidden_size).double()
@@ -59,11 +59,11 @@ def manual_rollout(rnn, xs, dones):
     return outputs
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- RNN -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rnn_type", "num_layers"), NETWORKS)
-def test_stepping_equals_the_cell_written_by_hand(rnn_type, num_layers):
+def test_steps_equal_numpy_cell(rnn_type, num_layers):
     memory = Memory(OBS, rnn_type, num_layers, H)
     xs, dones = torch.randn(7, 4, OBS), torch.rand(7, 4) < 0.3
     assert dones[:-1].any()
@@ -76,8 +76,8 @@ def test_stepping_equals_the_cell_written_by_hand(rnn_type, num_layers):
 
 
 @pytest.mark.parametrize(("rnn_type", "num_layers"), NETWORKS)
-def test_stepping_equals_the_sequence_pass(rnn_type, num_layers):
-    """Dones in the middle, a state from before the rollout, actor and critic alike."""
+def test_steps_equal_sequence(rnn_type, num_layers):
+    """With dones inside the rollout and a non-zero initial state, for actor and critic."""
     policy = make(rnn_type, num_layers)
     num_steps, num_envs = 8, 5
     obs, critic_obs = torch.randn(num_steps, num_envs, OBS), torch.randn(num_steps, num_envs, OC)
@@ -114,11 +114,11 @@ def test_stepping_equals_the_sequence_pass(rnn_type, num_layers):
     torch.testing.assert_close(sequence_values, torch.stack(values), atol=1e-6, rtol=1e-5)
     now = policy.get_hidden_states()
     for before, later in zip(leaves(after.actor) + leaves(after.critic), leaves(now.actor) + leaves(now.critic)):
-        assert before is later  # a sequence pass does not touch the memory
+        assert before is later  # a sequence pass leaves the hidden states unchanged
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_the_mode_follows_the_axes_and_a_missing_state_is_zero(rnn_type):
+def test_axes_select_step_or_sequence_and_default_state_is_zero(rnn_type):
     memory = Memory(OBS, rnn_type, 2, H)
     xs = torch.randn(5, 4, OBS)
     sequence = memory(xs)
@@ -136,9 +136,9 @@ def test_the_mode_follows_the_axes_and_a_missing_state_is_zero(rnn_type):
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("trailing_axis", [False, True])
-def test_reset_zeroes_finished_robots_whatever_the_type_of_dones(rnn_type, dtype, trailing_axis):
+def test_reset_clears_done_envs_for_any_dones_dtype(rnn_type, dtype, trailing_axis):
     memory = Memory(OBS, rnn_type, 2, H)
-    memory.reset(torch.ones(4))  # nothing to forget yet
+    memory.reset(torch.ones(4))  # no hidden states yet
     assert memory.hidden_states is None
     memory(torch.randn(4, OBS))
     before = [leaf.clone() for leaf in leaves(memory.hidden_states)]
@@ -148,13 +148,13 @@ def test_reset_zeroes_finished_robots_whatever_the_type_of_dones(rnn_type, dtype
     for old, original, new in zip(before, kept, leaves(memory.hidden_states)):
         assert torch.equal(new[:, 2:], torch.zeros(2, 2, H))
         assert torch.equal(new[:, :2], old[:, :2])
-        assert torch.equal(original, old)  # replaced, not written into: the storage may still hold it
+        assert torch.equal(original, old)  # replaced, not written in place: the storage may still refer to it
     assert type(memory.hidden_states) is (LstmHiddenState if rnn_type == "lstm" else torch.Tensor)
     memory.reset()
     assert all(torch.count_nonzero(leaf) == 0 for leaf in leaves(memory.hidden_states))
 
 
-def test_reset_cures_a_state_that_is_not_finite():
+def test_reset_clears_non_finite_state():
     memory = Memory(OBS, "gru", 1, H)
     memory(torch.full((2, OBS), float("nan")))
     memory.reset(torch.tensor([1, 0]))
@@ -162,15 +162,15 @@ def test_reset_cures_a_state_that_is_not_finite():
 
 
 @pytest.mark.parametrize("rnn_type", ["rnn", "transformer", None, 3])
-def test_unknown_memory_types_are_refused(rnn_type):
+def test_rejects_unknown_rnn_types(rnn_type):
     with pytest.raises(ValueError, match=f"{rnn_type}.*gru, lstm"):
         Memory(OBS, rnn_type)
     with pytest.raises(ValueError, match=f"{rnn_type}.*gru, lstm"):
         make(rnn_type)
 
 
-def test_the_state_keeps_no_graph():
-    """Stepping with gradients on must not chain all steps since the start of training together."""
+def test_hidden_states_are_detached():
+    """Stepping with gradients enabled must not extend the autograd graph over steps."""
     policy = make("lstm")
     for _ in range(3):
         policy.act(torch.randn(2, OBS))
@@ -190,7 +190,7 @@ def test_rejects_another_number_of_environments_with_hint():
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_settling_moves_the_state_and_changes_nothing(rnn_type):
+def test_pin_hidden_states_keeps_values_at_fixed_address(rnn_type):
     policy, xs = make(rnn_type), torch.randn(6, 4, OBS)
     with torch.no_grad():
         expected = torch.stack([policy.act_inference(x) for x in xs])
@@ -209,7 +209,7 @@ def test_settling_moves_the_state_and_changes_nothing(rnn_type):
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_a_step_with_what_belongs_to_trajectories_is_refused_with_the_remedy(rnn_type):
+def test_rejects_masks_or_states_with_single_step(rnn_type):
     policy, obs = make(rnn_type), torch.randn(4, OBS)
     policy.act(obs)
     states = policy.get_hidden_states()
@@ -223,7 +223,7 @@ def test_a_step_with_what_belongs_to_trajectories_is_refused_with_the_remedy(rnn
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
-def test_structure_that_exporters_rely_on():
+def test_module_structure_read_by_exporters():
     policy = make("GRU", 2)
     assert ActorCriticRecurrent.is_recurrent is True
     assert policy.rnn_type == "gru"
@@ -248,7 +248,7 @@ def test_defaults():
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_hidden_states_of_the_policy(rnn_type):
+def test_get_hidden_states_of_actor_and_critic(rnn_type):
     policy = make(rnn_type)
     assert policy.get_hidden_states() == ActorCriticHiddenState(None, None)
     policy.act(torch.randn(5, OBS))
@@ -262,7 +262,7 @@ def test_hidden_states_of_the_policy(rnn_type):
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_forward_and_evaluate_actions_leave_the_state_and_see_it(rnn_type):
+def test_forward_and_evaluate_actions_read_but_keep_hidden_states(rnn_type):
     policy = ActorCriticRecurrent(
         OBS, OBS, A, actor_hidden_dims=[8], critic_hidden_dims=[8], rnn_type=rnn_type, rnn_hidden_size=H
     )
@@ -285,7 +285,7 @@ def test_forward_and_evaluate_actions_leave_the_state_and_see_it(rnn_type):
     torch.testing.assert_close(policy.evaluate(obs), value)
 
 
-def test_a_seed_draws_for_padded_trajectories_what_torch_distributions_draws():
+def test_samples_padded_trajectories_as_torch_normal_with_same_seed():
     policy, dones = make(), torch.zeros(5, 4)
     dones[1, 0] = dones[3, 2] = 1
     padded, masks = split_and_pad_trajectories(torch.randn(5, 4, OBS), dones)
@@ -295,7 +295,7 @@ def test_a_seed_draws_for_padded_trajectories_what_torch_distributions_draws():
     torch.testing.assert_close(actions, torch.distributions.Normal(policy.action_mean, policy.action_std).sample())
 
 
-def test_act_inference_steps_the_actor_memory():
+def test_act_inference_advances_actor_hidden_states():
     policy = make("gru")
     obs = torch.randn(4, 5, OBS)
     with torch.no_grad():
@@ -303,7 +303,7 @@ def test_act_inference_steps_the_actor_memory():
         torch.testing.assert_close(stepped, policy.actor(policy.memory_a(obs)), atol=1e-6, rtol=1e-5)
 
 
-def test_a_state_from_an_inference_mode_rollout_serves_autograd_afterwards():
+def test_hidden_states_of_inference_mode_are_usable_in_autograd():
     policy = make("lstm")
     obs, critic_obs, actions = torch.randn(5, OBS), torch.randn(5, OC), torch.randn(5, A)
     with torch.inference_mode():
@@ -318,7 +318,7 @@ def test_a_state_from_an_inference_mode_rollout_serves_autograd_afterwards():
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_hidden_states_survive_saving(rnn_type, tmp_path):
+def test_hidden_state_dict_round_trip(rnn_type, tmp_path):
     policy, twin = make(rnn_type), make(rnn_type)
     twin.load_state_dict(policy.state_dict())
     with torch.inference_mode():
@@ -336,7 +336,7 @@ def test_hidden_states_survive_saving(rnn_type, tmp_path):
     assert policy.hidden_state_dict() == {}
 
 
-def test_a_policy_in_use_can_be_copied_and_pickled():
+def test_policy_after_act_can_be_copied_and_pickled():
     policy, obs = make("lstm"), torch.randn(5, OBS)
     policy.act(obs)
     policy.get_actions_log_prob(torch.randn(5, A)).sum().backward()
@@ -346,8 +346,8 @@ def test_a_policy_in_use_can_be_copied_and_pickled():
         torch.testing.assert_close(twin.act_inference(obs), expected)
 
 
-def test_padding_never_touches_a_gradient():
-    """Whatever finite numbers stand in the padding, losses and gradients are the same to the last bit."""
+def test_padding_has_no_effect_on_gradients():
+    """Losses and gradients are bit-exact for any finite values in the padding."""
     policy = make("lstm", 2)
     obs, dones = torch.randn(6, 4, OBS), torch.zeros(6, 4)
     dones[1, 0], dones[3, 0], dones[4, 2] = 1, 1, 1
@@ -369,9 +369,9 @@ def test_padding_never_touches_a_gradient():
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_the_pieces_export_as_the_client_exports_them(rnn_type, tmp_path):
+def test_exports_to_onnx_like_the_client(rnn_type, tmp_path):
     class Exporter(nn.Module):
-        """Memory as input and output, as a controller needs it."""
+        """Hidden states as inputs and outputs, as a controller needs them."""
 
         def __init__(self, policy):
             super().__init__()

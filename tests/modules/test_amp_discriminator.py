@@ -1,4 +1,4 @@
-"""The discriminator: its scores, its gradient penalty, its reward; and the policies that carry one."""
+"""`AMPDiscriminator`: scores, gradient penalty and style reward; policies with a discriminator."""
 
 import copy
 
@@ -20,7 +20,7 @@ def make(**changes) -> AMPDiscriminator:
 
 
 def scores_by_hand(discriminator: AMPDiscriminator, x: np.ndarray) -> np.ndarray:
-    """The network in NumPy, one transition after another."""
+    """The network in NumPy, one transition at a time."""
     state = {name: value.detach().numpy() for name, value in discriminator.state_dict().items()}
     layers = sorted({int(name.split(".")[1]) for name in state if name.startswith("trunk")})
     scores = []
@@ -37,16 +37,16 @@ def inputs(*shape: int) -> torch.Tensor:
 
 
 class TestScores:
-    def test_are_those_of_a_perceptron_with_relu(self):
+    def test_equal_numpy_relu_mlp(self):
         discriminator, x = make(), inputs(11)
         assert discriminator(x).shape == (11, 1)
         np.testing.assert_allclose(discriminator(x).detach().numpy()[:, 0], scores_by_hand(discriminator, x.numpy()))
 
-    def test_work_on_the_last_axis(self):
+    def test_accept_leading_axes(self):
         discriminator, x = make(), inputs(4, 3)
         torch.testing.assert_close(discriminator(x).reshape(12, 1), discriminator(x.reshape(12, WIDTH)))
 
-    def test_state_keys_are_those_of_published_checkpoints(self):
+    def test_state_dict_keys_match_published_checkpoints(self):
         assert list(make().state_dict()) == [
             "trunk.0.weight",
             "trunk.0.bias",
@@ -56,14 +56,14 @@ class TestScores:
             "amp_linear.bias",
         ]
 
-    def test_arguments_are_attributes_with_the_documented_defaults(self):
+    def test_arguments_are_attributes_with_documented_defaults(self):
         discriminator = AMPDiscriminator(42, 0.5, (16, 8), amp_obs_dim={})
         assert (discriminator.input_dim, discriminator.style_reward_coef) == (42, 0.5)
         assert discriminator.hidden_dims == (16, 8)
         assert (discriminator.task_reward_lerp, discriminator.discriminator_grad_pen) == (0.0, 5)
         assert discriminator.additive_reward is False
 
-    def test_a_misspelt_setting_is_named_with_the_right_one(self, caplog):
+    def test_misspelled_setting_suggests_nearest(self, caplog):
         AMPDiscriminator(**CONFIG, task_reward_lrp=0.3)
         assert "did you mean 'task_reward_lerp'?" in caplog.text
 
@@ -84,7 +84,7 @@ class TestGradientPenalty:
         assert discriminator.compute_grad_pen(x).item() == pytest.approx(3.0 * np.mean(lengths), rel=1e-6)
 
     @pytest.mark.parametrize("hidden_dims", [[], [8], [9, 5]])
-    def test_trains_the_weights_as_the_gradient_of_the_gradient_does(self, hidden_dims):
+    def test_weight_gradients_equal_double_backward(self, hidden_dims):
         discriminator, x = make(hidden_dims=hidden_dims), inputs(10)
         discriminator.compute_grad_pen(x).backward()
         ours = {name: p.grad for name, p in discriminator.named_parameters()}
@@ -98,7 +98,7 @@ class TestGradientPenalty:
             got = ours[name]
             torch.testing.assert_close(torch.zeros_like(parameter) if got is None else got, expected)
 
-    def test_needs_no_gradient_mode_and_leaves_its_input_alone(self):
+    def test_works_without_grad_mode_and_keeps_input(self):
         discriminator, x = make(), inputs(4)
         before = x.clone()
         with torch.no_grad():
@@ -111,7 +111,7 @@ class TestGradientPenalty:
         assert wanted.grad is None
         assert wanted.requires_grad
 
-    def test_traces_into_one_graph_and_never_waits(self):
+    def test_traces_to_one_graph_without_host_sync(self):
         discriminator, x = make(), inputs(8)
         traced = torch.compile(discriminator.compute_grad_pen, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(traced(x), discriminator.compute_grad_pen(x))
@@ -120,14 +120,14 @@ class TestGradientPenalty:
 
 
 class Bounded(AMPDiscriminator):
-    """Somebody's discriminator with other scores."""
+    """User-defined discriminator with another score function."""
 
     def forward(self, x):
         return 0.1 * torch.tanh(super().forward(x))
 
 
 def smooth() -> AMPDiscriminator:
-    """Somebody's discriminator with another trunk."""
+    """User-defined discriminator with another trunk."""
     discriminator = make()
     discriminator.trunk = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4), torch.nn.LayerNorm(4), torch.nn.Tanh())
     discriminator.amp_linear = torch.nn.Linear(4, 1)
@@ -135,7 +135,7 @@ def smooth() -> AMPDiscriminator:
 
 
 @pytest.mark.parametrize("build", [lambda: Bounded(**CONFIG).double(), smooth], ids=["scores", "layers"])
-def test_the_penalty_of_a_discriminator_of_ones_own_is_that_of_its_scores(build):
+def test_penalty_of_user_defined_discriminator_uses_its_scores(build):
     discriminator, x = build(), inputs(7)
     assert not discriminator.has_slopes
     step = 1e-6 * torch.eye(WIDTH, dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_the_penalty_of_a_discriminator_of_ones_own_is_that_of_its_scores(build)
 
 class TestStyleReward:
     @pytest.mark.parametrize("lerp", [0.0, 0.3, 1.0])
-    def test_is_the_formula(self, lerp):
+    def test_equals_formula(self, lerp):
         discriminator, x = make(task_reward_lerp=lerp), 3.0 * inputs(40)
         task = torch.linspace(-1.0, 1.0, 40, dtype=torch.float64)
         style, returned_task, reward = discriminator.predict_style_reward(x, task)
@@ -162,7 +162,7 @@ class TestStyleReward:
         assert reward.shape == (40,)
         assert not reward.requires_grad
 
-    def test_is_never_negative_and_largest_for_the_reference(self):
+    def test_is_non_negative_and_largest_for_reference(self):
         discriminator = make(hidden_dims=[], input_dim=1)
         with torch.no_grad():
             discriminator.amp_linear.weight.fill_(1.0)
@@ -171,18 +171,18 @@ class TestStyleReward:
         style, _, _ = discriminator.predict_style_reward(scores, torch.zeros(6, dtype=torch.float64))
         assert style.tolist() == pytest.approx([0.0, 0.0, 0.7 * 0.75, 0.7, 0.0, 0.0])
 
-    def test_by_default_is_style_alone(self):
+    def test_excludes_task_reward_by_default(self):
         discriminator, x = make(), inputs(5)
         style, _, reward = discriminator.predict_style_reward(x, torch.full((5,), 100.0, dtype=torch.float64))
         assert torch.equal(reward, style)
 
-    def test_added_to_the_task_if_asked(self):
+    def test_is_mixed_with_task_reward_if_configured(self):
         discriminator, x = make(additive_reward=True, task_reward_lerp=0.3), inputs(5)
         task = torch.arange(5.0, dtype=torch.float64)
         style, _, reward = discriminator.predict_style_reward(x, task)
         np.testing.assert_allclose(reward.numpy(), style.numpy() + np.arange(5.0))
 
-    def test_of_a_column_of_task_rewards_is_one_number_for_each_robot(self):
+    def test_accepts_task_rewards_with_trailing_axis(self):
         discriminator, x = make(task_reward_lerp=0.3), inputs(5)
         task = torch.arange(5.0, dtype=torch.float64)
         expected = discriminator.predict_style_reward(x, task)
@@ -190,7 +190,7 @@ class TestStyleReward:
         assert all(torch.equal(reward, same) for reward, same in zip(rewards, expected))
 
     @pytest.mark.parametrize("mode", [True, False])
-    def test_restores_the_mode_and_keeps_the_axis_of_one_robot(self, mode):
+    def test_restores_training_mode_and_keeps_axis_of_one_env(self, mode):
         discriminator = make().train(mode)
         style, _, reward = discriminator.predict_style_reward(inputs(1), torch.zeros(1, dtype=torch.float64))
         assert style.shape == reward.shape == (1,)
@@ -200,7 +200,7 @@ class TestStyleReward:
 
 class TestPolicies:
     @pytest.mark.parametrize("cls", [AmpActorCritic, AmpActorCriticRecurrent])
-    def test_carry_a_discriminator_and_act_as_their_base(self, cls):
+    def test_have_discriminator_and_act_as_base_class(self, cls):
         config = copy.deepcopy(CONFIG)
         torch.manual_seed(0)
         policy = cls(4, 5, 2, amp_discriminator=config, actor_hidden_dims=[8], critic_hidden_dims=[8])
@@ -216,17 +216,17 @@ class TestPolicies:
         torch.testing.assert_close(policy.act_inference(obs), plain.act_inference(obs))
 
     @pytest.mark.parametrize("config", [None, {}, {"input_dim": 4}, {**CONFIG, "hidden_dims": None}])
-    def test_without_settings_the_error_names_them(self, config):
+    def test_error_names_missing_discriminator_settings(self, config):
         with pytest.raises(ValueError, match=r"'amp_discriminator' in the policy configuration.*hidden_dims.* missing"):
             AmpActorCritic(4, 4, 2, amp_discriminator=config)
 
-    def test_a_strict_configuration_is_strict_inside_too(self):
+    def test_strict_applies_to_discriminator_settings(self):
         config = {**CONFIG, "hiden_dims": [3]}
         AmpActorCritic(4, 4, 2, amp_discriminator=config)
         with pytest.raises(ValueError, match="'hiden_dims' for amp_discriminator; did you mean 'hidden_dims'"):
             AmpActorCritic(4, 4, 2, amp_discriminator=config, strict=True)
 
-    def test_take_a_configuration_object(self):
+    def test_accept_configuration_object(self):
         class Config:
             def to_dict(self):
                 return {**CONFIG, "amp_obs_dim": {}}
@@ -242,7 +242,7 @@ class TestPolicies:
         assert policy.is_recurrent is (name == "AmpActorCriticRecurrent")
 
 
-def test_slopes_can_be_those_of_the_first_transitions_alone():
+def test_score_with_slopes_of_first_transitions():
     torch.manual_seed(0)
     discriminator = AMPDiscriminator(6, 1.0, [5, 4])
     transitions = torch.randn(9, 6)

@@ -1,4 +1,4 @@
-"""`CnnModel` has the layers of rsl_rl's `CNN`; its latent is as wide as its convolutions make it."""
+"""`CnnModel` has the layers of rsl_rl's `CNN`; its latent width is that of the flattened convolution output."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_layers_are_convolutions_and_activations():
         ({"spatial_softmax": True}, 12),
     ],
 )
-def test_output_size_is_that_of_the_output(settings, size):
+def test_output_size_equals_output_width(settings, size):
     model = CnnModel((3, 16, 12), **{**SETTINGS, **settings})
     assert model(torch.rand(2, 3, 16, 12)).shape == (2, model.output_size) == (2, size)
 
@@ -77,12 +77,12 @@ def test_rejects_wrong_settings(settings, message):
         CnnModel((1, 16, 12), **{**SETTINGS, **settings})
 
 
-def test_policy_encodes_all_images_with_their_natural_width():
+def test_policy_encodes_all_images_at_flattened_width():
     policy = make_policy()
     assert isinstance(policy, EncoderActorCritic)
     assert policy.encoder_component_names == ["camera"]
     assert policy.actor[0].in_features == 3 + 72
-    # The critic has no encoders of its own unless they are named.
+    # The critic has no encoders unless they are configured.
     assert policy.critic[0].in_features == 196
     obs = torch.rand(4, 195)
     latent = policy.encoders[0](obs[:, 3:].reshape(-1, 1, 16, 12))
@@ -90,7 +90,7 @@ def test_policy_encodes_all_images_with_their_natural_width():
     assert torch.allclose(policy.act_inference(obs), expected, atol=1e-6)
 
 
-def test_critic_has_its_own_encoder_or_shares_that_of_the_actor():
+def test_critic_has_own_or_shared_encoder():
     own = make_policy(
         critic_encoder_component_names=["images"], critic_encoder_kwargs={**SETTINGS, "spatial_softmax": True}
     )
@@ -104,14 +104,14 @@ def test_critic_has_its_own_encoder_or_shares_that_of_the_actor():
     assert torch.allclose(shared.evaluate(critic_obs), expected, atol=1e-6)
 
 
-def test_width_is_found_without_drawing_random_numbers():
+def test_output_size_draws_no_random_numbers():
     state = torch.get_rng_state()
     assert latent_size("camera", "CnnModel", (1, 16, 12), 64, SETTINGS) == 72
     assert latent_size("joints", "MlpModel", 3, 64, {}) == 64
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_rejects_images_where_there_are_none():
+def test_rejects_components_without_image():
     spec = EnvSpec(3, 3, 2, {"joints": 3})
     with pytest.raises(ValueError, match=r"encoder_component_names=\['images'\]: no component has the shape"):
         build_actor_critic(spec, "EncoderActorCritic", {"encoder_component_names": ["images"]})

@@ -7,7 +7,7 @@ from torch import nn
 from st_rl.modules.conv2d import Conv2dHeadModel, Conv2dModel
 
 
-def test_sizes_without_running_equal_a_real_forward_pass():
+def test_predicted_sizes_equal_forward_pass():
     generator = torch.Generator().manual_seed(0)
 
     def draw(low, high):
@@ -31,7 +31,7 @@ def test_sizes_without_running_equal_a_real_forward_pass():
         assert model.conv_out_size(height, width, c=model.in_channels) == output[0].numel()
 
 
-def test_order_of_the_layers():
+def test_layer_order():
     model = Conv2dModel(1, [4, 5], [3, 3], [2, 1], nonlinearity="ELU", use_maxpool=True, normlayer=nn.BatchNorm2d)
     kinds = [type(layer) for layer in model.conv]
     assert kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ELU, nn.MaxPool2d, nn.Conv2d, nn.BatchNorm2d, nn.ELU]
@@ -40,7 +40,7 @@ def test_order_of_the_layers():
     assert set(Conv2dModel(1, [4], [3], [2]).state_dict()) == {"conv.0.weight", "conv.0.bias"}
 
 
-def test_lengths_must_agree():
+def test_rejects_different_lengths():
     with pytest.raises(AssertionError, match="2, 1, 2 and 2"):
         Conv2dModel(1, [4, 5], [3], [1, 1])
     with pytest.raises(AssertionError, match="2, 2, 2 and 1"):
@@ -57,11 +57,11 @@ def test_head_model(hidden_sizes, output_size, width):
     assert model.output_size == width
     assert output.shape == (7, width)
     assert isinstance(model.head, nn.Identity) is (hidden_sizes is None and output_size is None)
-    # without an output layer the output is that of a ReLU, with one it is linear
+    # ReLU output without an output layer, linear with one
     assert bool((output >= 0).all()) is (output_size is None)
 
 
-def test_head_model_equals_its_parts_one_after_the_other():
+def test_head_model_equals_convolutions_then_head():
     torch.manual_seed(0)
     model = Conv2dHeadModel([1, 8, 8], [2], [3], [1], hidden_sizes=[5], output_size=3, normlayer="BatchNorm2d").eval()
     state = model.state_dict()
@@ -75,13 +75,13 @@ def test_head_model_equals_its_parts_one_after_the_other():
     torch.testing.assert_close(torch.jit.script(model)(image), expected)
 
 
-def test_takes_images_that_are_not_contiguous():
+def test_accepts_non_contiguous_images():
     model = Conv2dHeadModel((3, 6, 6), [4], [3], [1], output_size=2)
     image = torch.randn(5, 6, 6, 3).permute(0, 3, 1, 2)
     torch.testing.assert_close(model(image), model(image.contiguous()))
 
 
-def test_bad_input_is_named():
+def test_rejects_invalid_input():
     with pytest.raises(ValueError, match="image of 4 x 20 is too small"):
         Conv2dHeadModel((1, 4, 20), [2, 2], [3, 3], [1, 1])
     with pytest.raises(ValueError, match=r"\(channels, height, width\)"):

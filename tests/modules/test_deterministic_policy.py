@@ -10,17 +10,17 @@ class Deterministic(DeterministicPolicyMixin, ActorCritic):
 
 
 class DeterministicRecurrent(DeterministicPolicyMixin, ActorCriticRecurrent):
-    """With a memory."""
+    """Recurrent."""
 
 
-def test_act_returns_the_mean_and_updates_the_distribution():
+def test_act_returns_mean_and_updates_distribution():
     torch.manual_seed(0)
     policy = Deterministic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
     obs = torch.randn(5, 4)
     actions = policy.act(obs)
     assert torch.equal(actions, policy.act_inference(obs))
     assert torch.equal(actions, policy.action_mean)
-    # the log-probability is that of the Gaussian at its mode
+    # log-probability of the Gaussian at its mode
     expected = torch.distributions.Normal(actions, policy.std).log_prob(actions).sum(-1)
     torch.testing.assert_close(policy.get_actions_log_prob(actions), expected)
     # gradients reach the actor, as distillation needs
@@ -28,7 +28,7 @@ def test_act_returns_the_mean_and_updates_the_distribution():
     assert policy.actor[0].weight.grad is not None
 
 
-def test_inference_leaves_the_distribution_however_it_is_asked_for():
+def test_inference_keeps_distribution():
     policy = Deterministic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
     obs, others = torch.randn(2, 5, 4)
     policy.act(others)

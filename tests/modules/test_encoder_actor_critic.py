@@ -1,4 +1,4 @@
-"""`EncoderActorCriticMixin` and its classes: latents in their component's place."""
+"""`EncoderActorCriticMixin`: latents replace their components."""
 
 import pytest
 import torch
@@ -27,14 +27,14 @@ SMALL = {"actor_hidden_dims": [10], "critic_hidden_dims": [10]}
 
 
 def parts(obs: torch.Tensor, mapping) -> dict[str, torch.Tensor]:
-    """The components of an observation, cut by hand."""
+    """Components of an observation, by explicit slices."""
     sizes = [shape if isinstance(shape, int) else int(torch.tensor(shape).prod()) for shape in mapping.values()]
     return dict(zip(mapping, obs.split(sizes, dim=-1)))
 
 
 @pytest.mark.parametrize("leading", [(6,), (3, 4), ()])
 @pytest.mark.parametrize("order", ["forward", "backward"])
-def test_latents_take_the_place_of_their_components(order, leading):
+def test_latents_replace_their_components(order, leading):
     policy = make_policy("EncoderActorCritic", "cnn and mlp, shared", order)
     obs, critic_obs = observations(*leading)
     seen = parts(obs, policy.obs_segments)
@@ -52,7 +52,7 @@ def test_latents_take_the_place_of_their_components(order, leading):
 
 
 @pytest.mark.parametrize("names", [["mass", "pose"], ["pose", "mass"]])
-def test_a_critic_with_its_own_encoders(names):
+def test_critic_with_own_encoders(names):
     policy = make_policy("EncoderActorCritic", "cnn, critic its own", critic_encoder_component_names=names)
     _, critic_obs = observations(6)
     judged = parts(critic_obs, critic_segments())
@@ -65,7 +65,7 @@ def test_a_critic_with_its_own_encoders(names):
         policy.get_encoder_latent(critic_obs, "depth", critic=True)
 
 
-def test_the_encoders_of_the_critic_are_like_those_of_the_actor_unless_told():
+def test_critic_encoders_default_to_actor_settings():
     own = {"critic_encoder_class_name": None, "critic_encoder_kwargs": None, "critic_encoder_component_names": "depth"}
     policy = make_policy("EncoderActorCritic", "cnn, critic its own", **own)
     assert repr(policy.critic_encoders) == repr(policy.encoders)
@@ -73,7 +73,7 @@ def test_the_encoders_of_the_critic_are_like_those_of_the_actor_unless_told():
 
 
 @pytest.mark.parametrize("names", [["pose", "depth"], ["depth", "pose"], ["depth"], ["pose"]])
-def test_encoders_of_the_critic_are_by_default_like_the_actors_of_the_same_components(names):
+def test_default_critic_encoders_match_actor_by_component(names):
     policy = make_policy("EncoderActorCritic", "cnn and mlp, shared", critic_encoder_component_names=names)
     actors = policy.encoders_by_component()
     for name, encoder in policy.encoders_by_component(critic=True).items():
@@ -82,14 +82,14 @@ def test_encoders_of_the_critic_are_by_default_like_the_actors_of_the_same_compo
         assert shapes[0] == shapes[1]
 
 
-def test_a_critic_without_encoders_sees_the_raw_observation():
+def test_critic_without_encoders_gets_raw_observation():
     policy = make_policy("EncoderActorCritic", "mlp")
     _, critic_obs = observations(6)
     assert policy.critic[0].in_features == NUM_CRITIC_OBS
     assert torch.equal(policy.evaluate(critic_obs), policy.critic(critic_obs))
 
 
-def test_slices_and_their_order():
+def test_encoder_slices_and_latent_order():
     policy = make_policy("EncoderActorCritic", "mlp", "backward")
     # backward: contact 4, depth 24, velocity 2, pose 5; the names come as contact, pose
     assert policy.encoder_obs_slices == [(slice(0, 4), [2, 2]), (slice(30, 35), 5)]
@@ -101,7 +101,7 @@ def test_slices_and_their_order():
     assert own.critic_latents_order == [0, 1]
 
 
-def test_a_shared_component_that_the_critic_does_not_name_is_where_the_actor_has_it():
+def test_shared_component_missing_in_critic_uses_actor_slice():
     settings = {**SMALL, "encoder_component_names": ["b"], "encoder_kwargs": MLP, "encoder_output_size": 3}
     policy = EncoderActorCritic(
         5,
@@ -117,7 +117,7 @@ def test_a_shared_component_that_the_critic_does_not_name_is_where_the_actor_has
     assert torch.equal(policy.evaluate(critic_obs), policy.critic(expected))
 
 
-def test_a_shared_image_may_be_flat_in_the_critics_segments():
+def test_shared_image_may_be_flat_in_critic_segments():
     settings = {
         "obs_segments": {"a": 2, "depth": (1, 4, 6)}, "critic_obs_segments": {"depth": 24, "x": 1},
         "encoder_component_names": ["depth"], "encoder_class_name": "Conv2dHeadModel", "encoder_kwargs": CONVOLUTION,
@@ -129,7 +129,7 @@ def test_a_shared_image_may_be_flat_in_the_critics_segments():
     assert torch.equal(policy.evaluate(critic_obs), policy.critic(torch.cat([latent, critic_obs[:, 24:]], dim=-1)))
 
 
-def test_defaults_are_loud_enough_to_be_checked():
+def test_default_encoder_layers():
     policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, obs_segments=segments(), encoder_component_names=["pose"])
     sizes = [layer.out_features for layer in policy.encoders[0].model if isinstance(layer, torch.nn.Linear)]
     assert sizes == [256, 128, 64]
@@ -147,7 +147,7 @@ def test_defaults_are_loud_enough_to_be_checked():
 
 
 @pytest.mark.parametrize("settings", [None, [None], {"hidden_sizes": None, "nonlinearity": None}])
-def test_nulls_mean_the_defaults(settings):
+def test_none_means_default(settings):
     arguments = {"obs_segments": segments(), "encoder_component_names": ["pose"]}
     policy = EncoderActorCritic(NUM_OBS, NUM_OBS, 2, encoder_kwargs=settings, **arguments)
     assert repr(policy.encoders) == repr(EncoderActorCritic(NUM_OBS, NUM_OBS, 2, **arguments).encoders)
@@ -158,7 +158,7 @@ def test_nulls_mean_the_defaults(settings):
     ("encoder_class", "base"),
     [(EncoderActorCritic, ActorCritic), (EncoderActorCriticRecurrent, ActorCriticRecurrent)],
 )
-def test_without_encoders_it_is_its_base(encoder_class, base, names):
+def test_equals_base_class_without_encoders(encoder_class, base, names):
     torch.manual_seed(0)
     policy = encoder_class(6, 6, 2, encoder_component_names=names, **SMALL)
     torch.manual_seed(0)
@@ -189,7 +189,7 @@ def test_shared_encoders_receive_both_gradients():
             assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
 
-def test_each_side_trains_its_own_encoders():
+def test_actor_and_critic_train_own_encoders():
     policy = make_policy("EncoderActorCritic", "cnn, critic its own")
     obs, critic_obs = observations(6)
     policy.evaluate(critic_obs).sum().backward()
@@ -201,7 +201,7 @@ def test_each_side_trains_its_own_encoders():
     assert all(parameter.grad is not None for parameter in policy.encoders.parameters())
 
 
-def test_build_encoders_can_be_called_by_itself():
+def test_build_encoders_standalone():
     policy = make_policy("EncoderActorCritic", "mlp")
     (encoder,) = policy.build_encoders(["x"], "MlpModel", [(slice(0, 4), (2, 2))], {"hidden_sizes": []}, 3)
     assert isinstance(encoder, MlpModel)
@@ -228,34 +228,34 @@ def test_build_encoders_can_be_called_by_itself():
         ),
     ],
 )  # fmt: skip
-def test_bad_settings_are_refused_with_one_clear_message(settings, error, message):
+def test_rejects_invalid_settings(settings, error, message):
     arguments = {"obs_segments": segments(), "encoder_component_names": ["pose"], **SMALL, **settings}
     with pytest.raises(error, match=message):
         EncoderActorCritic(NUM_OBS, NUM_CRITIC_OBS, NUM_ACTIONS, **arguments)
 
 
-def test_the_width_of_a_latent_is_said_in_one_place(caplog):
+def test_warns_if_encoder_kwargs_repeat_output_size(caplog):
     settings = {"encoder_component_names": ["pose"], "encoder_kwargs": {"output_size": 3}, "encoder_output_size": 7}
     policy = EncoderActorCritic(NUM_OBS, NUM_CRITIC_OBS, NUM_ACTIONS, obs_segments=segments(), **settings, **SMALL)
     assert policy.encoders[0].output_size == 7
     assert "encoder_kwargs.output_size of 'pose' has no effect: encoder_output_size" in caplog.text
 
 
-def test_an_image_too_small_for_its_layers_is_refused():
+def test_rejects_image_too_small_for_layers():
     with pytest.raises(ValueError, match="an image of 4 x 6 is too small for these layers"):
         make_policy(
             "EncoderActorCritic", "none", encoder_component_names=["depth"], encoder_class_name="Conv2dHeadModel"
         )
 
 
-def test_the_configuration_of_the_caller_stays_as_it_was():
+def test_configuration_is_not_modified():
     settings = {"encoder_kwargs": {"hidden_sizes": [4]}, "encoder_component_names": ["pose"]}
     EncoderActorCritic(NUM_OBS, NUM_OBS, 2, obs_segments=segments(), **settings, **SMALL)
     assert settings == {"encoder_kwargs": {"hidden_sizes": [4]}, "encoder_component_names": ["pose"]}
     assert ENCODERS["cnn, critic its own"]["encoder_kwargs"] is CONVOLUTION
 
 
-def test_observation_history_is_a_component_like_any_other():
+def test_observation_history_can_be_encoded():
     """The last four joint positions as one segment `(4, 3)`, encoded."""
     policy = EncoderActorCritic(
         17,
@@ -272,7 +272,7 @@ def test_observation_history_is_a_component_like_any_other():
     assert torch.equal(policy.act_inference(obs), expected)
 
 
-def test_weights_of_other_encoders_are_refused_with_the_sizes_to_set():
+def test_rejects_weights_of_other_encoders_with_hint():
     policy = make_policy("EncoderActorCritic", "mlp")
     other = make_policy("EncoderActorCritic", "mlp", encoder_output_size=9)
     with pytest.raises(RuntimeError, match="latents of 6: set encoder_kwargs") as refusal:

@@ -21,7 +21,7 @@ def make_policy(**settings):
     return ActorCritic(NUM_OBS, NUM_OBS, A, actor_hidden_dims=[8], critic_hidden_dims=[8], **settings)
 
 
-def test_parameter_is_the_logarithm():
+def test_parameter_is_log_of_init_std():
     policy = make_policy()
     assert "std" not in policy.state_dict()
     assert policy.state_dict()["log_std"].tolist() == pytest.approx([math.log(0.5)] * A)
@@ -30,7 +30,7 @@ def test_parameter_is_the_logarithm():
     assert "log_std" not in make_policy(noise_std_type="scalar").state_dict()
 
 
-def test_distribution_is_that_of_the_exponential():
+def test_distribution_uses_exp_of_parameter():
     policy = make_policy()
     with torch.no_grad():
         policy.log_std.copy_(torch.tensor([-1.0, 0.0, 0.7]))
@@ -40,11 +40,11 @@ def test_distribution_is_that_of_the_exponential():
     assert torch.allclose(policy.get_actions_log_prob(actions), reference.log_prob(actions).sum(-1), atol=1e-5)
     assert torch.allclose(policy.entropy, reference.entropy().sum(-1), atol=1e-5)
     policy.entropy.mean().backward()
-    # The entropy of a Gaussian is the logarithm of its deviation plus a constant.
+    # The entropy of a Gaussian is the logarithm of its standard deviation plus a constant.
     assert policy.log_std.grad.tolist() == pytest.approx([1.0] * A)
 
 
-def test_limits_hold_for_the_deviation():
+def test_std_limits_apply():
     policy = make_policy(min_noise_std=0.2, max_noise_std=0.8)
     with torch.no_grad():
         policy.log_std.copy_(torch.tensor([0.01, 3.0, 0.5]).log())
@@ -52,7 +52,7 @@ def test_limits_hold_for_the_deviation():
     assert policy.std.tolist() == pytest.approx([0.2, 0.8, 0.6])
 
 
-def test_fill_std_sets_either_parameter():
+def test_fill_std_sets_std_or_log_std():
     for kind in ("scalar", "log"):
         policy = make_policy(noise_std_type=kind)
         policy.fill_std(0.3)

@@ -9,7 +9,7 @@ from st_rl.modules.mlp import MlpModel
 
 
 def by_hand(model: MlpModel, x: np.ndarray, num_hidden: int, has_output: bool) -> np.ndarray:
-    """A ReLU perceptron in float64 NumPy, from the state dictionary."""
+    """A ReLU MLP in float64 NumPy, from the state dictionary."""
     state = {key: value.double().numpy() for key, value in model.state_dict().items()}
     for layer in range(num_hidden):
         x = np.maximum(x @ state[f"model.{2 * layer}.weight"].T + state[f"model.{2 * layer}.bias"], 0.0)
@@ -50,14 +50,14 @@ def test_nonlinearity_by_class_and_by_name():
         MlpModel(3, 4, nonlinearity="swoosh")
 
 
-def test_does_not_change_the_callers_list():
+def test_hidden_sizes_argument_is_not_modified():
     hidden_sizes = [8, 6]
     MlpModel(5, hidden_sizes, 3)
     assert hidden_sizes == [8, 6]
 
 
 @pytest.mark.parametrize("hidden_sizes", [[8], None])
-def test_scripts(hidden_sizes):
+def test_compiles_to_torchscript(hidden_sizes):
     model = MlpModel(5, hidden_sizes).eval()
     x = torch.randn(3, 5)
     torch.testing.assert_close(torch.jit.script(model)(x), model(x))

@@ -1,4 +1,4 @@
-"""The four normalisers."""
+"""`EmpiricalNormalization`, `Normalize`, `RunningMeanStd` and `Normalizer`."""
 
 import io
 from datetime import timedelta
@@ -19,7 +19,7 @@ from tests.modules.graph_safety import NoHostSync
 
 
 def batches(num_batches=40, width=5, seed=0):
-    """Batches of differing sizes and drifting statistics; float32."""
+    """Float32 batches of different sizes with drifting statistics."""
     generator = np.random.default_rng(seed)
     offset, scale = generator.normal(0, 20, width), generator.uniform(0.01, 5, width)
     return [
@@ -37,7 +37,7 @@ def moments(samples):
 # --- EmpiricalNormalization ------------------------------------------------------------------------------------------
 
 
-def test_moments_equal_those_of_all_samples_at_once():
+def test_moments_equal_numpy_over_all_samples():
     normalizer = EmpiricalNormalization(5)
     seen = []
     for batch in batches():
@@ -51,7 +51,7 @@ def test_moments_equal_those_of_all_samples_at_once():
     np.testing.assert_allclose(normalizer._var.numpy()[0], normalizer.std.numpy() ** 2, rtol=1e-5)
 
 
-def test_a_large_offset_keeps_the_small_spread():
+def test_small_variance_survives_large_offset():
     samples = 1000.0 + 0.05 * torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
     normalizer = EmpiricalNormalization(1)
     for batch in samples.split(100):
@@ -60,7 +60,7 @@ def test_a_large_offset_keeps_the_small_spread():
 
 
 @pytest.mark.parametrize("shape", [4, [4], (2, 3), ()])
-def test_leading_axes_are_all_samples(shape):
+def test_leading_axes_are_flattened(shape):
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     torch.manual_seed(0)
     x = 3 + 2 * torch.randn(7, 6, *sizes)
@@ -75,7 +75,7 @@ def test_leading_axes_are_all_samples(shape):
     torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_unchanged_elements_pass_unchanged():
+def test_constant_elements_are_unchanged():
     torch.manual_seed(0)
     unchanged = torch.tensor([False, True, False, True])
     normalizer, plain = EmpiricalNormalization(4, unchanged=unchanged), EmpiricalNormalization(4)
@@ -86,26 +86,26 @@ def test_unchanged_elements_pass_unchanged():
         assert torch.equal(output[:, unchanged], x[:, unchanged])
         assert torch.equal(output[:, ~unchanged], expected[:, ~unchanged])
     assert normalizer.num_clipped.tolist() == [0] * 4
-    # A normalizer that only has the statistics, as one of a loaded policy, does the same.
+    # The same for a normalizer restored from statistics only, as in a loaded policy.
     loaded = EmpiricalNormalization(4).eval()
     loaded.load_state_dict(normalizer.state_dict())
     assert torch.equal(loaded(x), normalizer.normalize(x))
     assert torch.equal(loaded.inverse(x)[:, unchanged], x[:, unchanged])
 
 
-def test_wrong_shape_is_refused():
-    # 3 * 4 numbers would fit into rows of 6
+def test_rejects_wrong_shape():
+    # 3 * 4 values could be reshaped to rows of 6
     with pytest.raises(ValueError, match=r"\(6,\).*\(3, 4\)"):
         EmpiricalNormalization(6)(torch.zeros(3, 4))
 
 
-def test_until_stops_the_statistics():
+def test_until_stops_updates():
     normalizer = EmpiricalNormalization(2, until=100)
     torch.manual_seed(0)
     data = torch.randn(10, 30, 2)
     for batch in data:
         normalizer(batch)
-    # batches are taken while fewer than 100 samples were seen: four of them
+    # updates continue while the count is below 100: four batches
     mean, std = moments(list(data[:4].numpy()))
     assert int(normalizer.count) == 120
     np.testing.assert_allclose(normalizer.mean.numpy(), mean, atol=1e-6)
@@ -116,7 +116,7 @@ def test_until_stops_the_statistics():
         assert torch.equal(value, before[key])
 
 
-def test_evaluation_mode_leaves_the_statistics_alone():
+def test_eval_mode_does_not_update():
     normalizer = EmpiricalNormalization(2)
     normalizer(torch.randn(9, 2))
     before = {key: value.clone() for key, value in normalizer.state_dict().items()}
@@ -132,7 +132,7 @@ def test_evaluation_mode_leaves_the_statistics_alone():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("at_start", [True, False])
-def test_bad_numbers_never_reach_the_statistics(bad, at_start):
+def test_non_finite_values_do_not_update(bad, at_start):
     torch.manual_seed(0)
     good, poisoned = torch.randn(8, 3), torch.randn(8, 3)
     poisoned[2, 1] = bad
@@ -143,7 +143,7 @@ def test_bad_numbers_never_reach_the_statistics(bad, at_start):
     assert all(torch.equal(value, normalizer.state_dict()[key]) for key, value in clean.state_dict().items())
 
 
-def test_inference_mode_first_then_training():
+def test_inference_mode_before_training():
     normalizer = EmpiricalNormalization(3)
     pointers = {key: value.data_ptr() for key, value in normalizer.named_buffers()}
     with torch.inference_mode():
@@ -156,7 +156,7 @@ def test_inference_mode_first_then_training():
     assert not any(value.is_inference() or value.requires_grad for value in normalizer.buffers())
 
 
-def test_never_waits_for_the_device():
+def test_has_no_host_sync():
     normalizer = EmpiricalNormalization(3, until=100)
     with NoHostSync():
         for _ in range(3):
@@ -180,13 +180,13 @@ def fill(normalizer, num_batches=40, size=64):
 
 
 @pytest.mark.parametrize("value", [1e6, -1e6, 1e30])
-def test_one_huge_value_hardly_moves_the_statistics(value):
+def test_outlier_is_clipped_in_statistics(value):
     normalizer, clean = EmpiricalNormalization(3), EmpiricalNormalization(3)
     batch = fill(normalizer)
     clean.update(fill(clean))
     batch[5, 1] = value
     output = normalizer(batch)
-    # Clipped to 50 standard deviations, it is one of 2,624 samples.
+    # Clipped to 50 standard deviations, one of 2,624 samples.
     assert float(normalizer.std[1]) == pytest.approx((1 + 50**2 / 2624) ** 0.5, rel=0.05)
     assert abs(float(normalizer.mean[1])) < 0.06
     assert int(normalizer.count) == int(clean.count)
@@ -194,11 +194,11 @@ def test_one_huge_value_hardly_moves_the_statistics(value):
         assert torch.equal(normalizer.mean[column], clean.mean[column])
         assert torch.equal(normalizer.std[column], clean.std[column])
     assert normalizer.num_clipped.tolist() == [0, 1, 0]
-    # Only the statistics are protected; the output is that of the formula.
+    # Only the statistics are clipped, not the output.
     torch.testing.assert_close(output, (batch - normalizer.mean) / (normalizer.std + 1e-2))
 
 
-def test_values_count_as_outliers_from_fifty_deviations_on():
+def test_outlier_threshold_is_50_std():
     for factor, num_clipped in ((49.0, 0), (51.0, 1)):
         normalizer = EmpiricalNormalization(1)
         batch = fill(normalizer)
@@ -207,7 +207,7 @@ def test_values_count_as_outliers_from_fifty_deviations_on():
         assert normalizer.num_clipped.tolist() == [num_clipped]
 
 
-def test_the_first_batches_are_taken_as_they_are():
+def test_first_batches_are_not_clipped():
     normalizer = EmpiricalNormalization(1)
     fill(normalizer, num_batches=31)
     normalizer.update(torch.full((64, 1), 1e4))
@@ -215,7 +215,7 @@ def test_the_first_batches_are_taken_as_they_are():
     assert float(normalizer.std) > 1e3
 
 
-def test_ordinary_data_give_the_same_bits_as_without_clipping(monkeypatch):
+def test_clipping_is_bit_exact_on_ordinary_data(monkeypatch):
     generator = torch.Generator().manual_seed(1)
     # Rare events, a component that starts to move, different scales.
     data = torch.randn(80, 64, 4, generator=generator) * torch.tensor([1.0, 1e-3, 300.0, 0.0])
@@ -232,7 +232,7 @@ def test_ordinary_data_give_the_same_bits_as_without_clipping(monkeypatch):
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
-def test_a_component_that_starts_to_move_is_followed():
+def test_statistics_adapt_to_component_that_starts_to_vary():
     normalizer = EmpiricalNormalization(1)
     for _ in range(100):
         normalizer.update(torch.full((64, 1), 2.0))
@@ -240,14 +240,14 @@ def test_a_component_that_starts_to_move_is_followed():
     moving = 500.0 + 100.0 * torch.randn(300, 64, 1, generator=generator)
     for batch in moving:
         normalizer.update(batch)
-    # Those of 100 batches of 2 and 300 of 500 +- 100; only the first few were clipped.
+    # 100 batches of constant 2 and 300 of 500 +- 100; only the first few are clipped.
     assert float(normalizer.mean) == pytest.approx(0.25 * 2 + 0.75 * 500, rel=0.1)
     assert float(normalizer.std) == pytest.approx((0.75 * 100**2 + 0.25 * 0.75 * 498**2) ** 0.5, rel=0.1)
     assert int(normalizer.num_clipped) < 30 * 64
 
 
 def one_rank(rank, world_size, folder, sizes):
-    """Normalise this rank's batches and save the state."""
+    """Normalize the batches of this rank and save the state."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
     )
@@ -262,7 +262,7 @@ def one_rank(rank, world_size, folder, sizes):
 
 
 def rank_batches(rank, sizes):
-    """This rank's batches, with an offset of its own; one poisoned batch and one huge value on rank 1 only."""
+    """Batches of a rank with its own offset; rank 1 has one non-finite batch and one outlier."""
     generator = torch.Generator().manual_seed(rank)
     data = [100 + 10 * rank + torch.randn(size, 5, generator=generator) for size in sizes]
     if rank == 1:
@@ -273,7 +273,7 @@ def rank_batches(rank, sizes):
 
 
 def states_of_two_ranks(tmp_path, sizes):
-    """The state of each of two ranks after batches of the given sizes, which must be equal."""
+    """State of two ranks, which must be equal, after batches of the given sizes."""
     other = torch.multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), sizes))
     other.start()
     one_rank(0, 2, str(tmp_path), sizes)
@@ -285,18 +285,18 @@ def states_of_two_ranks(tmp_path, sizes):
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-def test_a_huge_value_on_one_rank_hardly_moves_the_statistics_of_all(tmp_path):
+def test_outlier_on_one_rank_is_clipped_on_all(tmp_path):
     state = states_of_two_ranks(tmp_path, [4] * 40)[0]
-    # Of the poisoned batch, rank 1 skips its part.
+    # Rank 1 skips its part of the non-finite batch.
     assert int(state["count"]) == 39 * 2 * 4 + 4
-    # The ranks are 10 apart, so the standard deviation is about 5; 50 of it are one of 312 samples.
+    # The means of the ranks are 10 apart, so the standard deviation is about 5; the outlier is one of 312 samples.
     assert 10 < state["_std"][0, 1] < 20
     assert (state["_std"][0, [0, 2, 3, 4]] < 6).all()
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
-    # The third batch is poisoned on rank 1, which skips it; the last comes after `until`.
+def test_ranks_have_statistics_of_all_samples(tmp_path):
+    # The third batch is non-finite on rank 1, which skips it; the last one comes after `until`.
     sizes = [50, 40, 30, 90, 70, 10]
     states = states_of_two_ranks(tmp_path, sizes)
     used = [rank_batches(rank, sizes)[step].numpy() for step in (0, 1, 3, 4) for rank in range(2)]
@@ -307,7 +307,7 @@ def test_several_ranks_have_the_statistics_of_all_samples(tmp_path):
     np.testing.assert_allclose(states[0]["_std"][0].numpy(), std, rtol=1e-4)
 
 
-def test_callers_tensor_is_not_changed_and_other_types_work():
+def test_input_is_not_modified_and_other_dtypes_work():
     x = torch.randn(6, 3)
     copy = x.clone()
     EmpiricalNormalization(3)(x)
@@ -368,7 +368,7 @@ def test_onnx_in_evaluation_mode(options, tmp_path):
     np.testing.assert_allclose(session.run(["out"], {"obs": x.numpy()})[0], normalizer(x).numpy(), rtol=1e-6, atol=1e-6)
 
 
-# --- the others ------------------------------------------------------------------------------------------------------
+# --- Normalize, RunningMeanStd, Normalizer ---------------------------------------------------------------------------
 
 
 def test_normalize_gives_unit_length():
@@ -378,7 +378,7 @@ def test_normalize_gives_unit_length():
     torch.testing.assert_close(Normalize()(x), F.normalize(x, dim=-1))
 
 
-def test_running_mean_std_equals_all_samples_at_once():
+def test_running_mean_std_equals_numpy_over_all_samples():
     running = RunningMeanStd(epsilon=1e-12, shape=(5,))
     seen = batches()
     for batch in seen:
@@ -390,7 +390,7 @@ def test_running_mean_std_equals_all_samples_at_once():
     assert running.mean.dtype == np.float64
 
 
-def test_running_mean_std_starts_as_epsilon_samples_of_the_standard_normal():
+def test_running_mean_std_starts_with_epsilon_standard_normal_samples():
     running = RunningMeanStd(epsilon=2.0)
     assert (running.mean, running.var, running.count) == (0.0, 1.0, 2.0)
     running.update_from_moments(np.array(3.0), np.array(0.5), 4)
@@ -429,7 +429,7 @@ def test_normalize_torch_updates_first():
     np.testing.assert_allclose(output.numpy(), expected.normalize(x.numpy()), rtol=1e-4, atol=1e-5)
 
 
-def test_one_huge_value_hardly_moves_the_amp_normalizer(caplog):
+def test_outlier_is_clipped_in_amp_normalizer(caplog):
     normalizer, clean = Normalizer(3), Normalizer(3)
     generator = np.random.default_rng(0)
     for batch in generator.normal(size=(40, 64, 3)):
@@ -449,7 +449,7 @@ def test_one_huge_value_hardly_moves_the_amp_normalizer(caplog):
     ]
 
 
-def test_ordinary_data_give_the_amp_normalizer_the_plain_statistics():
+def test_amp_normalizer_equals_running_mean_std_on_ordinary_data():
     normalizer, plain = Normalizer(5), RunningMeanStd(shape=5)
     for batch in batches(num_batches=80):
         normalizer.update(batch)
@@ -460,7 +460,7 @@ def test_ordinary_data_give_the_amp_normalizer_the_plain_statistics():
 
 
 class AmpSource:
-    """Offers both generators of the motion-prior lineage; remembers how it was called."""
+    """Has both generators of AMP storages and records its calls."""
 
     def __init__(self, pairs):
         self.pairs = pairs
@@ -472,7 +472,7 @@ class AmpSource:
 
 
 class PlainSource:
-    """Offers `feed_forward_generator` only, as the replay buffer and the motion loader do."""
+    """Has `feed_forward_generator` only, like the replay buffer and the motion loader."""
 
     def __init__(self, value, num_samples):
         self.value, self.num_samples = value, num_samples
@@ -496,19 +496,19 @@ def test_update_normalizer_stacks_policy_and_expert_batches():
     assert expert.calls == [((4,), {})]
 
 
-def test_update_normalizer_takes_the_classes_of_this_library():
+def test_update_normalizer_accepts_replay_buffer_and_motion_loader():
     replay = ReplayBuffer(42, 30, "cpu")
     replay.insert(torch.full((20, 42), 100.0), torch.full((20, 42), 100.0))
     expert = AMPLoader("cpu", 0.02, motion_files=[CLIPS / "trot_0.5.npz"])
     normalizer = Normalizer(42)
     normalizer.update_normalizer(replay, expert)
-    # Half of all rows are the policy's.
+    # Half of all rows come from the policy.
     assert normalizer.count == pytest.approx(80 + 1e-4)
     assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
 
 
 @pytest.mark.parametrize("width", [42, 84], ids=["state", "state pair"])
-def test_update_normalizer_takes_an_amp_rollout_storage(width):
+def test_update_normalizer_accepts_amp_rollout_storage(width):
     rollouts = AmpRolloutStorage(4, 5, [3], [None], [2], amp_obs_shape=[84])
     with pytest.raises(ValueError, match="the storage is empty"):
         next(rollouts.feed_forward_generator(1, 8))
@@ -522,7 +522,7 @@ def test_update_normalizer_takes_an_amp_rollout_storage(width):
     assert (np.abs(normalizer.mean - 50.0) < 5.0).all()
 
 
-def test_update_normalizer_refuses_samples_of_another_width():
+def test_update_normalizer_rejects_other_width():
     with pytest.raises(ValueError, match="4 values, which is no multiple of the 3"):
         Normalizer(3).update_normalizer(PlainSource(0.0, num_samples=8), PlainSource(1.0, num_samples=8))
 
@@ -541,7 +541,7 @@ def test_update_normalizer_with_plain_generators(whose):
     np.testing.assert_allclose(normalizer.var, np.var([0, 1, 4, 5]), rtol=1e-4)
 
 
-def test_deferred_updates_start_after_the_first_rollout():
+def test_deferred_updates_begin_after_first_rollout():
     batches = torch.randn(6, 16, 3, generator=torch.Generator().manual_seed(0))
     every_step, deferred = EmpiricalNormalization(3), EmpiricalNormalization(3)
     deferred.defers_updates = True

@@ -1,4 +1,4 @@
-"""What every policy with encoders, an estimator, an adaptor or an image promises, in every legal combination."""
+"""Common behaviour of policies with encoders, an estimator, an adaptor or an image, in every valid combination."""
 
 import copy
 
@@ -22,7 +22,7 @@ from tests.modules.policy_matrix import (
     segments,
 )
 
-# The member tables of SPEC 6.5, 6.9, 6.12, 6.13, 6.15, with the arguments of every method.
+# Documented members of each mixin, with the arguments of every method.
 COMMON = {
     "reset": "dones",
     "act": "observations masks hidden_states",
@@ -82,10 +82,10 @@ recurrent_cases = pytest.mark.parametrize(("name", "options"), RECURRENT_CASES)
 
 @pytest.mark.parametrize("name", OPTIONS)
 class TestDeclaration:
-    def test_bases_are_in_the_order_of_the_work(self, name):
+    def test_base_classes_are_in_processing_order(self, name):
         assert " ".join(base.__name__ for base in policy_classes()[name].__bases__) == BASES[name]
 
-    def test_every_documented_member_is_there(self, name):
+    def test_documented_members_exist(self, name):
         import inspect
 
         for member, arguments in (COMMON | MEMBERS[name]).items():
@@ -95,7 +95,7 @@ class TestDeclaration:
             missing = set(arguments.split()) - known
             assert not missing or takes_any, f"{name}.{member} lacks {missing}"
 
-    def test_no_mixin_repeats_acting_and_evaluating(self, name):
+    def test_mixins_do_not_override_act_or_evaluate(self, name):
         for base in policy_classes()[name].__mro__:
             if base.__name__.endswith("Mixin") and base.__name__ != "DeterministicPolicyMixin":
                 repeated = {"act", "act_inference", "evaluate", "forward", "evaluate_actions"} & set(vars(base))
@@ -122,7 +122,7 @@ class TestEveryPolicy:
         assert policy.rnn_type == ("gru" if policy.is_recurrent else None)
         assert policy.privileged_obs_segments is policy.critic_obs_segments
 
-    def test_observations_of_the_caller_stay_as_they_were(self, name, options):
+    def test_observations_are_not_modified(self, name, options):
         policy = make_policy(name, options)
         obs, critic_obs = observations(6)
         before, critic_before = obs.clone(), critic_obs.clone()
@@ -133,7 +133,7 @@ class TestEveryPolicy:
         assert torch.equal(obs, before)
         assert torch.equal(critic_obs, critic_before)
 
-    def test_inference_is_deterministic_and_leaves_the_distribution(self, name, options):
+    def test_inference_is_deterministic_and_keeps_distribution(self, name, options):
         policy = make_policy(name, options)
         obs, _ = observations(6)
         policy.act(obs)
@@ -146,7 +146,7 @@ class TestEveryPolicy:
         with pytest.raises(AssertionError, match="no masks"):
             policy.act(obs, masks=torch.ones(6), inference=True)
 
-    def test_masks_and_hidden_states_are_nothing_to_a_policy_without_memory(self, name, options):
+    def test_feed_forward_ignores_masks_and_hidden_states(self, name, options):
         policy = make_policy(name, options)
         if policy.is_recurrent:
             pytest.skip("has a memory")
@@ -158,7 +158,7 @@ class TestEveryPolicy:
         assert torch.equal(policy.act(obs, masks=masks, hidden_states="anything"), expected)
         assert policy.evaluate(critic_obs, masks=masks, hidden_states="anything").shape == (4, 3, 1)
 
-    def test_saving_and_loading_gives_the_same_outputs(self, name, options, tmp_path):
+    def test_state_dict_round_trip_keeps_outputs(self, name, options, tmp_path):
         policy, other = make_policy(name, options), make_policy(name, options, seed=1)
         obs, critic_obs = observations(6)
         torch.save(policy.state_dict(), tmp_path / "policy.pt")
@@ -166,10 +166,10 @@ class TestEveryPolicy:
         assert torch.equal(policy.act_inference(obs), other.act_inference(obs))
         assert torch.equal(policy.evaluate(critic_obs), other.evaluate(critic_obs))
 
-    def test_a_policy_in_use_can_be_copied(self, name, options):
+    def test_policy_after_act_can_be_copied(self, name, options):
         policy = make_policy(name, options)
         obs, critic_obs = observations(6)
-        # With a graph attached, as in the middle of an update.
+        # With an autograd graph attached, as during an update.
         policy.act(obs).sum()
         policy.evaluate(critic_obs)
         twin = copy.deepcopy(policy).to("cpu")
@@ -178,8 +178,8 @@ class TestEveryPolicy:
             twin.std.add_(1.0)
         assert not torch.equal(policy.std, twin.std)
 
-    def test_an_observation_in_another_order_gives_the_same_action(self, name, options):
-        """What is true of the components must not depend on where they lie."""
+    def test_segment_order_does_not_change_actions(self, name, options):
+        """Outputs depend on the components, not on their positions."""
         policy, other = make_policy(name, options), make_policy(name, options, order="backward")
         obs, critic_obs = observations(6)
         moved = reordered(obs, segments(), segments("backward"))
@@ -187,7 +187,7 @@ class TestEveryPolicy:
         torch.testing.assert_close(policy.act_inference(obs), other.act_inference(moved), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(policy.evaluate(critic_obs), other.evaluate(critic_obs))
 
-    def test_acting_waits_for_nothing(self, name, options):
+    def test_act_has_no_host_sync(self, name, options):
         policy = make_policy(name, options)
         obs, critic_obs = observations(6)
         with torch.inference_mode(), NoHostSync():
@@ -196,7 +196,7 @@ class TestEveryPolicy:
             policy.reset(torch.tensor([1, 0, 0, 1, 0, 0]))
             policy.act(obs)
 
-    def test_forward_and_evaluate_actions_go_through_the_same_hooks(self, name, options):
+    def test_forward_and_evaluate_actions_use_the_same_hooks(self, name, options):
         policy = make_policy(name, options)
         obs, critic_obs = observations(6)
         policy.act(obs)
@@ -213,7 +213,7 @@ class TestEveryPolicy:
 
 
 def _copy_by_component(source, target) -> None:
-    """Give `target`, which sees the components in another order, the weights of `source`."""
+    """Copy the weights of `source` to `target`, which has the components in another order."""
     from st_rl.modules.policy.misaligned import load_misaligned_state_dict
 
     _, skipped = load_misaligned_state_dict(target, source, source.obs_segments, source.critic_obs_segments)
@@ -221,16 +221,16 @@ def _copy_by_component(source, target) -> None:
 
 
 @recurrent_cases
-class TestMemory:
+class TestRecurrent:
     STEPS, ROBOTS = 7, 5
 
     def rollout(self, policy):
-        """Step with resets in the middle; a storage with the same steps."""
+        """Step with resets inside the rollout; returns a storage of the same steps."""
         obs, critic_obs = observations(self.STEPS, self.ROBOTS)
         dones = torch.zeros(self.STEPS, self.ROBOTS)
         dones[2, 1] = dones[4, 1] = dones[3, 3] = dones[6, 0] = 1
         storage = RolloutStorage(self.ROBOTS, self.STEPS, [NUM_OBS], [NUM_CRITIC_OBS], [NUM_ACTIONS])
-        # A memory from earlier steps, as in the middle of a training.
+        # Non-zero hidden states of earlier steps, as during a training.
         policy.act(obs[0] + 1.0)
         policy.evaluate(critic_obs[0] + 1.0)
         means, values = [], []
@@ -251,7 +251,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("capacity", [None, 20])
     @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-    def test_steps_equal_the_sequence_with_dones_in_the_middle(self, name, options, rnn_type, capacity):
+    def test_steps_equal_sequence_with_dones(self, name, options, rnn_type, capacity):
         policy = make_policy(name, options, rnn_type=rnn_type)
         storage, means, values = self.rollout(policy)
         storage.trajectory_capacity = capacity
@@ -261,7 +261,7 @@ class TestMemory:
         sequence = policy.evaluate(batch.critic_obs, masks=batch.masks, hidden_states=batch.hidden_states.critic)
         torch.testing.assert_close(sequence, values, rtol=1e-4, atol=1e-5)
 
-    def test_a_sequence_without_a_state_starts_from_zeros_and_leaves_the_memory(self, name, options):
+    def test_sequence_without_state_starts_at_zero_and_keeps_hidden_states(self, name, options):
         policy = make_policy(name, options)
         obs, _ = observations(self.STEPS, self.ROBOTS)
         stepped = []
@@ -273,7 +273,7 @@ class TestMemory:
         torch.testing.assert_close(policy.action_mean, torch.stack(stepped), rtol=1e-4, atol=1e-5)
         assert all(torch.equal(a, b) for key in before for a, b in zip(before[key], policy.hidden_state_dict()[key]))
 
-    def test_hidden_states_have_the_documented_layout(self, name, options):
+    def test_hidden_states_have_documented_layout(self, name, options):
         for rnn_type in ("gru", "lstm"):
             policy = make_policy(name, options, rnn_type=rnn_type)
             obs, critic_obs = observations(self.ROBOTS)
@@ -294,7 +294,7 @@ class TestMemory:
             _assert_rnn_state(states.critic, rnn_type, self.ROBOTS)
 
     @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
-    def test_reset_forgets_finished_robots_in_every_memory(self, name, options, dtype):
+    def test_reset_clears_done_envs_in_every_rnn(self, name, options, dtype):
         policy = make_policy(name, options)
         obs, critic_obs = observations(self.ROBOTS)
         policy.act(obs)
@@ -317,8 +317,8 @@ def _assert_rnn_state(state, rnn_type: str, num_robots: int) -> None:
         assert state.hidden.shape == state.cell.shape == (1, num_robots, 8)
 
 
-def test_the_base_is_still_a_plain_actor_critic():
-    """The shared mechanism leaves the base class alone: no more keys than SPEC 6.1 names."""
+def test_base_class_has_documented_state_keys_only():
+    """The hooks of the mixins add no state to the base class."""
     policy = ActorCritic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
     assert set(policy.state_dict()) == {"std"} | {
         f"{head}.{layer}.{kind}" for head in ("actor", "critic") for layer in (0, 2) for kind in ("weight", "bias")

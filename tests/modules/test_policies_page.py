@@ -1,4 +1,4 @@
-"""The configurations and code on the page on policies work as shown."""
+"""Configurations and code of docs/policies.md work as shown."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ ENV = SimpleNamespace(
     obs_segments=SEGMENTS,
     critic_obs_segments={**SEGMENTS, "properties": 4},
 )
-# Keys that the page does not repeat.
+# Keys that the page leaves out.
 REST = {"adaptor_target_components": ["properties"], "estimator_target_components": ["base_lin_vel"]}
 
 
@@ -68,5 +68,5 @@ def test_mixin_shown_changes_actor_input():
 
 
 def test_every_policy_is_on_the_page():
-    hidden = {"ActorCriticMutex", "ActorCriticClimbMutex"}  # on the page on parkour
+    hidden = {"ActorCriticMutex", "ActorCriticClimbMutex"}  # documented in docs/parkour.md
     assert [name for name in policy_classes() if f"`{name}`" not in PAGE and name not in hidden] == []

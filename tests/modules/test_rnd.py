@@ -16,7 +16,7 @@ def make(**kwargs):
 
 
 def network(rnd, name, x):
-    """A ReLU perceptron in float64 NumPy, from the state dictionary."""
+    """A ReLU MLP in float64 NumPy, from the state dictionary."""
     state = {key: value.double().numpy() for key, value in rnd.state_dict().items() if key.startswith(name)}
     layers = sorted({int(key.split(".")[2]) for key in state})
     for layer in layers:
@@ -31,7 +31,7 @@ def difference(rnd, states):
     return network(rnd, "target", states) - network(rnd, "predictor", states)
 
 
-def test_reward_is_the_weighted_distance_of_the_networks():
+def test_reward_is_weighted_prediction_error():
     rnd, states = make(), torch.randn(5, 3)
     reward = rnd.get_intrinsic_reward(states)
     assert reward.shape == (5,)
@@ -46,7 +46,7 @@ def test_hidden_size_minus_one_is_the_state_size():
     assert [layer.out_features for layer in rnd.target.model if hasattr(layer, "out_features")] == [6, 4]
 
 
-def test_loss_trains_the_predictor_and_only_it():
+def test_loss_trains_predictor_only():
     rnd, states = make(state_normalization=True), torch.randn(2, 7, 3)
     rnd.get_intrinsic_reward(5 + 2 * torch.randn(100, 3))
     statistics = {key: value.clone() for key, value in rnd.state_normalizer.state_dict().items()}
@@ -61,7 +61,7 @@ def test_loss_trains_the_predictor_and_only_it():
     assert all(torch.equal(value, statistics[key]) for key, value in rnd.state_normalizer.state_dict().items())
 
 
-def test_reward_falls_where_the_predictor_was_trained():
+def test_reward_decreases_on_trained_states():
     rnd = make()
     optimizer = torch.optim.Adam(rnd.predictor.parameters(), lr=1e-2)
     known, unknown = torch.rand(64, 3), 6 + torch.rand(64, 3)
@@ -101,7 +101,7 @@ def test_reward_of_a_huge_state_is_finite():
     assert torch.isfinite(rnd.get_intrinsic_reward(states[1])).all()
 
 
-def test_reward_is_divided_by_the_std_of_its_discounted_sum():
+def test_reward_is_divided_by_std_of_discounted_return():
     rnd, plain = make(reward_normalization=True), make()
     sums, seen = np.zeros(6), []
     generator = torch.Generator().manual_seed(1)
@@ -114,7 +114,7 @@ def test_reward_is_divided_by_the_std_of_its_discounted_sum():
         np.testing.assert_allclose(rnd.get_intrinsic_reward(states).numpy(), expected, rtol=1e-4)
 
 
-def test_one_robot_has_no_spread_at_first():
+def test_one_env_has_no_initial_variance():
     states = torch.randn(1, 3)
     torch.testing.assert_close(
         make(reward_normalization=True).get_intrinsic_reward(states), make().get_intrinsic_reward(states)
@@ -134,7 +134,7 @@ def test_one_robot_has_no_spread_at_first():
         ({"mode": "linear", "final_step": 4, "final_value": 4.0}, [2.5, 3.0, 3.5, 4.0, 4.0, 4.0, 4.0, 4.0]),
     ],
 )
-def test_weight_follows_the_schedule(schedule, expected):
+def test_weight_follows_schedule(schedule, expected):
     rnd, unweighted = make(weight=2.0, weight_schedule=schedule), make(weight=1.0)
     states = torch.randn(3, 3)
     assert float(rnd.weight) == 2.0
@@ -146,7 +146,7 @@ def test_weight_follows_the_schedule(schedule, expected):
     assert int(rnd.call_count) == len(expected)
 
 
-def test_evaluation_mode_changes_nothing():
+def test_eval_mode_does_not_update():
     rnd = make(state_normalization=True, reward_normalization=True)
     rnd.get_intrinsic_reward(torch.randn(5, 3))
     before = {key: value.clone() for key, value in rnd.state_dict().items()}
@@ -175,11 +175,11 @@ def test_state_round_trip_continues_exactly():
     for _ in range(3):
         states = torch.randn(5, 3)
         assert torch.equal(rnd.get_intrinsic_reward(states), other.get_intrinsic_reward(states))
-    # resumed with another number of robots: the sums start anew
+    # resumed with another number of environments: the discounted sums restart
     assert other.get_intrinsic_reward(torch.randn(7, 3)).isfinite().all()
 
 
-def test_everything_is_written_in_place_and_nothing_waits():
+def test_writes_in_place_without_host_sync():
     schedule = {"mode": "linear", "final_step": 9, "final_value": 0.0}
     rnd = make(state_normalization=True, reward_normalization=True, weight_schedule=schedule)
     with torch.inference_mode():
@@ -200,11 +200,11 @@ def test_everything_is_written_in_place_and_nothing_waits():
         ({"mode": "linear", "initial_step": 5, "final_step": 5, "final_value": 0.0}, "5 and 5"),
     ],
 )
-def test_bad_schedules_are_named(schedule, message):
+def test_rejects_invalid_schedules(schedule, message):
     with pytest.raises(ValueError, match=message):
         make(weight_schedule=schedule)
 
 
-def test_unknown_activation_is_named():
+def test_rejects_unknown_activation():
     with pytest.raises(ValueError, match="swoosh"):
         make(activation="swoosh")

@@ -1,4 +1,4 @@
-"""`EstimatorMixin` and `PrivilegeEstimatorMixin`: what is estimated, from what, and where it goes."""
+"""`EstimatorMixin` and `PrivilegeEstimatorMixin`: inputs, targets and replacement of components by estimates."""
 
 import copy
 from unittest.mock import Mock
@@ -30,7 +30,7 @@ def make(policy_class=StateAc, **settings):
     return policy_class(NUM_OBS, NUM_CRITIC, 2, **{**SMALL, "estimator_target_components": ["velocity"], **settings})
 
 
-def test_the_estimate_is_what_its_network_makes_of_the_named_components_in_segment_order():
+def test_estimator_reads_named_components_in_segment_order():
     policy = make(estimator_obs_components=["contact", "pose"])
     obs = torch.randn(5, NUM_OBS)
     policy.act(obs)
@@ -38,7 +38,7 @@ def test_the_estimate_is_what_its_network_makes_of_the_named_components_in_segme
     assert policy.get_estimated_state() is policy.estimated_state_
 
 
-def test_without_names_it_sees_all_but_what_it_estimates():
+def test_estimator_reads_all_but_targets_by_default():
     policy = make()
     assert policy.estimator_obs_components == ["pose", "contact"]
     obs = torch.randn(5, NUM_OBS)
@@ -46,21 +46,21 @@ def test_without_names_it_sees_all_but_what_it_estimates():
     torch.testing.assert_close(policy.get_estimated_state(), policy.state_estimator(obs[:, 2:6]))
 
 
-def test_a_target_that_only_the_critic_has():
+def test_target_of_critic_only():
     policy = make(estimator_target_components=["mass", "friction"])
     policy.act(torch.randn(5, NUM_OBS))
     assert policy.get_estimated_state().shape == (5, 3)
 
 
-def test_no_hidden_sizes_mean_a_linear_head():
+def test_no_hidden_sizes_give_linear_estimator():
     assert [type(layer).__name__ for layer in make().state_estimator.model] == ["Linear"]
     layers = make(estimator_kwargs={"hidden_sizes": [4], "nonlinearity": "ELU"}).state_estimator.model
     assert [type(layer).__name__ for layer in layers] == ["Linear", "ELU", "Linear"]
 
 
 @pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
-def test_replaced_components_reach_the_actor_in_its_own_order(policy_class):
-    """The critic has contact before velocity, the actor after it."""
+def test_estimates_are_placed_in_actor_segment_order(policy_class):
+    """The order of contact and velocity differs between critic and actor."""
     policy = make(
         policy_class,
         estimator_target_components=["contact", "velocity"],
@@ -76,7 +76,7 @@ def test_replaced_components_reach_the_actor_in_its_own_order(policy_class):
 
 
 @pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
-def test_what_is_always_replaced_is_never_seen(policy_class):
+def test_always_replaced_components_do_not_reach_actor(policy_class):
     policy = make(policy_class, replace_state_prob=1.0)
     obs = torch.randn(5, NUM_OBS)
     hidden = obs.clone()
@@ -86,7 +86,7 @@ def test_what_is_always_replaced_is_never_seen(policy_class):
     assert torch.equal(policy.act_inference(hidden), first)
 
 
-def test_replacing_draws_for_every_sample():
+def test_replacement_is_sampled_per_row():
     policy = make(replace_state_prob=0.25)
     obs = torch.randn(1, NUM_OBS).expand(20, 1000, NUM_OBS)
     policy.act(obs)
@@ -98,12 +98,12 @@ def test_replacing_draws_for_every_sample():
 
 
 @pytest.mark.parametrize("first", [0.0, 0.25])
-def test_the_share_may_change_on_the_way(first):
+def test_replacement_probability_can_change(first):
     policy = make(PrivilegeStateAc, replace_state_prob=first, adaptor_target_components=["contact"])
     obs = torch.randn(1, NUM_OBS).expand(20_000, NUM_OBS)
 
     def replaced(component):
-        """The share of rows whose component does not reach the actor as it came."""
+        """Fraction of rows in which the actor receives a replaced component."""
         seen = []
         hook = policy.actor.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
         policy.act(obs)
@@ -120,7 +120,7 @@ def test_the_share_may_change_on_the_way(first):
         policy.replace_state_prob = 2
 
 
-def test_a_subclass_may_build_its_own_networks_and_act_in_its_own_way():
+def test_subclass_may_override_networks_and_act():
     class Own(PrivilegeStateAc):
         def build_estimator(self, **kwargs):
             self.state_estimator = torch.nn.Linear(self.estimation.input_size, self.estimation.output_size)
@@ -138,26 +138,26 @@ def test_a_subclass_may_build_its_own_networks_and_act_in_its_own_way():
     assert torch.equal(policy.act_inference(obs), policy.act_inference(obs.clamp(-1.0, 1.0)))
 
 
-def test_what_an_act_that_raised_had_drawn_is_nobodys(monkeypatch):
-    """Its numbers are for other samples, in another number: a share of rows chosen by them would be no chance."""
+def test_noise_of_failed_act_is_discarded(monkeypatch):
+    """Noise of a failed `act` must not select the rows that a later call replaces."""
     policy, obs, critic_obs = make(replace_state_prob=0.5), torch.randn(7, NUM_OBS), torch.randn(7, NUM_CRITIC)
 
-    def judged():
+    def evaluate():
         torch.manual_seed(3)
         return policy.evaluate_actions(obs, torch.zeros(7, 2), critic_obs)
 
-    expected = judged()
+    expected = evaluate()
     for num_samples in (5, 7):
         with monkeypatch.context() as broken:
             broken.setattr(policy, "update_distribution", Mock(side_effect=RuntimeError("no memory left")))
             with pytest.raises(RuntimeError, match="no memory left"):
                 policy.act(torch.randn(num_samples, NUM_OBS))
         assert copy.deepcopy(policy).noise_column(0) is None
-        for mine, other in zip(judged(), expected):
+        for mine, other in zip(evaluate(), expected):
             torch.testing.assert_close(mine, other)
 
 
-def test_in_inference_every_sample_is_replaced_if_any_is():
+def test_inference_replaces_all_rows():
     policy = make(replace_state_prob=0.25)
     always = make(replace_state_prob=1.0)
     obs = torch.randn(50, NUM_OBS)
@@ -165,7 +165,7 @@ def test_in_inference_every_sample_is_replaced_if_any_is():
 
 
 @pytest.mark.parametrize("policy_class", [StateAc, StateAcRecurrent])
-def test_the_policy_does_not_train_the_estimate(policy_class):
+def test_policy_loss_does_not_train_estimator(policy_class):
     policy = make(policy_class, replace_state_prob=1.0)
     policy.act(torch.randn(5, NUM_OBS))
     policy.get_actions_log_prob(torch.zeros(5, 2)).sum().backward()
@@ -181,7 +181,7 @@ def test_the_policy_does_not_train_the_estimate(policy_class):
     assert all(name.startswith(("state_estimator", "memory_s")) for name in trained)
 
 
-def test_networks_of_the_three_cases():
+def test_networks_feed_forward_own_and_shared_rnn():
     assert make().memory_s is None
     own = make(StateAcRecurrent, rnn_type="gru", rnn_num_layers=2)
     assert (own.memory_s.rnn.input_size, own.memory_s.rnn.hidden_size, own.memory_s.rnn.num_layers) == (4, 7, 2)
@@ -193,9 +193,11 @@ def test_networks_of_the_three_cases():
     assert not [key for key in shared.state_dict() if key.startswith("memory_s")]
 
 
-def test_with_the_actors_memory_the_estimate_comes_unpadded_and_trains_that_memory():
+def test_estimate_with_actor_rnn_is_unpadded_and_trains_rnn():
     policy = make(StateAcRecurrent, use_actor_rnn=True)
-    masks = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])  # two robots of three steps
+    masks = torch.tensor(
+        [[True, True, True], [True, False, True], [True, False, False]]
+    )  # two environments of three steps
     policy.act(torch.randn(3, 3, NUM_OBS), masks=masks, hidden_states=None)
     assert policy.get_estimated_state().shape == (3, 2, 2)
     policy.get_estimated_state().sum().backward()
@@ -216,7 +218,7 @@ def test_with_the_actors_memory_the_estimate_comes_unpadded_and_trains_that_memo
         ),
     ],
 )
-def test_settings_without_effect_are_said(caplog, policy_class, settings, message):
+def test_warns_about_settings_without_effect(caplog, policy_class, settings, message):
     make(policy_class)
     assert caplog.text == ""
     make(policy_class, **settings)
@@ -246,7 +248,7 @@ def test_settings_without_effect_are_said(caplog, policy_class, settings, messag
         ),
     ],
 )
-def test_bad_settings_are_refused_with_one_clear_message(settings, error, message):
+def test_rejects_invalid_settings(settings, error, message):
     with pytest.raises(error, match=message):
         make(**settings)
 
@@ -260,14 +262,14 @@ class TestAdaptor:
             **settings,
         )
 
-    def test_works_beside_the_estimator(self):
+    def test_replaces_components_with_estimator(self):
         policy = self.make()
         obs = torch.randn(5, NUM_OBS)
         policy.act(obs)
         torch.testing.assert_close(policy.get_adapted_state(), policy.state_adaptor(obs[:, 2:5]))
         torch.testing.assert_close(policy.get_estimated_state(), policy.state_estimator(obs[:, 2:6]))
 
-    def test_the_estimator_sees_what_the_adaptor_replaced(self):
+    def test_estimator_reads_adapted_components(self):
         policy = make(
             PrivilegeStateAc,
             adaptor_target_components=["contact"],
@@ -283,7 +285,7 @@ class TestAdaptor:
         torch.testing.assert_close(policy.get_estimated_state(), estimate)
         torch.testing.assert_close(policy.action_mean, policy.actor(torch.cat([estimate, obs[:, 2:5], adapted], -1)))
 
-    def test_by_default_it_does_not_see_what_the_estimator_will_replace(self):
+    def test_excludes_estimator_targets_by_default(self):
         unused, replaced = (
             make(PrivilegeStateAc, adaptor_target_components=["mass"], replace_state_prob=p) for p in (0.0, 0.5)
         )
@@ -300,19 +302,19 @@ class TestAdaptor:
         policy.act_inference(obs)
         return policy.get_adapted_state()
 
-    def test_targets_may_be_the_critics_alone_unless_they_are_replaced(self):
+    def test_targets_of_critic_only_cannot_be_replaced(self):
         assert self.make().get_adapted_state() is None
         with pytest.raises(ValueError, match="adaptor_target_components, to be replaced, names"):
             self.make(privilege_replace_state_prob=0.1)
 
-    def test_networks_of_the_recurrent_case(self):
+    def test_networks_of_recurrent_policy(self):
         policy = make_policy("PrivilegeStateAcRecurrent", "adapts; estimates")
         assert policy.memory_p.rnn.input_size == width((2,)) + 5 + 24 + 4
         assert policy.state_adaptor.output_size == 3
         assert {"memory_p.rnn.weight_ih_l0", "state_adaptor.model.0.weight"} <= set(policy.state_dict())
 
     @pytest.mark.parametrize("base", [ActorCritic, ActorCriticRecurrent])
-    def test_alone_its_output_is_the_estimate(self, base):
+    def test_estimate_is_adaptor_output_without_estimator(self, base):
         policy_class = type("AdaptorAlone", (PrivilegeEstimatorMixin, base), {})
         policy = policy_class(NUM_OBS, NUM_CRITIC, 2, adaptor_target_components=["mass"], **SMALL)
         policy.act(torch.randn(5, NUM_OBS))
@@ -321,7 +323,7 @@ class TestAdaptor:
 
 
 @pytest.mark.parametrize("settings", [None, {}, {"hidden_sizes": None, "nonlinearity": None}])
-def test_nulls_mean_the_defaults(settings):
+def test_none_means_default(settings):
     policy = make(
         PrivilegeStateAc, estimator_kwargs=settings, adaptor_target_components=["mass"], adaptor_kwargs=settings
     )
@@ -329,7 +331,7 @@ def test_nulls_mean_the_defaults(settings):
     assert [type(layer) for layer in policy.state_adaptor.model] == [torch.nn.Linear]
 
 
-def test_the_estimate_of_the_next_mixin_is_asked_for_by_its_method():
+def test_overridden_get_estimated_state_is_used():
     class Halved(StateAc):
         def get_estimated_state(self):
             return 0.5 * self.estimated_state_
@@ -341,8 +343,8 @@ def test_the_estimate_of_the_next_mixin_is_asked_for_by_its_method():
 
 
 @pytest.mark.parametrize("use_actor_rnn", [False, True])
-def test_a_mixin_of_ones_own_may_stand_behind_the_estimator(use_actor_rnn):
-    """It takes what it does not need as keywords, as the guide shows."""
+def test_user_defined_mixin_after_estimator(use_actor_rnn):
+    """The mixin accepts unused keywords, as the guide shows."""
 
     class Scaled:
         def actor_input(self, observations, **kwargs):
@@ -354,11 +356,11 @@ def test_a_mixin_of_ones_own_may_stand_behind_the_estimator(use_actor_rnn):
     torch.testing.assert_close(policy.act_inference(obs), policy.actor(policy.memory_a(0.5 * obs[None])[0]))
 
 
-def test_the_estimator_sees_the_raw_observation_and_the_actor_the_embedded_one():
+def test_estimator_reads_raw_and_actor_reads_encoded_observation():
     policy = make_policy("EncoderStateAc", "cnn and mlp, shared; replaces")
     obs, _ = observations(6)
     policy.act(obs)
-    # forward: pose 5, velocity 2, depth 24, contact 4; the estimator sees pose and depth
+    # forward: pose 5, velocity 2, depth 24, contact 4; the estimator reads pose and depth
     torch.testing.assert_close(
         policy.get_estimated_state(), policy.state_estimator(torch.cat([obs[:, :5], obs[:, 7:31]], dim=-1))
     )

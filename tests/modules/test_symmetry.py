@@ -21,14 +21,14 @@ HUMANOID = [
 
 
 def by_name(mirror, names, x):
-    """What the map does to a vector, as a dictionary."""
+    """Result of the map on a vector, as a dictionary."""
     return dict(zip(names, mirror(torch.tensor(x)).tolist()))
 
 
 # --- MirrorMap -------------------------------------------------------------------------------------------------------
 
 
-def test_map_permutes_and_signs():
+def test_map_permutes_and_flips_signs():
     mirror = MirrorMap([1, 0, 2], [1, 1, -1])
     x = torch.tensor([[1.0, 2.0, 3.0]])
     assert mirror(x).tolist() == [[2.0, 1.0, -3.0]]
@@ -49,12 +49,12 @@ def test_map_permutes_and_signs():
         ([0, 1, 2], [1, 1], "2 signs"),
     ],
 )
-def test_a_map_that_is_no_mirror_is_refused(permutation, signs, message):
+def test_rejects_map_that_is_not_an_involution(permutation, signs, message):
     with pytest.raises(ValueError, match=message):
         MirrorMap(permutation, signs, ["a", "b", "c"])
 
 
-def test_wrong_width_is_refused():
+def test_rejects_wrong_width():
     with pytest.raises(ValueError, match="3 wide, the tensor's last axis 1"):
         MirrorMap([0, 1, 2], [1, 1, 1])(torch.zeros(5, 1))
 
@@ -95,7 +95,7 @@ def test_humanoid_joints():
         ("leftKnee", "rightKnee"),
         ("LHipPitch", "RHipPitch"),
         ("robot/left_knee", "robot/right_knee"),
-        # the second `r` stands for roll: only the exchange that gives a known name counts
+        # the second `r` stands for roll: only a swap that gives a known name counts
         ("left_elbow_r", "right_elbow_r"),
     ],
 )
@@ -103,7 +103,7 @@ def test_naming_conventions(left, right):
     assert joint_mirror([left, "torso_roll", right]).permutation.tolist() == [2, 1, 0]
 
 
-def test_own_signs_come_first_and_own_words_replace():
+def test_given_signs_take_precedence_and_side_words_replace_defaults():
     names = ["port_flap", "starboard_flap", "rudder"]
     mirror = joint_mirror(names, signs={"flap$": 1, "r.dder": -1}, side_words=[("port", "starboard")])
     assert mirror.permutation.tolist() == [1, 0, 2]
@@ -111,7 +111,7 @@ def test_own_signs_come_first_and_own_words_replace():
     assert joint_mirror(["left_knee", "right_knee"], signs={"knee": -1}).signs.tolist() == [-1.0, -1.0]
 
 
-def test_doubtful_joints_are_named():
+def test_error_names_ambiguous_joints():
     with pytest.raises(ValueError, match=r"'FL_calf_joint'.*fr_calf_joint.*unpaired"):
         joint_mirror(["FL_calf_joint", "torso_roll"])
     with pytest.raises(ValueError, match=r"joint 'left_gripper'.*signs"):
@@ -150,7 +150,7 @@ KINDS = {
 
 
 def mirror_by_hand(x):
-    """The mirror of an observation with the segments above, written out with NumPy."""
+    """Mirror of an observation with the segments above, in NumPy."""
     legs = [1, 0, 3, 2]
     parts = np.split(x, np.cumsum([3, 3, 3, 3, 24, 2, 4, 12, 2])[:-1], axis=-1)
     lead = x.shape[:-1]
@@ -199,21 +199,21 @@ def test_named_signs():
         ({"a": 2}, {"a": {"names": ["l", "x"]}}, "'l' looks like one side"),
     ],
 )
-def test_bad_observation_maps_are_named(segments, kinds, message):
+def test_rejects_invalid_observation_maps(segments, kinds, message):
     with pytest.raises(ValueError, match=message):
         observation_mirror(segments, kinds, joint_mirror(QUADRUPED))
 
 
-def test_joints_need_their_map():
+def test_joint_segments_need_joint_mirror():
     with pytest.raises(ValueError, match=r"segment 'a'.*`joints`"):
         observation_mirror({"a": 12}, {"a": "joints"})
 
 
-# --- normalised observations -----------------------------------------------------------------------------------------
+# --- normalized observations -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lead", [(9,), (4, 5)])
-def test_mirroring_in_raw_space_equals_mirroring_before_normalising(lead):
+def test_mirror_of_normalized_equals_normalized_mirror(lead):
     torch.manual_seed(0)
     mirror = observation_mirror(SEGMENTS, KINDS, joint_mirror(QUADRUPED))
     normalizer = EmpiricalNormalization(56)
@@ -226,14 +226,14 @@ def test_mirroring_in_raw_space_equals_mirroring_before_normalising(lead):
     torch.testing.assert_close(mirrored, expected, rtol=1e-4, atol=1e-4)
     assert (mirror(normalizer(raw)) - expected).abs().max() > 0.1
     torch.testing.assert_close(mirror_normalized(raw, mirror, torch.zeros(56), torch.ones(56)), mirror(raw))
-    # it follows the statistics
+    # it follows updates of the statistics
     normalizer.train()(torch.randn(500, 56))
     normalizer.eval()
     expected = normalizer(torch.from_numpy(mirror_by_hand(raw.numpy())).float())
     torch.testing.assert_close(mirror.through(normalizer)(normalizer(raw)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_without_a_normaliser_the_map_is_the_same():
+def test_map_is_unchanged_without_normalizer():
     mirror = MirrorMap([1, 0], [1, 1])
     assert mirror.through(nn.Identity()) is mirror
 
@@ -247,7 +247,7 @@ def make_symmetry():
 
 
 @pytest.mark.parametrize("lead", [(6,), (4, 5)])
-def test_augment_appends_the_mirror_image_on_the_batch_axis(lead):
+def test_augment_appends_mirror_image_on_batch_axis(lead):
     symmetry = make_symmetry()
     obs, critic_obs, actions = torch.randn(*lead, 3), torch.randn(*lead, 4), torch.randn(*lead, 2)
     augmented = symmetry.augment(obs, critic_obs, actions)
@@ -265,12 +265,12 @@ def test_augment_appends_the_mirror_image_on_the_batch_axis(lead):
     assert torch.equal(symmetry.duplicate(values)[..., batch:, :], values)
 
 
-def test_critic_map_defaults_to_the_actors():
+def test_critic_map_defaults_to_actor_map():
     mirror = MirrorMap([1, 0], [1, 1])
     assert Symmetry(mirror, mirror).critic_obs is mirror
 
 
-def test_through_normalisers():
+def test_mirrors_through_normalizers():
     torch.manual_seed(0)
     symmetry = make_symmetry()
     obs_normalizer, critic_normalizer = EmpiricalNormalization(3), EmpiricalNormalization(4)
@@ -285,7 +285,7 @@ def test_through_normalisers():
     torch.testing.assert_close(result[1], critic_normalizer(expected[1]), rtol=1e-4, atol=1e-5)
     assert torch.equal(result[2], expected[2])
     assert normalised.to("cpu") is normalised
-    # a second time replaces the normalisers
+    # a second call replaces the normalizers
     assert normalised.through(nn.Identity(), nn.Identity()).obs is symmetry.obs
 
 
@@ -301,7 +301,7 @@ def test_mirror_loss(lead):
         action, image = weight @ row + bias, np.array([row[1], row[0], -row[2]])
         error = weight @ image + bias - np.array([-action[1], -action[0]])
         total += (error**2).sum()
-        # the mirrored action is the target: only the policy on the mirror image moves
+        # the mirrored action is the target: only the policy on the mirror image gets gradients
         gradient += 2 * np.outer(error, image)
     loss = symmetry.mirror_loss(policy, obs)
     assert loss.shape == ()

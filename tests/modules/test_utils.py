@@ -33,13 +33,13 @@ def test_activation_names(name, expected):
 
 @pytest.mark.parametrize("name", ["swoosh", "functional", "Parameter", "Elu"])
 def test_unknown_activation_warns_and_gives_none(name, caplog):
-    # `functional` and `Parameter` are attributes of torch.nn, but no modules
+    # `functional` and `Parameter` are attributes of torch.nn, but not modules
     with caplog.at_level(logging.WARNING, logger="st_rl"):
         assert get_activation_Cls(name) is None
     assert name in caplog.text
 
 
-def test_resolve_module_accepts_classes_and_refuses_unknown_names():
+def test_resolve_module_accepts_classes_and_rejects_unknown_names():
     assert resolve_module(nn.Tanh, "nonlinearity") is nn.Tanh
     assert resolve_module("BatchNorm2d", "normlayer") is nn.BatchNorm2d
     with pytest.raises(ValueError, match=r"normlayer='BatchNorm9d'.*torch\.nn"):

@@ -10,7 +10,7 @@ SMALL = {"actor_hidden_dims": [10], "critic_hidden_dims": [10]}
 
 
 @pytest.mark.parametrize("order", ["forward", "backward"])
-def test_the_latent_takes_the_place_of_the_image_and_the_critic_keeps_the_raw_observation(order):
+def test_latent_replaces_image_for_actor_only(order):
     policy = make_policy("VisualDeterministicAC", "sees", order)
     obs, critic_obs = observations(6)
     where, shape = policy.visual_obs_slice
@@ -32,7 +32,7 @@ def test_leading_axes_are_kept():
 
 
 @pytest.mark.parametrize("name", ["VisualDeterministicAC", "VisualDeterministicRecurrent"])
-def test_acting_on_an_embedded_observation_skips_the_encoder(name):
+def test_act_on_encoded_observation_skips_encoder(name):
     policy = make_policy(name, "sees")
     obs, _ = observations(6)
     embedded = policy.embed_visual_latent(obs).detach()
@@ -47,7 +47,7 @@ def test_acting_on_an_embedded_observation_skips_the_encoder(name):
     assert torch.equal(policy.act(obs), expected), "even after an error"
 
 
-def test_masks_and_states_go_with_an_embedded_observation():
+def test_encoded_observation_accepts_masks_and_hidden_states():
     policy = make_policy("VisualDeterministicRecurrent", "sees")
     obs, _ = observations(4, 3)
     masks, states = torch.ones(4, 3, dtype=torch.bool), torch.randn(1, 3, 8)
@@ -56,7 +56,7 @@ def test_masks_and_states_go_with_an_embedded_observation():
     torch.testing.assert_close(policy.act_with_embedded_latent(embedded, masks=masks, hidden_states=states), expected)
 
 
-def test_without_the_deterministic_mixin_it_samples():
+def test_samples_without_deterministic_mixin():
     policy_class = type("VisualAC", (VisualActorCriticMixin, ActorCritic), {})
     torch.manual_seed(0)
     policy = policy_class(36, 36, 2, obs_segments={"forward_depth": (1, 6, 6)}, **SMALL)
@@ -78,14 +78,14 @@ def test_defaults():
 
 
 @pytest.mark.parametrize("settings", [None, {"hidden_sizes": None, "paddings": None, "nonlinearity": None}])
-def test_nulls_mean_the_defaults(settings):
+def test_none_means_default(settings):
     segments = {"forward_depth": (1, 6, 10)}
     policy = VisualDeterministicAC(60, 60, 2, obs_segments=segments, visual_kwargs=settings, **SMALL)
     expected = VisualDeterministicAC(60, 60, 2, obs_segments=segments, **SMALL)
     assert repr(policy.visual_encoder) == repr(expected.visual_encoder)
 
 
-def test_segments_reach_the_base():
+def test_segments_reach_base_class():
     segments, critic_segments = {"forward_depth": (1, 6, 10)}, {"all": 60}
     policy = VisualDeterministicRecurrent(
         60, 60, 2, obs_segments=segments, critic_obs_segments=critic_segments, **SMALL
@@ -96,7 +96,7 @@ def test_segments_reach_the_base():
 
 
 @pytest.mark.parametrize("name", ["VisualDeterministicAC", "VisualDeterministicRecurrent"])
-def test_the_mean_is_trained(name):
+def test_mean_is_trained(name):
     policy = make_policy(name, "sees")
     obs, _ = observations(6)
     (policy.act(obs) - 1.0).square().sum().backward()
@@ -120,12 +120,12 @@ def test_the_mean_is_trained(name):
         ({"forward_depth": (6, 10)}, r"'forward_depth' has shape \(6, 10\)"),
     ],
 )
-def test_what_is_no_image_is_refused(segments, message):
+def test_rejects_non_image_components(segments, message):
     with pytest.raises(ValueError, match=message):
         VisualDeterministicAC(60, 60, 2, obs_segments=segments, **SMALL)
 
 
 @pytest.mark.parametrize("key", ["output_size", "kernels"])
-def test_settings_that_the_encoder_does_not_take_are_refused(key):
+def test_rejects_unknown_encoder_settings(key):
     with pytest.raises(ValueError, match=f"unknown key in visual_kwargs '{key}'"):
         VisualDeterministicAC(60, 60, 2, obs_segments={"forward_depth": (1, 6, 10)}, visual_kwargs={key: 3}, **SMALL)

@@ -1,4 +1,4 @@
-"""The shared-deviation Gaussian is torch's Normal, at a lower price."""
+"""`DiagonalGaussian` equals torch's `Normal` at a lower cost; `SquashedGaussian` is its tanh transform."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def _inputs(*shape: int):
 
 @pytest.mark.parametrize("shape", [(4,), (7, 4), (5, 3, 2)])
 @pytest.mark.parametrize("quantity", ["log_prob", "entropy"])
-def test_values_and_gradients_are_those_of_normal(shape, quantity):
+def test_values_and_gradients_equal_torch_normal(shape, quantity):
     mean, std, actions = _inputs(*shape)
     arguments = (actions,) if quantity == "log_prob" else ()
     ours = getattr(DiagonalGaussian(mean, std), quantity)(*arguments)
@@ -33,7 +33,7 @@ def test_values_and_gradients_are_those_of_normal(shape, quantity):
         torch.testing.assert_close(torch.zeros(()) if our is None else our, torch.zeros(()) if their is None else their)
 
 
-def test_everything_else_of_normal_still_works():
+def test_inherits_kl_expand_and_rsample_of_torch_normal():
     mean, std, actions = _inputs(6, 3)
     ours, theirs = DiagonalGaussian(mean, std), Normal(mean, std.expand_as(mean))
     assert isinstance(ours, Normal)
@@ -47,7 +47,7 @@ def test_everything_else_of_normal_still_works():
 
 
 @pytest.mark.parametrize("activation", ["elu", "selu", "relu", "lrelu", "tanh", "ReLU6"])
-def test_overwriting_activations_change_neither_results_nor_gradients_nor_inputs(activation):
+def test_inplace_activations_keep_outputs_gradients_and_inputs(activation):
     torch.manual_seed(0)
     head = build_head(5, [8, 8], 3, activation).double()
     plain = nn.Sequential(*(layer if isinstance(layer, nn.Linear) else type(layer)() for layer in head))
@@ -68,13 +68,13 @@ class TestSquashedGaussian:
         bound = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
         return mean, std, bound, bound * torch.tanh(mean.detach() + std.detach() * noise)
 
-    def test_density_is_that_of_the_transformed_normal(self):
+    def test_log_prob_equals_transformed_normal(self):
         mean, std, bound, actions = self.make()
         transforms = [TanhTransform(), AffineTransform(0.0, bound)]
         expected = TransformedDistribution(Normal(mean, std.expand_as(mean)), transforms).log_prob(actions)
         torch.testing.assert_close(SquashedGaussian(mean, std, bound).log_prob(actions), expected, rtol=1e-6, atol=1e-6)
 
-    def test_samples_are_bounded_actions(self):
+    def test_samples_are_within_bounds(self):
         mean, std, bound, _ = self.make()
         distribution, plain = SquashedGaussian(mean, std, bound), Normal(mean, std.expand_as(mean))
         for draw in ("sample", "rsample"):
@@ -93,7 +93,7 @@ class TestSquashedGaussian:
         density = SquashedGaussian(mean, std, bound).log_prob(grid[:, None]).exp().squeeze(-1)
         assert float(torch.trapezoid(density, grid)) == pytest.approx(1.0, abs=1e-4)
 
-    def test_entropy_is_the_mean_of_minus_the_log_density(self):
+    def test_entropy_is_mean_negative_log_prob(self):
         mean, std, bound, _ = self.make((2, 3))
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(200_000, 2, 3, generator=generator, dtype=torch.float64)
@@ -101,7 +101,7 @@ class TestSquashedGaussian:
         drawn = -distribution.log_prob(bound * torch.tanh(mean.detach() + std.detach() * noise)).mean(dim=0)
         torch.testing.assert_close(distribution.entropy(), drawn, rtol=0, atol=0.02)
 
-    def test_stays_finite_at_the_bound(self):
+    def test_log_prob_is_finite_at_bound(self):
         mean, std, bound = torch.zeros(1, 2), torch.ones(2), torch.ones(2)
         mean.requires_grad_()
         log_prob = SquashedGaussian(mean, std, bound).log_prob(torch.tensor([[1.0, -1.0]]))

@@ -1,4 +1,4 @@
-"""Promises of `build_actor_critic`: what a configuration leaves out comes from the environment."""
+"""`build_actor_critic`: settings missing in the configuration come from the environment."""
 
 import copy
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from st_rl.modules import ActorCritic, ActorCriticRecurrent, build_actor_critic
 
 SMALL = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
 
-# A policy dictionary as the client's configuration classes write it: every field, most of them null.
+# A policy dictionary as client configuration classes write it: every field, most of them null.
 CLIENT_POLICY = {
     "class_name": "ActorCritic",
     "init_noise_std": 0.8,
@@ -45,12 +45,12 @@ def test_sizes_come_from_the_environment(privileged, expected):
     assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (6, expected, 3)
 
 
-def test_an_environment_without_privileged_observations_at_all():
+def test_environment_without_privileged_observations():
     env = SimpleNamespace(num_obs=6, num_actions=3)
     assert build_actor_critic(env, "ActorCritic", SMALL).num_critic_obs == 6
 
 
-def test_sizes_in_the_configuration_win():
+def test_configured_sizes_take_precedence():
     cfg = {**SMALL, "num_actor_obs": 2, "num_critic_obs": 4, "num_actions": 1}
     policy = build_actor_critic(make_env(), "ActorCritic", cfg)
     assert (policy.num_actor_obs, policy.num_critic_obs, policy.num_actions) == (2, 4, 1)
@@ -67,7 +67,7 @@ def test_segments_come_from_the_environment_under_either_name(name):
 
 
 @pytest.mark.parametrize("name", ["critic_obs_segments", "privileged_obs_segments"])
-def test_segments_in_the_configuration_win_under_either_name(name):
+def test_configured_segments_take_precedence_under_either_name(name):
     env = make_env(obs_segments={"a": 6}, critic_obs_segments={"b": 9})
     cfg = {**SMALL, "obs_segments": {"mine": 6}, name: {"own": 9}}
     policy = build_actor_critic(env, "ActorCritic", cfg)
@@ -75,14 +75,14 @@ def test_segments_in_the_configuration_win_under_either_name(name):
     assert policy.critic_obs_segments == {"own": 9}
 
 
-def test_without_segments_there_are_none():
+def test_segments_are_optional():
     policy = build_actor_critic(make_env(), "ActorCritic", SMALL)
     assert policy.obs_segments is None
     assert policy.critic_obs_segments is None
 
 
 @pytest.mark.parametrize("class_name", ["ActorCritic", "ActorCriticRecurrent"])
-def test_the_clients_dictionary_builds_and_stays_as_it_was(class_name, caplog):
+def test_client_dictionary_builds_and_is_not_modified(class_name, caplog):
     cfg = copy.deepcopy(CLIENT_POLICY)
     policy = build_actor_critic(make_env(), class_name, cfg)
     assert cfg == CLIENT_POLICY
@@ -96,14 +96,14 @@ def test_the_clients_dictionary_builds_and_stays_as_it_was(class_name, caplog):
     assert "teacher_ac_path" not in caplog.text
 
 
-def test_the_instance_stays_on_the_cpu_in_training_mode():
+def test_policy_is_on_cpu_in_training_mode():
     policy = build_actor_critic(make_env(), "ActorCriticRecurrent", {**SMALL, "rnn_type": "gru"})
     assert isinstance(policy, ActorCriticRecurrent)
     assert policy.training
     assert {p.device.type for p in policy.parameters()} == {"cpu"}
 
 
-def test_an_unknown_class_is_answered_with_the_known_ones():
+def test_unknown_class_lists_known_ones():
     with pytest.raises(ValueError, match=r"'ActorCritc'.*did you mean 'ActorCritic'.*ActorCriticRecurrent"):
         build_actor_critic(make_env(), "ActorCritc", SMALL)
     for other in ("Memory", "MlpModel", "build_actor_critic"):
@@ -111,7 +111,7 @@ def test_an_unknown_class_is_answered_with_the_known_ones():
             build_actor_critic(make_env(), other, SMALL)
 
 
-def test_a_misspelt_key_is_a_warning_with_the_nearest_name_or_an_error(caplog):
+def test_misspelled_key_warns_or_raises_with_nearest_name(caplog):
     cfg = {**SMALL, "init_noise_sdt": 0.5}
     build_actor_critic(make_env(), "ActorCritic", cfg)
     assert "'init_noise_sdt'" in caplog.text
@@ -121,13 +121,13 @@ def test_a_misspelt_key_is_a_warning_with_the_nearest_name_or_an_error(caplog):
     build_actor_critic(make_env(), "ActorCritic", {**SMALL, "rnn_hidden_size": 8, "strict": True})
 
 
-def test_every_policy_a_configuration_can_name_is_an_attribute_of_the_package():
+def test_registered_policies_are_package_attributes():
     for name, cls in st_rl.modules.policy_classes().items():
         assert getattr(st_rl.modules, name) is cls
         assert issubclass(cls, ActorCritic)
 
 
-def test_the_environments_segments_are_not_changed():
+def test_segments_of_environment_are_not_modified():
     segments = OrderedDict(a=2, b=(4,))
     env = make_env(obs_segments=segments)
     policy = build_actor_critic(env, "ActorCritic", SMALL)
@@ -143,7 +143,7 @@ class TestMixins:
     def build(self, base: str, *mixins: str, **settings):
         return build_actor_critic(MIXED_ENV, base, {**MIXED, "mixins": list(mixins), **settings})
 
-    def test_make_the_declared_class_in_any_order_of_names(self):
+    def test_any_order_gives_declared_class(self):
         settings = {"estimator_target_components": ["velocity"]}
         policy = self.build("ActorCriticRecurrent", "EncoderActorCriticMixin", "EstimatorMixin", **settings)
         declared = st_rl.modules.EncoderStateAcRecurrent
@@ -152,7 +152,7 @@ class TestMixins:
             build_actor_critic(MIXED_ENV, "EncoderStateAcRecurrent", {**MIXED, **settings}).state_dict()
         )
 
-    def test_make_what_no_class_declares(self):
+    def test_combine_without_declared_class(self):
         policy = self.build(
             "ActorCriticRecurrent",
             "DeterministicPolicyMixin",
@@ -178,6 +178,6 @@ class TestMixins:
             ("ActorCriticFieldMutex", ["EstimatorMixin"], "holds trained policies and takes no mixins"),
         ],
     )
-    def test_that_do_not_go_together_are_refused(self, base, mixins, message):
+    def test_rejects_incompatible_mixins(self, base, mixins, message):
         with pytest.raises(ValueError, match=message):
             self.build(base, *mixins)

@@ -1,4 +1,4 @@
-"""`load_policy` gives the policy that the runner trained, from the run folder alone."""
+"""`load_policy` restores the trained policy from the run folder alone."""
 
 import json
 import sys
@@ -53,7 +53,7 @@ def train(folder, policy, **settings):
 
 
 def assert_same_actions(loaded, expected, num_steps=4):
-    """Both act alike, bit for bit, on several steps with a reset between."""
+    """Both actions are bit-exact over several steps with a reset."""
     expected.reset()
     with torch.inference_mode():
         for step in range(num_steps):
@@ -65,7 +65,7 @@ def assert_same_actions(loaded, expected, num_steps=4):
 
 
 @pytest.mark.parametrize("policy", PLAIN.values(), ids=PLAIN)
-def test_plain_policies_act_as_in_their_runner(policy, tmp_path):
+def test_loaded_plain_policy_acts_as_in_runner(policy, tmp_path):
     runner = train(tmp_path, policy)
     loaded = load_policy(tmp_path)
     assert (loaded.iteration, loaded.checkpoint.name) == (1, "model_1.pt")
@@ -73,7 +73,7 @@ def test_plain_policies_act_as_in_their_runner(policy, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "options"), FAMILIES)
-def test_policies_with_segments_act_as_in_their_runner(name, options, tmp_path):
+def test_loaded_policy_with_segments_acts_as_in_runner(name, options, tmp_path):
     settings = {"rnn_hidden_size": 8} if name.endswith("Recurrent") else {}
     runner = train(tmp_path, {"class_name": name, **OPTIONS[name][options], **settings})
     loaded = load_policy(tmp_path)
@@ -81,7 +81,7 @@ def test_policies_with_segments_act_as_in_their_runner(name, options, tmp_path):
     assert_same_actions(loaded, runner.get_inference_policy())
 
 
-def test_the_policy_is_frozen(tmp_path):
+def test_policy_is_frozen(tmp_path):
     train(tmp_path, {})
     loaded = load_policy(tmp_path)
     assert not any(parameter.requires_grad for parameter in loaded.actor_critic.parameters())
@@ -108,9 +108,9 @@ def test_checkpoints_by_iteration_name_and_file(tmp_path):
 
 
 class TestOldRuns:
-    """Runs from before `config.json` held sizes and segments."""
+    """Runs older than the sizes and segments in `config.json`."""
 
-    def forget_env(self, folder):
+    def delete_env_settings(self, folder):
         config = json.loads((folder / "config.json").read_text())
         del config["env"]
         (folder / "config.json").write_text(json.dumps(config))
@@ -119,7 +119,7 @@ class TestOldRuns:
     @pytest.mark.parametrize("name", ["ActorCritic", "ActorCriticRecurrent"])
     def test_sizes_come_from_the_weights(self, name, normalized, tmp_path):
         runner = train(tmp_path, PLAIN[name])
-        self.forget_env(tmp_path)
+        self.delete_env_settings(tmp_path)
         if not normalized:
             saved = load_checkpoint(tmp_path / "model_1.pt")
             del saved["obs_norm_state_dict"], saved["critic_obs_norm_state_dict"]
@@ -131,14 +131,14 @@ class TestOldRuns:
 
     def test_segments_come_from_an_environment(self, tmp_path):
         runner = train(tmp_path, {"class_name": "StateAc", **OPTIONS["StateAc"]["replaces"]})
-        self.forget_env(tmp_path)
+        self.delete_env_settings(tmp_path)
         with pytest.raises(ValueError, match=r"needs obs_segments.*load_policy\(run, env=...\)"):
             load_policy(tmp_path)
         assert_same_actions(load_policy(tmp_path, env=MatrixEnv()), runner.get_inference_policy())
 
-    def test_sizes_that_nothing_tells_are_asked_for(self, tmp_path):
+    def test_error_asks_for_missing_sizes(self, tmp_path):
         train(tmp_path, {})
-        self.forget_env(tmp_path)
+        self.delete_env_settings(tmp_path)
         save_checkpoint({"model_state_dict": {"x": torch.ones(1)}, "iter": 1}, tmp_path / "model_1.pt")
         with pytest.raises(ValueError, match=r"does not say num_actor_obs.*load_policy\(run, env=...\)"):
             load_policy(tmp_path)
@@ -157,13 +157,13 @@ class TestFilesImportNothing:
         monkeypatch.delitem(sys.modules, "own_policies", raising=False)
         return "own_policies"
 
-    def test_a_class_path_in_a_run_folder_is_refused(self, own_module, tmp_path):
+    def test_rejects_class_path_in_run_folder(self, own_module, tmp_path):
         run = write_run(tmp_path / "run", 1, encoder_class_name=f"{own_module}:Enc")
         with pytest.raises(ValueError, match=r"config\.json names the encoder_class_name 'own_policies:Enc' by path"):
             load_policy(run)
         assert own_module not in sys.modules
 
-    def test_a_class_path_from_python_is_taken(self, own_module, tmp_path):
+    def test_accepts_class_path_from_python(self, own_module, tmp_path):
         run = write_run(tmp_path / "run", 1)
         config = json.loads((run / "config.json").read_text())
         config["policy"] |= {"class_name": f"{own_module}:Own", "obs_segments": SEGMENTS, "num_actions": A}
@@ -175,14 +175,14 @@ class TestFilesImportNothing:
         loaded = load_policy(run, policy_class_name=f"{own_module}:Own")
         assert type(loaded.actor_critic).__name__ == "Own"
 
-    def test_a_sub_policy_is_refused_too(self, own_module, tmp_path):
+    def test_rejects_class_path_of_sub_policy(self, own_module, tmp_path):
         run = write_run(tmp_path / "run", 1, encoder_class_name=f"{own_module}:Enc")
         with pytest.raises(ValueError, match="must not import code"):
             ActorCriticFieldMutex(OBS, OBS, A, "ActorCritic", [run], obs_segments=SEGMENTS)
         assert own_module not in sys.modules
 
 
-def test_a_mutex_policy_of_a_run_folder(tmp_path):
+def test_loads_mutex_policy(tmp_path):
     runs = [str(write_run(tmp_path / name, seed, normalized=True)) for seed, name in enumerate("ab")]
     config = {
         "runner": {"policy_class_name": "ActorCriticFieldMutex"},

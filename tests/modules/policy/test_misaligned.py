@@ -1,4 +1,4 @@
-"""`load_misaligned_state_dict`: a trained policy goes on with other observations."""
+"""`load_misaligned_state_dict`: a trained policy continues with a different observation layout."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from st_rl.modules.policy.misaligned import load_misaligned_normalizer
 
 OLD = {"pose": 4, "velocity": 2, "contact": 3}
 OLD_CRITIC = {"velocity": 2, "pose": 4, "mass": 1}
-# Another order, a new component in front, and one that has another width.
+# Another order, a new first component, and one component of another width.
 NEW = {"scan": 5, "contact": 3, "pose": 4, "velocity": 2}
 NEW_CRITIC = {"mass": 2, "pose": 4, "scan": 5, "velocity": 2}
 SETTINGS = {
@@ -37,7 +37,7 @@ def make(policy_class, segments, critic_segments, seed=0, **settings):
 
 
 def moved(obs: torch.Tensor, segments, new_segments) -> torch.Tensor:
-    """Observations with the same components elsewhere; a component that is new or of another width is random."""
+    """Rearrange observations to the new layout; components that are new or of another width are random."""
     parts = dict(zip(segments, obs.split(list(segments.values()), dim=-1)))
     random = {name: torch.randn(*obs.shape[:-1], size) for name, size in new_segments.items()}
     same = {name: parts[name] for name in parts if new_segments.get(name) == segments[name]}
@@ -45,7 +45,7 @@ def moved(obs: torch.Tensor, segments, new_segments) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("policy_class", [EncoderStateAc, EncoderStateAcRecurrent])
-def test_the_new_policy_starts_as_the_old_one_was(policy_class):
+def test_new_policy_acts_as_old_one(policy_class):
     old = make(policy_class, OLD, OLD_CRITIC)
     new = make(policy_class, NEW, {"pose": 4, "scan": 5, "velocity": 2, "mass": 1}, seed=1)
     _, skipped = new.load_misaligned_state_dict(old, OLD, OLD_CRITIC)
@@ -67,7 +67,7 @@ OLD_CRITIC_TARGETS = {"velocity": 2, "pose": 4}
 NEW_CRITIC_TARGETS = {"pose": 4, "velocity": 2}
 
 
-def test_components_of_another_width_are_skipped_and_start_at_zero():
+def test_components_of_other_width_are_skipped_and_zero():
     old = make(EncoderStateAcRecurrent, OLD, OLD_CRITIC)
     new = make(EncoderStateAcRecurrent, NEW, NEW_CRITIC, seed=1)
     copied, skipped = new.load_misaligned_state_dict(old, OLD, OLD_CRITIC)
@@ -81,7 +81,7 @@ def test_components_of_another_width_are_skipped_and_start_at_zero():
     assert torch.equal(columns[:, 11:], old.memory_c.rnn.weight_ih_l0[:, :2]), "velocity"
 
 
-def test_parameters_without_a_counterpart_are_named():
+def test_skipped_parameters_are_listed():
     old = make(EncoderStateAcRecurrent, OLD, OLD_CRITIC)
     new = make(EncoderStateAcRecurrent, NEW, NEW_CRITIC, seed=1, rnn_hidden_size=8)
     before = {name: tensor.clone() for name, tensor in new.state_dict().items()}
@@ -91,7 +91,7 @@ def test_parameters_without_a_counterpart_are_named():
     assert torch.equal(new.memory_a.rnn.weight_ih_l0, before["memory_a.rnn.weight_ih_l0"]), "what is skipped stays"
 
 
-def test_a_policy_without_encoders_gives_what_it_has():
+def test_loads_from_policy_without_encoders():
     settings = {name: value for name, value in SETTINGS.items() if not name.startswith("encoder")}
     torch.manual_seed(0)
     old = StateAc(9, 7, 2, obs_segments=OLD, critic_obs_segments=OLD_CRITIC, **settings)
@@ -103,7 +103,7 @@ def test_a_policy_without_encoders_gives_what_it_has():
     assert not new.actor[0].weight[:, 6:].any()
 
 
-def test_encoders_follow_their_components():
+def test_encoders_are_matched_by_component():
     names = ["contact", "pose"]
     old = make(EncoderStateAc, {"pose": 4, "velocity": 2, "contact": 4}, OLD_CRITIC, encoder_component_names=names)
     new = make(
@@ -123,7 +123,7 @@ def test_encoders_follow_their_components():
     assert "encoders.1.model.0.weight" in copied
 
 
-def test_the_encoders_of_the_critic_are_its_own():
+def test_critic_encoders_are_copied_separately():
     settings = {"encoder_component_names": ["contact", "pose"], "critic_encoder_component_names": ["pose", "mass"]}
     old = make(EncoderStateAc, OLD, OLD_CRITIC, **settings)
     new = make(
@@ -134,7 +134,7 @@ def test_the_encoders_of_the_critic_are_its_own():
     torch.testing.assert_close(new.evaluate(critic_obs), old.evaluate(critic_obs))
 
 
-def test_a_latent_is_not_mistaken_for_a_component_of_its_width():
+def test_latent_is_not_matched_with_component_of_same_width():
     """`pose` is 4 wide, raw in one policy and a latent of width 4 in the other."""
     old = make(EncoderStateAc, OLD, OLD_CRITIC, encoder_component_names=["contact"], encoder_output_size=4)
     new = make(EncoderStateAc, OLD, OLD_CRITIC, encoder_component_names=["pose"], encoder_output_size=4, seed=1)
@@ -143,7 +143,7 @@ def test_a_latent_is_not_mistaken_for_a_component_of_its_width():
     assert bool((new.actor[0].weight[:, :4] == 0).all())
 
 
-def test_the_source_and_its_own_segments_stay_as_they_were():
+def test_source_policy_and_segments_are_not_modified():
     old = make(EncoderStateAcRecurrent, OLD, OLD_CRITIC)
     before = {name: tensor.clone() for name, tensor in old.state_dict().items()}
     new = make(EncoderStateAcRecurrent, NEW, NEW_CRITIC, seed=1)
@@ -154,7 +154,7 @@ def test_the_source_and_its_own_segments_stay_as_they_were():
     assert all(torch.equal(before[name], tensor) for name, tensor in old.state_dict().items())
 
 
-def test_statistics_of_a_normaliser_follow_their_components():
+def test_normalizer_statistics_are_matched_by_component():
     old, new = EmpiricalNormalization([9]), EmpiricalNormalization([14])
     old(torch.randn(50, 9) * 3.0 + torch.arange(9.0))
     load_misaligned_normalizer(new, old, NEW, OLD)

@@ -1,4 +1,4 @@
-"""Which policies keep which part of the policy interface."""
+"""Protocols of the policy interface and the policies that implement them."""
 
 import pytest
 import torch
