@@ -22,11 +22,11 @@ def adapt_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) ->
     return torch.where((kl > 0.0) & (kl < 0.5 * desired_kl), faster, rate)
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float | Tensor) -> tuple[Tensor, Tensor]:
     """The surrogate loss per sample with the ratio and with the clipped ratio, all `(...)`."""
     return -advantages * ratio, -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)
 
 
-def clipped_value(values: Tensor, old_values: Tensor, clip: float) -> Tensor:
+def clipped_value(values: Tensor, old_values: Tensor, clip: float | Tensor) -> Tensor:
     """The new values clamped to within `clip` of the old ones, all `(...)`."""
     return old_values + (values - old_values).clamp(-clip, clip)

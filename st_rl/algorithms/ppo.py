@@ -1,5 +1,6 @@
 """Proximal policy optimization, and the update loop that all algorithms share."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -21,6 +22,7 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
+from st_rl.modules.reward_scaling import DiscountedRewardScaling
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
@@ -85,6 +87,13 @@ class PPO(Configurable):
         mixed_precision: str | None = None,
         critic_obs_normalization: bool | None = None,
         unnormalized_components: Sequence[str] = (),
+        reward_normalization: bool = False,
+        reward_clip: float = 10.0,
+        normalize_advantage_per_mini_batch: bool = False,
+        shuffle_every_epoch: bool = False,
+        anneal_learning_rate: bool = False,
+        anneal_clip_param: bool = False,
+        anneal_iterations: int | None = None,
         **kwargs: Any,
     ):
         _check_arguments(actor_critic, schedule, mixed_precision, max_grad_norm)
@@ -112,6 +121,14 @@ class PPO(Configurable):
         self.critic_obs_normalization = empirical_normalization if is_same else critic_obs_normalization
         self.unnormalized_components = list(unnormalized_components)
         self.mixed_precision = mixed_precision
+        self.reward_normalization = reward_normalization
+        self.reward_clip = reward_clip
+        self.normalize_advantage_per_mini_batch = normalize_advantage_per_mini_batch
+        self.shuffle_every_epoch = shuffle_every_epoch
+        self.anneal_learning_rate = anneal_learning_rate
+        self.anneal_clip_param = anneal_clip_param
+        self.anneal_iterations = anneal_iterations
+        self._check_annealing()
         if args:
             logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
         _check_numbers({**vars(self), "learning_rate": learning_rate})
@@ -131,6 +148,8 @@ class PPO(Configurable):
         # Values that change with the iteration, on the device, where compiled and captured code reads them.
         self.iteration = torch.zeros((), device=device)
         self._schedules: list[Schedule] = []
+        self._annealed_rate: Schedule | None = None
+        self._annealed_clip: Schedule | None = None
         self.current_learning_iteration = 0
         self.lr_scheduler: LRScheduler | None = None
         # None until init_storage, which knows the sizes of the environment.
@@ -138,6 +157,9 @@ class PPO(Configurable):
         self.transition = cast(StepTransition, None)
         self.obs_normalizer: nn.Module = nn.Identity().to(device)
         self.critic_obs_normalizer: nn.Module = nn.Identity().to(device)
+        self.reward_normalizer: DiscountedRewardScaling | None = None
+        if self.reward_normalization:
+            self.reward_normalizer = DiscountedRewardScaling(self.gamma, self.reward_clip).to(device)
         self._averages = RunningAverages()
         # Runs acting and update; the runner replaces it by a faster one.
         self.engine = Engine("eager", device)
@@ -149,6 +171,11 @@ class PPO(Configurable):
         self.symmetry = SymmetryAugmentation(symmetry_cfg, policy, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
         self._optimizer = GuardedOptimizer(self.optimizer_class_name, self._policy_parameters(), learning_rate, device)
+        if self.anneal_learning_rate:
+            self._annealed_rate = Schedule(lambda it: learning_rate * self._anneal_fraction(it), 1, device)
+        if self.anneal_clip_param:
+            self._annealed_clip = Schedule(lambda it: self.clip_param * self._anneal_fraction(it), 1, device)
+            self._schedules.append(self._annealed_clip)
         if isinstance(policy, EstimatorMixin | PrivilegeEstimatorMixin) and not self.trains_estimates:
             logger.warning(
                 f"{type(self).__name__} does not train the state estimator of {type(policy).__name__}; "
@@ -182,6 +209,31 @@ class PPO(Configurable):
         self.iteration.fill_(value)
         for schedule in self._schedules:
             schedule.update(value)
+        if self._annealed_rate is not None:
+            self.learning_rate = self._annealed_rate(value)
+
+    def _check_annealing(self) -> None:
+        """ValueError if the learning rate or the clip range cannot be annealed as configured."""
+        if self.anneal_learning_rate and self.schedule == "adaptive":
+            raise ValueError(
+                "anneal_learning_rate=True and schedule='adaptive' would both set the learning rate; use "
+                "schedule='fixed' to anneal it"
+            )
+        if (self.anneal_learning_rate or self.anneal_clip_param) and not (self.anneal_iterations or 0) >= 1:
+            raise ValueError(
+                f"anneal_iterations is {self.anneal_iterations}; anneal_learning_rate and anneal_clip_param need the "
+                "number of iterations of the whole training, at least 1"
+            )
+
+    def _anneal_fraction(self, iteration: int) -> float:
+        """Fall linearly from 1 in the first of `anneal_iterations` iterations; stays at its last value, above 0."""
+        total = self.anneal_iterations or 1
+        return max(total - iteration, 1) / total
+
+    @property
+    def clip_range(self) -> float | Tensor:
+        """The current clip range: `clip_param`, or with `anneal_clip_param` a 0-d tensor."""
+        return self.clip_param if self._annealed_clip is None else self._annealed_clip.value
 
     @property
     def learning_rate(self) -> float | Tensor:
@@ -260,7 +312,7 @@ class PPO(Configurable):
 
     def _networks(self) -> list[nn.Module]:
         networks: list[nn.Module] = [self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer]
-        return networks if self.rnd is None else [*networks, self.rnd]
+        return [*networks, *(module for module in (self.rnd, self.reward_normalizer) if module is not None)]
 
     def train_mode(self) -> None:
         """Set policy and normalizers to training mode."""
@@ -324,12 +376,19 @@ class PPO(Configurable):
         transition = self.transition
         transition.dones = dones
         # A copy, because a custom storage may write into it.
-        transition.rewards = self._training_reward(rewards.clone(), dones, infos)
+        rewards = self._normalize_rewards(rewards.clone(), dones)
+        transition.rewards = self._training_reward(rewards, dones, infos)
         if hasattr(transition, "next_observations"):
             transition.next_observations, transition.next_critic_observations = next_obs, next_critic_obs
         self.storage.add_transitions(transition)
         transition.clear()
         self._reset_policies(dones)
+
+    def _normalize_rewards(self, rewards: Tensor, dones: Tensor) -> Tensor:
+        """The rewards `(N,)`, with `reward_normalization` scaled by the running spread of discounted returns."""
+        if self.reward_normalizer is None:
+            return rewards
+        return self.reward_normalizer(rewards.to(self.device).reshape(-1), dones.to(self.device).reshape(-1))
 
     def _reset_policies(self, dones: Tensor) -> None:
         """Reset the policy where an episode has ended, `dones (N,)`."""
@@ -472,11 +531,16 @@ class PPO(Configurable):
 
     def _mini_batches(self) -> Iterator[MiniBatch]:
         """Iterate over the mini-batches of all epochs."""
-        storage, sizes = self.storage, (self.num_mini_batches, self.num_learning_epochs)
-        if not self.actor_critic.is_recurrent:
-            return storage.mini_batch_generator(*sizes)
-        storage.trajectory_capacity = self.engine.static_size(lambda: storage.max_trajectories(self.num_mini_batches))
-        return storage.reccurent_mini_batch_generator(*sizes)
+        storage, number = self.storage, self.num_mini_batches
+        if self.actor_critic.is_recurrent:
+            storage.shuffles_envs = self.shuffle_every_epoch
+            storage.trajectory_capacity = self.engine.static_size(lambda: storage.max_trajectories(number))
+        is_recurrent = self.actor_critic.is_recurrent
+        generator = storage.reccurent_mini_batch_generator if is_recurrent else storage.mini_batch_generator
+        if not self.shuffle_every_epoch:
+            return generator(number, self.num_learning_epochs)
+        # A generator of one epoch draws a permutation of its own.
+        return itertools.chain.from_iterable(generator(number, 1) for _ in range(self.num_learning_epochs))
 
     def _settings(self) -> Settings:
         """Names and values of all Python numbers and strings that the losses may read; a change captures again."""
@@ -550,6 +614,8 @@ class PPO(Configurable):
         named = {key.removesuffix("_norm_state_dict"): module for key, module in self._normalizers().items()}
         if self.rnd is not None:
             named |= {f"rnd.{name}": module for name, module in self.rnd.named_modules()}
+        if self.reward_normalizer is not None:
+            named["discounted returns"] = self.reward_normalizer.statistics
         counters = {name: n.num_clipped for name, n in named.items() if isinstance(n, EmpiricalNormalization)}
         if not counters:
             return {}
@@ -564,6 +630,10 @@ class PPO(Configurable):
         policy, hidden = self.actor_critic, self._initial_hidden_states(minibatch)
         size = minibatch.actions.shape[0]
         mirror_loss: Tensor | None = None
+        if self.normalize_advantage_per_mini_batch:
+            advantages = minibatch.advantages
+            scaled = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            minibatch = minibatch._replace(advantages=scaled)
         if self.symmetry is not None:
             if self.mirror_loss_coef != 0.0:
                 # Before `act`, so that the policy keeps the distribution of the mini-batch.
@@ -586,14 +656,14 @@ class PPO(Configurable):
                 self._adapt_learning_rate(inter_vars["kl"].mean())
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
-        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_param)
+        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_range)
         inter_vars |= {"ratio": ratio, "surrogate": surrogate, "surrogate_clipped": clipped}
         losses = {"surrogate_loss": torch.max(surrogate, clipped).mean()}
 
         returns = minibatch.returns.squeeze(-1)
         value_errors = (values - returns).square()
         if self.use_clipped_value_loss:
-            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), self.clip_param)
+            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), self.clip_range)
             inter_vars["value_clipped"] = value_clipped
             value_errors = torch.max(value_errors, (value_clipped - returns).square())
         losses["value_loss"] = value_errors.mean()
@@ -641,6 +711,8 @@ class PPO(Configurable):
         for key, normalizer in self._normalizers().items():
             if isinstance(normalizer, EmpiricalNormalization):
                 state[key] = normalizer.state_dict()
+        if self.reward_normalizer is not None:
+            state["reward_norm_state_dict"] = self.reward_normalizer.state_dict()
         return state if self._rnd_trainer is None else state | self._rnd_trainer.state_dict()
 
     def _normalizers(self) -> dict[str, nn.Module]:
@@ -660,6 +732,8 @@ class PPO(Configurable):
         self._load_lr_scheduler(state_dict.get("lr_scheduler_state_dict"))
         for key, state in normalizer_states.items():
             self._normalizers()[key].load_state_dict(state)
+        if self.reward_normalizer is not None and "reward_norm_state_dict" in state_dict:
+            self.reward_normalizer.load_state_dict(state_dict["reward_norm_state_dict"])
         if self._rnd_trainer is not None:
             self._rnd_trainer.load_state_dict(state_dict)
         # The optimizers have new tensors, captured steps the old ones.
@@ -692,7 +766,8 @@ class PPO(Configurable):
 
     def rank_state_dict(self) -> dict[str, Any]:
         """The parts of `state_dict` that differ between ranks: what holds values of single environments."""
-        return {} if self._rnd_trainer is None else {"rnd_state_dict": self._rnd_trainer.rnd.state_dict()}
+        parts = {"rnd_state_dict": self.rnd, "reward_norm_state_dict": self.reward_normalizer}
+        return {key: module.state_dict() for key, module in parts.items() if module is not None}
 
     def pin_hidden_states(self) -> None:
         """Copy the hidden states into the fixed buffers that a captured rollout reads."""
@@ -720,6 +795,7 @@ _POSSIBLE: dict[str, tuple[Callable[[float], bool], str]] = {
     "learning_rate": (lambda value: 0 <= value < math.inf, "a finite number of at least 0, for example 1e-3"),
     "value_loss_coef": (math.isfinite, "a finite number, for example 1.0"),
     "entropy_coef": (math.isfinite, "a finite number, for example 0.01"),
+    "reward_clip": (lambda value: value > 0, "a number above 0, for example 10.0"),
     "desired_kl": (lambda value: value is None or value >= 0, "a number of at least 0, for example 0.01"),
 }
 

@@ -112,9 +112,10 @@ class TPPO(PPO):
         name = self.lr_scheduler_class_name
         if name is None:
             return
-        if self.schedule == "adaptive":
+        if self.schedule == "adaptive" or self.anneal_learning_rate:
+            other = "schedule='adaptive'" if self.schedule == "adaptive" else "anneal_learning_rate=True"
             raise ValueError(
-                f"lr_scheduler_class_name='{name}' and schedule='adaptive' would both set the learning rate; "
+                f"lr_scheduler_class_name='{name}' and {other} would both set the learning rate; "
                 "use schedule='fixed' with a scheduler"
             )
         self.lr_scheduler = make_lr_scheduler(name, self.optimizer, settings)

@@ -22,6 +22,10 @@ __all__ = ["Actor", "ActorCritic", "Critic", "get_activation"]
 NO_DISTRIBUTION = "the policy has no action distribution yet: call act(observations) first"
 
 
+# Gains of the orthogonal initialization: small first actions, whatever the observation.
+HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
+
+
 def get_activation(act_name: str) -> nn.Module | None:
     """Return an activation by its short name; None with a warning for an unknown name."""
     if act_name not in ACTIVATIONS:
@@ -60,6 +64,15 @@ def build_head(
     if output_activation is not None:
         layers.append(make_activation(output_activation))
     return nn.Sequential(*layers)
+
+
+@torch.no_grad()
+def init_orthogonal(head: nn.Sequential, output_gain: float) -> None:
+    """Initialize all Linear layers with orthogonal weights and zero biases, the last one with its own gain."""
+    layers = [layer for layer in head if isinstance(layer, nn.Linear)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, output_gain if layer is layers[-1] else HIDDEN_GAIN)
+        nn.init.zeros_(layer.bias)
 
 
 def run_head(head: nn.Sequential, inputs: Tensor) -> Tensor:
@@ -103,6 +116,7 @@ class ActorCritic(nn.Module, Configurable):
         max_noise_std: float | None = None,
         action_bound: float | Sequence[float] | None = None,
         noise_std_type: str = "scalar",
+        orthogonal_init: bool = False,
         **kwargs: Any,
     ):
         super().__init__()
@@ -117,6 +131,9 @@ class ActorCritic(nn.Module, Configurable):
         self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
         self.actor = build_head(self.num_actor_obs, actor_hidden_dims, self.num_actions, activation, mu_activation)
         self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, activation)
+        if orthogonal_init:
+            for head, gain in ((self.actor, ACTION_GAIN), (self.critic, VALUE_GAIN)):
+                init_orthogonal(head, gain)
         if init_noise_std < 0 or (min_noise_std or 0.0) > (math.inf if max_noise_std is None else max_noise_std):
             raise ValueError(
                 f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.reward_scaling import NORMALIZE_UNTIL, DiscountedRewardScaling
 
-REWARD_DISCOUNT = 0.99
-NORMALIZE_UNTIL = 1.0e8
 SCHEDULE_MODES = ("constant", "step", "linear")
 
 
@@ -95,43 +94,6 @@ class RandomNetworkDistillation(nn.Module):
             states = rnd_state if self.state_normalizer is None else self.state_normalizer.normalize(rnd_state)
             target = self.target(states)
         return F.mse_loss(self.predictor(states), target)
-
-
-class DiscountedRewardScaling(nn.Module):
-    """Divides rewards by the running standard deviation of their discounted sum per environment."""
-
-    discounted_sum: Tensor
-
-    def __init__(self, discount: float = REWARD_DISCOUNT):
-        super().__init__()
-        self.discount = discount
-        self.statistics = EmpiricalNormalization((), until=NORMALIZE_UNTIL)
-        # The number of environments is known with the first rewards.
-        self.register_buffer("discounted_sum", torch.zeros(0))
-
-    def forward(self, reward: Tensor) -> Tensor:
-        """`(N,) -> (N,)`; unchanged while the standard deviation is zero."""
-        if self.training:
-            self._allocate(reward.shape[0])
-            self.discounted_sum.mul_(self.discount).add_(reward)
-            # An infinite sum would stay infinite.
-            torch.nan_to_num_(self.discounted_sum, nan=0.0, posinf=0.0, neginf=0.0)
-            self.statistics.update(self.discounted_sum)
-            # A huge sum would be an outlier for hundreds of steps.
-            self.discounted_sum.copy_(self.statistics.clip_outliers(self.discounted_sum))
-        std = self.statistics.std
-        return reward / torch.where(std > 0.0, std, 1.0)
-
-    def _allocate(self, num_envs: int) -> None:
-        if self.discounted_sum.shape[0] != num_envs:
-            with torch.inference_mode(False):
-                self.discounted_sum = torch.zeros(num_envs, device=self.discounted_sum.device)
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved = state_dict.get(prefix + "discounted_sum")
-        if saved is not None:
-            self._allocate(saved.shape[0])
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def _checked_schedule(weight_schedule: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class RolloutStorage:
         # None: recurrent mini-batches hold exactly K trajectories and bool masks. An int, at least `max_trajectories`:
         # K is fixed and `masks` holds positions, so that shapes are static.
         self.trajectory_capacity: int | None = None
+        # Whether each call of the recurrent generator distributes the environments at random over the chunks.
+        self.shuffles_envs = False
         self._segments = {"obs": kwargs.get("obs_segments"), "privileged_obs": kwargs.get("critic_obs_segments")}
         self._obs_dtypes = find_dtypes(kwargs.get("obs_dtypes") or {}, *self._segments.values())
         shapes = {
@@ -258,7 +260,9 @@ class RolloutStorage:
         return repeat_epochs(gather, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
 
     def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
-        """Iterate over recurrent mini-batches, each a contiguous chunk of environments over all steps.
+        """Iterate over recurrent mini-batches, each a chunk of environments over all steps.
+
+        Chunks are contiguous, or random with `shuffles_envs`.
 
         `obs` and `critic_obs` are padded trajectories `(T, K, ...)` with `masks (T, K)` and first-step `hidden_states`
         `(L, K, H)`; all other fields are `(T, B, ...)`. With `trajectory_capacity` set, K is that capacity and `masks`
@@ -268,6 +272,10 @@ class RolloutStorage:
         self._order_in_time()
         size = chunk_size(self.num_envs, num_mini_batches, "environments")
         starts = self._trajectory_starts()
+        order: torch.Tensor | None = None
+        if self.shuffles_envs:
+            order = torch.randperm(self.num_envs, device=self.device)
+            starts = starts[:, order]
         if self.trajectory_capacity is None:
             # The only host sync: exact shapes need the counts on the host.
             bounds = [0, *self._trajectory_counts(starts, num_mini_batches).cumsum(0).tolist()]
@@ -275,9 +283,10 @@ class RolloutStorage:
             bounds = [chunk * self.trajectory_capacity for chunk in range(num_mini_batches + 1)]
 
         def gather(chunk: int) -> MiniBatchType:
-            steps, envs = slice(0, self.num_valid_steps), slice(chunk * size, (chunk + 1) * size)
+            steps, columns = slice(0, self.num_valid_steps), slice(chunk * size, (chunk + 1) * size)
             trajectories = slice(bounds[chunk], bounds[chunk + 1])
-            return self.get_minibatch_from_indices(steps, envs, trajectories, starts[:, envs])
+            envs = columns if order is None else order[columns]
+            return self.get_minibatch_from_indices(steps, envs, trajectories, starts[:, columns])
 
         return repeat_epochs(gather, range(num_mini_batches), num_epochs, cache=not self._obs_dtypes)
 
@@ -288,7 +297,12 @@ class RolloutStorage:
     def max_trajectories(self, num_mini_batches: int) -> torch.Tensor:
         """Return the largest number of trajectories in a recurrent mini-batch, as a 0-d int64 tensor on the device."""
         self._order_in_time()
-        return self._trajectory_counts(self._trajectory_starts(), num_mini_batches).max()
+        starts = self._trajectory_starts()
+        if self.shuffles_envs:
+            # The environments with most trajectories may come together.
+            size = chunk_size(self.num_envs, num_mini_batches, "environments")
+            return starts.sum(0).topk(size).values.sum()
+        return self._trajectory_counts(starts, num_mini_batches).max()
 
     def _trajectory_starts(self) -> torch.Tensor:
         """Bool `(T, N)`, True at step 0 and after every done."""

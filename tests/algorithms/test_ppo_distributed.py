@@ -40,9 +40,10 @@ def train(policy_class, envs, bad_iteration=None, seed=0):
     alg = PPO(
         policy, num_learning_epochs=3, num_mini_batches=1, schedule="adaptive", learning_rate=4e-3, desired_kl=1.5e-3,
         entropy_coef=0.01, empirical_normalization=True, rnd_cfg=RND,
+        reward_normalization=True,
     )  # fmt: skip
     alg.init_obs_norm(OBS_DIM, CRITIC_DIM)
-    for normalizer in (alg.obs_normalizer, alg.critic_obs_normalizer):
+    for normalizer in (alg.obs_normalizer, alg.critic_obs_normalizer, alg.reward_normalizer.statistics):
         normalizer.defers_updates = True  # as on several ranks
     alg.init_storage(envs.stop - envs.start, NUM_STEPS, [OBS_DIM], [CRITIC_DIM], [NUM_ACTIONS])
     alg.train_mode()
@@ -69,6 +70,7 @@ def train(policy_class, envs, bad_iteration=None, seed=0):
     state |= {f"obs.{k}": v for k, v in alg.obs_normalizer.state_dict().items()}
     state |= {f"critic_obs.{k}": v for k, v in alg.critic_obs_normalizer.state_dict().items()}
     state |= {f"rnd.{k}": v for k, v in alg.rnd.state_dict().items()}
+    state |= {f"rewards.{k}": v for k, v in alg.reward_normalizer.statistics.state_dict().items()}
     return {"state": state, "rates": rates, "bad": bad}
 
 

@@ -91,6 +91,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "novelty": {
         "rnd_cfg": {"num_states": 3, "num_outputs": 4, "predictor_hidden_dims": [8], "target_hidden_dims": [8]}
     },
+    "annealed": {
+        "reward_normalization": True,
+        "normalize_advantage_per_mini_batch": True,
+        "shuffle_every_epoch": True,
+        "anneal_learning_rate": True,
+        "anneal_clip_param": True,
+        "anneal_iterations": 4,
+    },
     "symmetric": {
         "symmetry_cfg": {
             "joint_names": JOINTS,

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from st_rl.algorithms.losses import gaussian_kl
-from st_rl.modules import Actor, ActorCritic, Critic, DeterministicPolicyMixin, get_activation
+from st_rl.modules import Actor, ActorCritic, ActorCriticRecurrent, Critic, DeterministicPolicyMixin, get_activation
 from st_rl.modules.actor_critic import make_activation
 
 OBS, OC, A = 5, 7, 3
@@ -347,3 +347,17 @@ def test_actor_exports_to_torchscript_and_onnx(tmp_path):
     session = onnxruntime.InferenceSession(str(path))
     (actions,) = session.run(["actions"], {"obs": obs[:1].numpy()})
     torch.testing.assert_close(torch.from_numpy(actions), policy.act_inference(obs[:1]), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("policy_class", [ActorCritic, ActorCriticRecurrent])
+def test_orthogonal_start_has_small_actions(policy_class):
+    policy = policy_class(40, 30, 4, actor_hidden_dims=[24, 16], critic_hidden_dims=[24, 16], orthogonal_init=True)
+    for head, output_gain in ((policy.actor, 0.01), (policy.critic, 1.0)):
+        layers = [layer for layer in head if isinstance(layer, torch.nn.Linear)]
+        for layer, gain in zip(layers, [2.0**0.5, 2.0**0.5, output_gain]):
+            weight = layer.weight.double()
+            rows, columns = weight.shape
+            product = weight @ weight.T if rows <= columns else weight.T @ weight
+            torch.testing.assert_close(product, gain**2 * torch.eye(len(product)).double(), rtol=0, atol=1e-5)
+            assert not layer.bias.any()
+    assert policy.act_inference(torch.randn(50, 40)).abs().max() < 0.1

@@ -17,7 +17,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def make_training(name: str, folder: Path, seed: int) -> OnPolicyRunner:
-    """A runner with everything that has a state: normalisers, adaptive rate, novelty, critic observations, memory."""
+    """Everything that has a state: normalizers, rate, clip range, novelty, critic observations, memory."""
     torch.manual_seed(seed)
     env = NoveltyEnv(num_envs=5, episode_length=7, seed=seed, num_privileged_obs=6, termination_prob=0.1, memory=True)
     config = small_config(
@@ -28,6 +28,10 @@ def make_training(name: str, folder: Path, seed: int) -> OnPolicyRunner:
             "learning_rate": 1e-4,
             "entropy_coef": 0.01,
             "rnd_cfg": RND,
+            "reward_normalization": True,
+            "shuffle_every_epoch": True,
+            "anneal_clip_param": True,
+            "anneal_iterations": 6,
         },
         empirical_normalization=True,
         num_steps_per_env=5,

@@ -53,6 +53,7 @@ def test_resume_in_new_process_is_bit_exact(trainings, name):
     assert differences(whole, parts) == []
     # The comparison must be about something: nothing of this may be missing, and the training must have moved.
     for key in ("optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "rnd_state_dict",
+                "reward_norm_state_dict",
                 "rnd_optimizer_state_dict", "rng_state_dict", "env_state_dict", "runner_state_dict"):  # fmt: skip
         assert whole[key]
     assert bool(whole["runner_state_dict"]["memory"]) == (name != "feed_forward")

@@ -77,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     planned = loaded.setting("iterations", _optional_int)
     if planned is not None and left.iterations is not None:
         settings["iterations"] = max(planned, done + left.iterations)
+    if settings.get("iterations") is not None and loaded.training.algorithm.anneal_iterations is None:
+        runner.alg.anneal_iterations = int(settings["iterations"])
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
     settings |= {"num_ranks": world_size(), RUN_ID: torchrun_id()}

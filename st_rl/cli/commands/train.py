@@ -132,8 +132,13 @@ def drop_default_iterations(
     """Train without a limit of iterations if the arguments limit the minutes only."""
     check_minutes(options.minutes)
     is_given = drop_options(arguments, {"--iterations", "--runner.max-iterations", "--steps"}) != list(arguments)
-    if options.minutes is not None and not is_given:
-        training.runner.max_iterations = None
+    if options.minutes is None or is_given:
+        return
+    training.runner.max_iterations = None
+    algorithm = training.algorithm
+    if algorithm.anneal_iterations is None and (algorithm.anneal_learning_rate or algorithm.anneal_clip_param):
+        algorithm.anneal_learning_rate = algorithm.anneal_clip_param = False
+        print("Nothing is annealed: a training limited by --minutes has no last iteration (--iterations N sets it).")
 
 
 def read_training(
@@ -187,7 +192,7 @@ def prepare_training(
     torch_setup.seed_everything(seed)
     env = source.make(options.env, options.num_envs, device, seed)
     if options.steps is not None:
-        training.runner.max_iterations = iterations_within(options, config, env)
+        training.runner.max_iterations = config["max_iterations"] = iterations_within(options, config, env)
     update_threads = torch_setup.choose_update_threads(options.threads, config, env, device)
     config["update_threads"] = update_threads.number
     run = share_run_folder(options.log_dir, source.name)

@@ -97,7 +97,7 @@ class GymConfig:
     """Steps of the longest episode, if the environment does not define it."""
 
 
-# Settings that solve the classic control environments.
+# Settings that solve the classic control environments and make gymnasium's MuJoCo robots walk.
 _GYM_TRAINING = {
     "num_steps_per_env": 128,
     "max_iterations": 100,
@@ -108,13 +108,21 @@ _GYM_TRAINING = {
         "critic_hidden_dims": [64, 64],
         "activation": "tanh",
         "init_noise_std": 1.0,
+        "noise_std_type": "log",
+        "orthogonal_init": True,
     },
     "algorithm": {
         "num_learning_epochs": 10,
         "num_mini_batches": 8,
         "learning_rate": 1e-3,
-        "desired_kl": 0.02,
+        "schedule": "fixed",
         "gamma": 0.99,
+        "use_clipped_value_loss": False,
+        "reward_normalization": True,
+        "normalize_advantage_per_mini_batch": True,
+        "shuffle_every_epoch": True,
+        "anneal_learning_rate": True,
+        "anneal_clip_param": True,
     },
 }
 

@@ -63,6 +63,8 @@ class PolicyConfig:
     """Whether the standard deviation of the actions is learned (scalar, the default) or its logarithm (log)."""
     mu_activation: str | None = None
     """Activation of the actor's output."""
+    orthogonal_init: bool = False
+    """Whether weights start orthogonal, with a small action head; otherwise as in torch."""
     rnn_type: Literal["gru", "lstm"] | None = None
     """RNN of a recurrent policy class."""
     rnn_hidden_size: int | None = None
@@ -109,6 +111,20 @@ class AlgorithmConfig:
     """Optimizer class of torch.optim."""
     mixed_precision: Literal["bf16"] | None = None
     """bf16 computes the hidden layers of updates in bfloat16, which is faster on a GPU."""
+    reward_normalization: bool = False
+    """Whether to divide rewards by the running spread of discounted returns; logged returns stay unscaled."""
+    reward_clip: float = 10.0
+    """Largest normalized reward."""
+    normalize_advantage_per_mini_batch: bool = False
+    """Whether to normalize advantages within each mini-batch; otherwise within the rollout only."""
+    shuffle_every_epoch: bool = False
+    """Whether to draw new mini-batches in every epoch; otherwise each epoch has the same."""
+    anneal_learning_rate: bool = False
+    """Whether the learning rate falls linearly over the training; needs the fixed schedule."""
+    anneal_clip_param: bool = False
+    """Whether the clipping range falls linearly over the training."""
+    anneal_iterations: int | None = None
+    """Iterations over which they fall; None uses those of the training."""
 
 
 @dataclass

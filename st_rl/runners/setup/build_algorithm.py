@@ -35,6 +35,8 @@ def build_algorithm(
     inner = settings.get("ppo") or {}
     if inner.get("empirical_normalization") is None:
         settings.setdefault("empirical_normalization", bool(config.runner.get("empirical_normalization")))
+    if inner.get("anneal_iterations") is None and config.runner.get("max_iterations"):
+        settings.setdefault("anneal_iterations", int(config.runner["max_iterations"]))
     rnd_cfg = settings.get("rnd_cfg") or inner.get("rnd_cfg")
     if rnd_cfg:
         settings["rnd_cfg"] = _complete_rnd_cfg(rnd_cfg, extras)

@@ -1,0 +1,193 @@
+"""Returns beside Stable-Baselines3's PPO on gymnasium's MuJoCo tasks, with equal settings and equal steps.
+
+    python benchmarks/returns.py --peer-python VENV/bin/python --tasks Hopper-v5 --steps 300000
+
+Both libraries train with the settings that Stable-Baselines3 publishes for these tasks (its defaults with normalized
+observations and rewards), on 8 environments of 256 steps. The columns `st_rl defaults` are trained with the settings
+of `st-rl train gym:TASK` instead. Policies are evaluated without exploration noise, one episode from each of 20 seeds.
+Each training runs in a process of its own with one thread; the time of evaluations does not count.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine, write_results
+
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent))
+
+TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+# Everything else is what Stable-Baselines3's PPO and VecNormalize have as defaults.
+SETTINGS: dict[str, Any] = {
+    "num_envs": 8,
+    "num_steps": 256,
+    "num_mini_batches": 32,
+    "num_epochs": 10,
+    "learning_rate": 3e-4,
+    "gamma": 0.99,
+    "episodes": 20,
+    "evaluation_seed": 10_000,
+}
+
+
+def equal_config(job: dict[str, Any]) -> dict[str, Any]:
+    """The runner's configuration that is the same as the defaults of Stable-Baselines3."""
+    policy = {
+        "actor_hidden_dims": [64, 64],
+        "critic_hidden_dims": [64, 64],
+        "activation": "tanh",
+        "noise_std_type": "log",
+        "orthogonal_init": True,
+    }
+    algorithm = {
+        "num_learning_epochs": job["num_epochs"],
+        "num_mini_batches": job["num_mini_batches"],
+        "learning_rate": job["learning_rate"],
+        "schedule": "fixed",
+        "gamma": job["gamma"],
+        "lam": 0.95,
+        "clip_param": 0.2,
+        "value_loss_coef": 0.5,
+        "use_clipped_value_loss": False,
+        "max_grad_norm": 0.5,
+        "entropy_coef": 0.0,
+        "reward_normalization": True,
+        "normalize_advantage_per_mini_batch": True,
+        "shuffle_every_epoch": True,
+    }
+    return {
+        "num_steps_per_env": job["num_steps"],
+        "empirical_normalization": True,
+        "policy": policy,
+        "algorithm": algorithm | job.get("algorithm", {}),
+    }
+
+
+def default_config(job: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of `st-rl train gym:TASK`."""
+    from st_rl.cli.support.task_source import find_source
+    from st_rl.cli.support.training_config import TrainingConfig
+
+    config = TrainingConfig.from_dict(find_source(f"gym:{job['task']}").training).to_dict()
+    config["algorithm"] |= job.get("algorithm", {})
+    return config
+
+
+def train(job: dict[str, Any]) -> dict[str, Any]:
+    """Train once with this library; returns the curve, the final returns and the time."""
+    import torch
+
+    from st_rl.cli.support.task_source import find_source
+    from st_rl.env.gymnasium_adapter import make_gymnasium
+    from st_rl.runners import build_runner
+
+    logging.getLogger("st_rl").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    torch.manual_seed(job["seed"])
+    is_default = job["library"] == "st_rl defaults"
+    config = default_config(job) if is_default else equal_config(job)
+    num_envs = find_source(f"gym:{job['task']}").default_config.num_envs if is_default else job["num_envs"]
+    env = make_gymnasium(job["task"], num_envs, seed=1000 * job["seed"])
+    eval_env = make_gymnasium(job["task"], job["episodes"])
+    iterations = -(-job["steps"] // (num_envs * config["num_steps_per_env"]))
+    runner = build_runner("OnPolicyRunner", env, config | {"max_iterations": iterations}, None, "cpu")
+    curve, seconds, cpu_seconds, done = [], 0.0, 0.0, 0
+    stride = max(1, round(job["evaluate_every"] / (num_envs * config["num_steps_per_env"])))
+    returns: list[float] = []
+    while done < iterations:
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        runner.learn(min(stride, iterations - done), init_at_random_ep_len=is_default and done == 0)
+        seconds += time.perf_counter() - begin
+        cpu_seconds += time.process_time() - begin_cpu
+        done = runner.current_learning_iteration
+        returns = evaluate(runner, eval_env, job["evaluation_seed"])
+        curve.append({"steps": runner.tot_timesteps, "mean_return": statistics.fmean(returns)})
+    return {
+        "steps": runner.tot_timesteps,
+        "training_s": seconds,
+        "training_cpu_s": cpu_seconds,
+        "curve": curve,
+        "final_returns": returns,
+    }
+
+
+def evaluate(runner: Any, env: Any, seed: int) -> list[float]:
+    """The return of the first episode of every environment from its fixed seed, without noise."""
+    import torch
+
+    with torch.inference_mode():
+        policy = runner.get_inference_policy()
+        obs, _ = env.reset(seed=seed)
+        returns, running = torch.zeros(env.num_envs), torch.ones(env.num_envs, dtype=torch.bool)
+        while running.any():
+            obs, rewards, dones, _ = env.step(policy(obs))
+            returns += torch.where(running, rewards, 0.0)
+            running &= ~dones
+    return returns.tolist()
+
+
+def run_job(job: dict[str, Any], peer_python: str | None) -> dict[str, Any]:
+    """Run one training in a process of its own."""
+    is_peer = job["library"] == "stable-baselines3"
+    command = [peer_python, FOLDER / "worker_sb3.py"] if is_peer else [sys.executable, __file__, "--worker"]
+    done = subprocess.run([str(part) for part in command], input=json.dumps(job), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{job['library']} on {job['task']}, seed {job['seed']}, failed:\n{done.stderr[-3000:]}")
+    return {"seed": job["seed"], **json.loads(done.stdout.splitlines()[-1])}
+
+
+def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and spread over seeds."""
+    means = [statistics.fmean(run["final_returns"]) for run in runs]
+    return {
+        "mean_of_seeds": statistics.fmean(means),
+        "spread_of_seeds": statistics.stdev(means) if len(means) > 1 else None,
+        "seed_means": means,
+        "training_s": statistics.fmean(run["training_s"] for run in runs),
+        "training_cpu_s": statistics.fmean(run["training_cpu_s"] for run in runs),
+        "seeds": runs,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="gymnasium ids")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of a training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of the trainings")
+    parser.add_argument("--peer-python", help="Python of a virtual environment with stable-baselines3 and gymnasium")
+    parser.add_argument(
+        "--libraries", nargs="+", default=["st_rl", "stable-baselines3", "st_rl defaults"], help="what to train with"
+    )
+    parser.add_argument("--algorithm", default="{}", help="JSON with other settings of our PPO, for experiments")
+    parser.add_argument("--output", type=Path, default=FOLDER / "results" / "returns.json", help="file of the results")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(train(json.loads(sys.stdin.read()))))
+        return
+    if "stable-baselines3" in options.libraries and options.peer_python is None:
+        parser.error("--peer-python is missing: the Python of an environment with stable-baselines3")
+    tasks: dict[str, Any] = json.loads(options.output.read_text())["tasks"] if options.output.is_file() else {}
+    for task in options.tasks:
+        for library in options.libraries:
+            runs = []
+            for seed in options.seeds:
+                job = {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
+                job |= {"evaluate_every": options.steps // 10, "algorithm": json.loads(options.algorithm)}
+                runs.append(run_job(job, options.peer_python))
+                mean = statistics.fmean(runs[-1]["final_returns"])
+                print(f"{task:<15} {library:<18} seed {seed}: {mean:8.1f}, {runs[-1]['training_s']:.0f} s", flush=True)
+            tasks.setdefault(task, {})[library] = summarize(runs)
+            header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
+            write_results(options.output, {**header, "tasks": tasks})
+
+
+if __name__ == "__main__":
+    main()
