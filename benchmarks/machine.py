@@ -10,7 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "mujoco-warp", "warp-lang", "rsl-rl-lib", "mjlab")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "mujoco-warp",
+    "warp-lang",
+    "rsl-rl-lib",
+    "stable-baselines3",
+    "mjlab",
+)
 
 
 def describe_machine() -> dict[str, Any]:
