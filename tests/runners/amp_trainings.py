@@ -1,4 +1,4 @@
-"""The client's adversarial training, which one process begins and another ends; run as a program, this is the other."""
+"""AMP trainings of a client that one process starts and another, `python -m` of this module, resumes."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from st_rl.runners import build_runner
 from tests.fakes import ClientEnv
 from tests.runners.test_client import client_config
 
-# Two ways to train: as the client's archived configuration says, and with every option of the discriminator.
+# The archived configuration of the client, and one with every option of the discriminator.
 OPTIONS: dict[str, dict[str, Any] | None] = {
     "archived": None,
     "options": {
@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any] | None] = {
 
 
 def archived_config(discriminator_cfg: dict[str, Any] | None = None) -> dict[str, Any]:
-    """APPO with an LSTM and 42 motion values, as the client writes it."""
+    """APPO with an LSTM and 42 motion features, as written by the client."""
     config = client_config("AmpActorCriticRecurrent")
     config["runner_class_name"] = "AmpPolicyRunner"
     config["algorithm"]["class_name"] = "APPO"
@@ -37,7 +37,7 @@ def archived_config(discriminator_cfg: dict[str, Any] | None = None) -> dict[str
 
 
 def make_training(name: str, folder: Path, seed: int) -> Any:
-    """A runner as the client builds it."""
+    """Build a runner as the client does."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     config = archived_config(OPTIONS[name])
@@ -45,7 +45,7 @@ def make_training(name: str, folder: Path, seed: int) -> Any:
 
 
 def finish(folder: Path) -> None:
-    """End the trainings that were begun in the folder, in a process that starts from other random numbers."""
+    """Resume the trainings of the folder to their end, in a process with another random state."""
     for name in OPTIONS:
         runner = make_training(name, folder / name, seed=77)
         runner.load(str(folder / name / "model_3.pt"))

@@ -1,4 +1,4 @@
-"""Students of a teacher that sees more than they do; run as a program, this ends trainings that another one began."""
+"""Distillations with a privileged teacher; `python -m` of this module resumes those that another process started."""
 
 import sys
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.fakes import EchoEnv
 from tests.runners.training import recurrent, small_config
 
 NUM_OBS, NUM_ACTIONS = 3, 2
-# The critic's observation: what the actor sees, and the right action.
+# The critic observation: the actor observation and the target action.
 NUM_CRITIC_OBS = NUM_OBS + NUM_ACTIONS
 TEACHER = {"class_name": "ActorCritic", "actor_hidden_dims": [], "critic_hidden_dims": [], "init_noise_std": 0.1}
 
 
 def save_perfect_teacher(path: Path) -> str:
-    """A teacher that reads the right action from the critic's observation, in the scale of its own normaliser."""
+    """Save a teacher that reads the target action from the normalized critic observation."""
     normalizer = EmpiricalNormalization(shape=[NUM_CRITIC_OBS])
     normalizer.update(0.5 + 3.0 * torch.randn(200, NUM_CRITIC_OBS))
     teacher = ActorCritic(
@@ -37,12 +37,12 @@ def save_perfect_teacher(path: Path) -> str:
 
 
 def echo_env(**kwargs: Any) -> EchoEnv:
-    """The task to echo the step before, in which only the critic's observation shows what that was."""
+    """Echo the previous step; only the critic observation contains the target."""
     settings: dict[str, Any] = {"episode_length": 20, "termination_prob": 0.02, **kwargs}
     return EchoEnv(num_obs=NUM_OBS, num_actions=NUM_ACTIONS, memory=True, num_privileged_obs=NUM_CRITIC_OBS, **settings)
 
 
-# The second keeps steps of the rollouts before, the third has a teacher with a memory.
+# The second has a dilated buffer, the third a recurrent teacher.
 STUDENTS: dict[str, dict[str, Any]] = {
     "gru": {"policy": recurrent("gru"), "algorithm": {"hidden_state_resample_prob": 0.2}},
     "rolling_lstm": {
@@ -62,7 +62,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
 
 
 def make_distillation(name: str, folder: Path, seed: int) -> OnPolicyRunner:
-    """A training with a teacher in which everything that has a state takes part."""
+    """Build a distillation that uses every part with a state."""
     torch.manual_seed(seed)
     student = STUDENTS[name]
     algorithm = {
@@ -79,9 +79,9 @@ def make_distillation(name: str, folder: Path, seed: int) -> OnPolicyRunner:
 
 
 def finish(folder: Path) -> None:
-    """End the trainings that were begun in the folder, in a process that starts from other random numbers."""
+    """Resume the trainings of the folder to their end, in a process with another random state."""
     for name in STUDENTS:
-        # A teacher without a snapshot is made anew, the same as before.
+        # A teacher without a checkpoint is initialized again, with the same seed.
         runner = make_distillation(name, folder / name, seed=1 if name == "old_teacher" else 77)
         runner.load(folder / name / "model_3.pt")
         runner.learn(3)

@@ -1,4 +1,4 @@
-"""Trainings that end badly, each in a process of its own: `python -m tests.runners.hard_ends HOW FOLDER`."""
+"""Trainings that crash, each in its own process: `python -m tests.runners.hard_ends HOW FOLDER`."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from tests.runners.training import make_runner, small_config
 
 
 def full_disk(runner) -> None:
-    """From the second snapshot on no file may grow beyond half a kilobyte, as on a disk that is full."""
+    """From the second checkpoint on, files are limited to half a kilobyte, like on a full disk."""
 
     def fill():
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
@@ -20,7 +20,7 @@ def full_disk(runner) -> None:
 
 
 def killed_while_saving(runner) -> None:
-    """The process is gone when half of the second snapshot is written."""
+    """Kill the process when half of the second checkpoint is written."""
     whole = torch.save
 
     def half(payload, file):
@@ -45,7 +45,7 @@ def after_iterations(runner, iterations: int, action) -> None:
 
 
 def main(how: str, folder: str) -> None:
-    """Train for 6 iterations with a snapshot after every second one; the named bad end comes after the first."""
+    """Train for 6 iterations with a checkpoint every second one; the named crash happens after the first checkpoint."""
     runner = make_runner(config=small_config(save_interval=2, keep_best=False), log_dir=folder)
     {"full_disk": full_disk, "killed_while_saving": killed_while_saving}[how](runner)
     try:

@@ -20,7 +20,7 @@ EPISODE_LENGTH = 23
 
 
 class NumberedEnv:
-    """Shows who it is, which episode of which robot this is, and the step: `(writer, robot, episode, step, sum)`."""
+    """Observations identify every frame: `(writer, env, episode, step, sum)`."""
 
     num_envs, num_obs, num_actions, num_privileged_obs, device = 6, 5, 1, None, "cpu"
 
@@ -49,7 +49,7 @@ class NumberedEnv:
 
 
 class StepPolicy:
-    """Its action is the number of the step."""
+    """The action is the step number."""
 
     def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
         return obs[:, 3:4].clone()
@@ -58,7 +58,7 @@ class StepPolicy:
         pass
 
 
-def collect_for_ever(folder: str, writer: int) -> None:
+def collect_endlessly(folder: str, writer: int) -> None:
     saver = DemonstrationSaver(NumberedEnv(writer), StepPolicy(), folder, 5, min_timesteps=1e12)
     saver.on_progress = lambda fraction, line: None
     saver.collect_and_save()
@@ -74,7 +74,7 @@ def start_collector(folder: str, writer: int) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            collect_for_ever(folder, writer)
+            collect_endlessly(folder, writer)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -103,7 +103,7 @@ def kill_collectors(folder: str, num_kills: int, seed: int) -> None:
 
 def wait_for_kill(folder: str, pid: int, generator: random.Random) -> None:
     """Wait until a collector has started or, half of the time, until frames were written."""
-    # By what it has done so far, however busy the machine is.
+    # By its progress, not by time, which depends on the load of the machine.
     while not any(f"-{pid}-" in path.name for path in heartbeats(folder, layout.COLLECTOR)):
         time.sleep(0.001)
     num_files = count_files(folder) if generator.random() < 0.5 else -1

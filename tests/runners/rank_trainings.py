@@ -33,7 +33,7 @@ class NoveltyClientEnv(ClientEnv):
 
 
 class PartOfEnv(VecEnv):
-    """The environments of this rank out of all: each behaves the same whichever rank steps it."""
+    """The environments of this rank; each behaves the same on any rank."""
 
     def __init__(self, seed: int = 0) -> None:
         size = NUM_ENVS // world_size()
@@ -43,7 +43,7 @@ class PartOfEnv(VecEnv):
         self.num_privileged_obs, self.max_episode_length = self._all.num_privileged_obs, self._all.max_episode_length
         self.device, self.cfg = "cpu", {}
         self.obs_segments = self._all.obs_segments
-        # Two segments that the actor has as well, so that an estimator finds its target.
+        # Two segments that the actor has as well, so that an estimator has a target.
         self.privileged_obs_segments = self._all.obs_segments
 
     @property
@@ -77,7 +77,7 @@ class PartOfEnv(VecEnv):
 
 
 def noise_from_observations(policy: ActorCritic) -> None:
-    """Let the policy explore with numbers that depend on the observation alone, not on the rank's generator."""
+    """Make action noise a function of the observation, independent of the rank's generator."""
     policy.reserve_noise_column()
 
     def sample_noise(observations: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ def noise_from_observations(policy: ActorCritic) -> None:
 
 
 def save_teacher(path: Path) -> None:
-    """A teacher of the critic's observations."""
+    """Save a teacher of critic observations."""
     torch.manual_seed(3)
     teacher = ActorCritic(12, 12, 3, actor_hidden_dims=[8], critic_hidden_dims=[8])
     normalizer = EmpiricalNormalization([12])
@@ -141,7 +141,7 @@ def make_training(
     num_mini_batches: int = 1,
     seed: int = 5,
 ) -> OnPolicyRunner:
-    """A training in which a rank other than 0 starts from other random numbers."""
+    """Build a training; ranks other than 0 start from another random state."""
     torch.manual_seed(seed + 100 * rank())
     family = families(folder)[name]
     algorithm = {
@@ -171,7 +171,7 @@ def shared_state(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
 
     def add(prefix: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            # One sum per environment of the rank.
+            # One value per environment of the rank.
             if not prefix.endswith("discounted_sum"):
                 flat[prefix] = value.clone()
         elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Trainings that one process begins and another one ends; run as a program, this is the other one."""
+"""Trainings that one process starts and another, `python -m` of this module, resumes."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def make_training(name: str, folder: Path, seed: int) -> OnPolicyRunner:
-    """Everything that has a state: normalizers, rate, clip range, novelty, critic observations, memory."""
+    """Build a runner with every part that has a state: normalizers, learning rate, clip range, RND, critic, RNN."""
     torch.manual_seed(seed)
     env = NoveltyEnv(num_envs=5, episode_length=7, seed=seed, num_privileged_obs=6, termination_prob=0.1, memory=True)
     config = small_config(
@@ -40,7 +40,7 @@ def make_training(name: str, folder: Path, seed: int) -> OnPolicyRunner:
 
 
 def finish(folder: Path) -> None:
-    """End the trainings that were begun in the folder, in a process that starts from other random numbers."""
+    """Resume the trainings of the folder to their end, in a process with another random state."""
     for name in POLICIES:
         runner = make_training(name, folder / name, seed=77)
         runner.load(folder / name / "model_3.pt")

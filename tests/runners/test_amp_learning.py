@@ -1,4 +1,4 @@
-"""A discriminator teaches a motion: a point that is told nothing learns to run in circles like its reference."""
+"""Style reward alone teaches a motion: points learn to move in circles like the reference."""
 
 import math
 
@@ -9,25 +9,25 @@ from st_rl.env import VecEnv
 from st_rl.runners import build_runner
 
 TURN = 0.4
-"""Angle that the reference turns in a step."""
+"""Angle of the reference per step."""
 
 
 class CircleEnv(VecEnv):
-    """Points in a plane, moved by their actions; the reference runs round the unit circle. The task rewards nothing."""
+    """Points in a plane, moved by their actions; the reference moves on the unit circle. The task reward is zero."""
 
     def __init__(self, num_envs: int = 64, seed: int = 0):
         self.num_envs, self.num_obs, self.num_actions, self.num_privileged_obs = num_envs, 2, 2, None
         self.device, self.max_episode_length = "cpu", 40
         self.generator = torch.Generator().manual_seed(seed)
         self.episode_length_buf = torch.arange(num_envs) % self.max_episode_length
-        self.position = self._anywhere()
+        self.position = self._random_positions()
         self.trail = self.position[:, None].repeat(1, 2, 1)
 
-    def _anywhere(self) -> torch.Tensor:
+    def _random_positions(self) -> torch.Tensor:
         return 3.0 * torch.rand(self.num_envs, 2, generator=self.generator) - 1.5
 
     def _reference(self) -> torch.Tensor:
-        """Transitions `(N, 4)` of the reference, anywhere on its circle."""
+        """Random transitions `(N, 4)` of the reference."""
         angle = 2.0 * math.pi * torch.rand(self.num_envs, 1, generator=self.generator)
         return torch.cat([angle.cos(), angle.sin(), (angle + TURN).cos(), (angle + TURN).sin()], dim=1)
 
@@ -43,14 +43,14 @@ class CircleEnv(VecEnv):
         length = self.episode_length_buf + 1
         dones = length >= self.max_episode_length
         self.episode_length_buf = torch.where(dones, 0, length)
-        self.position = torch.where(dones[:, None], self._anywhere(), after)
+        self.position = torch.where(dones[:, None], self._random_positions(), after)
         self.trail = torch.stack([before, self.position], dim=1)
         infos = {"observations": {"ref_obs": self.trail}, "ref_motion": self._reference(), "time_outs": dones}
         return self.position, torch.zeros(self.num_envs), dones, infos
 
 
 def distance_from_reference(policy) -> float:
-    """How far the deterministic policy ends a step from where the reference would, without asking a discriminator."""
+    """Mean distance between the next positions of the deterministic policy and of the reference."""
     env = CircleEnv(256, seed=9)
     errors = []
     with torch.inference_mode():
@@ -62,13 +62,13 @@ def distance_from_reference(policy) -> float:
             ideal = turned / radius.clamp(min=1e-3)
             env.episode_length_buf = torch.zeros_like(env.episode_length_buf)
             obs, _, _, _ = env.step(policy(obs))
-            if step >= 10:  # once it has had the time to come to the circle
+            if step >= 10:  # after it has reached the circle
                 errors.append((obs - ideal).norm(dim=1).mean())
     return float(torch.stack(errors).mean())
 
 
-def watch_accuracy(runner) -> list[float]:
-    """A list that will hold the discriminator's accuracy on the policy in every iteration."""
+def record_accuracy(runner) -> list[float]:
+    """A list that is filled with the discriminator's accuracy on policy transitions in every iteration."""
     seen: list[float] = []
     update = runner.alg.update
 
@@ -85,7 +85,7 @@ OPTIONS = {"learning_rate": 2e-3, "replay_size": 5000, "replay_iterations": 20, 
 
 
 @pytest.mark.parametrize("discriminator_cfg", [None, OPTIONS], ids=["plain", "options"])
-def test_style_alone_teaches_the_reference(discriminator_cfg):
+def test_style_reward_alone_teaches_reference_motion(discriminator_cfg):
     torch.manual_seed(0)
     config = {
         "num_steps_per_env": 24,
@@ -112,11 +112,11 @@ def test_style_alone_teaches_the_reference(discriminator_cfg):
     }
     runner = build_runner("AmpPolicyRunner", CircleEnv(), config, log_dir=None)
     before = distance_from_reference(runner.get_inference_policy())
-    accuracy = watch_accuracy(runner)
+    accuracy = record_accuracy(runner)
     runner.learn(60)
     after = distance_from_reference(runner.get_inference_policy())
-    # A step of the reference is 0.4 long: to stand on the circle or to run round it the wrong way is not enough.
+    # A step of the reference has length 0.4: standing on the circle or moving the wrong way would exceed this.
     assert before > 0.8
     assert after < 0.2
-    # The discriminator never knows for sure.
+    # The discriminator never separates the two completely.
     assert max(accuracy[20:]) < 0.97

@@ -1,4 +1,4 @@
-"""The runner of motion priors, and the client's archived adversarial configuration from end to end."""
+"""`AmpPolicyRunner`, and the archived AMP configuration of a client from end to end."""
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def trainings(tmp_path_factory):
 
 
 class TestClient:
-    def test_the_archived_configuration_builds_trains_and_is_not_touched(self, caplog):
+    def test_archived_configuration_trains_and_is_not_modified(self, caplog):
         config = archived_config()
         untouched, dump = copy.deepcopy(config), pickle.dumps(config)
         runner = build_runner(config["runner_class_name"], ClientEnv(), config, log_dir=None, device="cpu")
@@ -66,7 +66,7 @@ class TestClient:
         assert any(key.startswith("discriminator.trunk") for key in whole["model_state_dict"])
 
     @pytest.mark.parametrize("name", OPTIONS)
-    def test_what_one_must_know_of_a_discriminator_is_logged_every_iteration(self, trainings, name):
+    def test_discriminator_statistics_are_logged_every_iteration(self, trainings, name):
         rows = progress(trainings / "whole" / name)
         assert len(rows) == 6
         tags = {
@@ -77,13 +77,13 @@ class TestClient:
         }  # fmt: skip
         for row in rows:
             assert tags <= set(row)
-        # The rewards that the runner counts are the task's.
+        # Episode rewards are those of the task.
         assert float(rows[-1]["Train/mean_reward_each_timestep"]) < 1.0
         parts = progress(trainings / "parts" / name)
         for tag in tags:
             assert [row[tag] for row in parts] == [row[tag] for row in rows]
 
-    def test_the_plain_runner_plays_it_without_a_reference(self, trainings):
+    def test_on_policy_runner_plays_without_reference(self, trainings):
         inner = ClientEnv(num_envs=3, seed=5)
         env = MetricWrapper(inner)
         inner.extras.pop("ref_motion")
@@ -99,7 +99,7 @@ class TestClient:
                 obs, _, dones, _ = env.step(actions)
                 policy.reset(dones)
 
-    def test_the_plain_runner_trains_it_as_the_named_one_does(self):
+    def test_on_policy_runner_trains_identically(self):
         ends = []
         for name in ("OnPolicyRunner", "AmpPolicyRunner"):
             torch.manual_seed(0)
@@ -115,27 +115,27 @@ class TestChecks:
             {"class_name": "AmpActorCritic", "amp_discriminator": AMP, **policy}, {"class_name": "APPO"}
         )
 
-    def test_all_is_well(self, caplog):
+    def test_no_warning_for_valid_configuration(self, caplog):
         AmpPolicyRunner(ClientEnv(), self.config(), log_dir=None)
         assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
-    def test_no_features_are_a_warning(self, caplog):
+    def test_warns_about_missing_features(self, caplog):
         AmpPolicyRunner(EchoEnv(), self.config(), log_dir=None)
         assert "delivers no observations['ref_obs']" in caplog.text
 
-    def test_features_of_another_width_are_a_warning(self, caplog):
+    def test_warns_about_features_of_other_width(self, caplog):
         config = self.config(amp_discriminator={**AMP, "input_dim": 40})
         AmpPolicyRunner(ClientEnv(), config, log_dir=None)
         assert "observations['ref_obs'] of shape (8, 2, 21), 42 values per environment" in caplog.text
         assert "expects 40" in caplog.text
 
-    def test_no_discriminator_is_a_warning(self, caplog):
+    def test_warns_about_missing_discriminator(self, caplog):
         AmpPolicyRunner(EchoEnv(), small_config(), log_dir=None)
         assert "PPO has none; use APPO or ATPPO" in caplog.text
 
 
 class BrokenReference(ClientEnv):
-    """Delivers a NaN among the motion features of one step."""
+    """Has a NaN in the motion features of one step."""
 
     def step(self, actions):
         outcome = super().step(actions)
@@ -157,7 +157,7 @@ def test_non_finite_motion_features_are_replaced_and_reported(caplog):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_neither_rollout_nor_update_waits(name):
+def test_rollout_and_update_have_no_host_sync(name):
     config = archived_config({**(OPTIONS[name] or {}), "saturation_patience": 10})
     runner = build_runner("AmpPolicyRunner", ClientEnv(), config, log_dir=None)
     runner.learn(1)
@@ -171,7 +171,7 @@ def test_neither_rollout_nor_update_waits(name):
 
 
 def _without_item(step):
-    """The client's environment reads numbers on the host; that is its own affair."""
+    """Exclude the client's environment, which reads values on the host."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     def unwatched(actions):

@@ -1,4 +1,4 @@
-"""Calls in a thread of their own keep their order, and their errors are not lost."""
+"""Background calls run in order, and their errors are raised."""
 
 import threading
 
@@ -33,14 +33,14 @@ def test_background_error_is_raised_once_by_the_next_call():
     calls.close()
 
 
-def test_nothing_runs_before_the_first_call():
+def test_no_thread_before_first_call():
     calls = BackgroundCalls()
     calls.wait()
     calls.close()
     assert calls._executor is None
 
 
-def test_a_queue_does_not_grow_without_end():
+def test_queue_is_bounded():
     seen, gate = [], threading.Event()
     calls = BackgroundCalls()
     calls.call(gate.wait, 10)

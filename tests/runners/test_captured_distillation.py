@@ -1,4 +1,4 @@
-"""A distillation captured as CUDA graphs does what it does step by step."""
+"""A distillation captured as CUDA graphs equals eager execution."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def train(policy, variant, engine):
             "class_name": "TPPO",
             "num_learning_epochs": 2,
             "num_mini_batches": 2,
-            # Who drives follows from the iteration alone, whatever random numbers are drawn.
+            # Whether the teacher acts depends on the iteration alone, not on random numbers.
             "teacher_act_prob": lambda iteration: 1.0 if iteration < 4 else 0.0,
             "distillation_loss_coef": "linear",
             "update_times_scale": 6,
@@ -47,7 +47,7 @@ def train(policy, variant, engine):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
-def test_captured_distillations_equal_eager_ones(policy, variant):
+def test_captured_distillation_equals_eager(policy, variant):
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     eager, graph = (train(policy, variant, engine) for engine in ("eager", "graph"))

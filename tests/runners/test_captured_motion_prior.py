@@ -1,4 +1,4 @@
-"""A training with a motion prior that runs as CUDA graphs does what it does step by step."""
+"""An AMP training captured as CUDA graphs equals eager execution."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ VARIANTS = {
 
 
 class MovingEnv(FollowEnv):
-    """Shows how the robots moved, and a reference that moves as the target does."""
+    """Has motion features of the environments and of a reference that moves like the target."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ def train(policy, discriminator_cfg, engine):
             "num_mini_batches": 2,
             "schedule": "adaptive",
             "learning_rate": 1e-4,
-            # So small that both draw almost the same actions, and no smaller: at none there is nothing to learn.
+            # Small enough that both sample almost the same actions, and non-zero, so that there is something to learn.
             "clip_min_std": 1e-3,
             "discriminator_cfg": discriminator_cfg,
         },
@@ -70,7 +70,7 @@ def train(policy, discriminator_cfg, engine):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", ["AmpActorCritic", "AmpActorCriticRecurrent"])
-def test_captured_motion_priors_equal_eager_ones(policy, variant):
+def test_captured_amp_training_equals_eager(policy, variant):
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     eager, graph = (train(policy, VARIANTS[variant], engine) for engine in ("eager", "graph"))
@@ -87,12 +87,12 @@ def test_captured_motion_priors_equal_eager_ones(policy, variant):
 
 
 @pytest.mark.parametrize("engine", ["graph", "compile"])
-def test_a_replay_beside_captured_steps(engine):
+def test_replay_with_captured_steps(engine):
     options = {**VARIANTS["options"], "replay_size": 300, "replay_iterations": 3}
     runner = train("AmpActorCritic", options, engine)
     replay = runner.alg._discriminator_trainer.replay
     assert replay.num_samples == 300
-    # Raw positions of robots: what was normalised has been taken back.
+    # The replay holds raw positions: the normalization is inverted.
     assert replay.states.abs().max() <= 2.1
     assert replay.states.std() > 0.05
     assert all(torch.isfinite(value).all() for value in runner.alg.actor_critic.state_dict().values())

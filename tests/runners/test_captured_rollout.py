@@ -1,4 +1,4 @@
-"""A rollout captured as one CUDA graph does what the same rollout does step by step."""
+"""A rollout captured as one CUDA graph equals eager execution."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 
 class FollowEnv(VecEnv):
-    """Robots on a line that should follow a moving target; all state in fixed tensors, no randomness."""
+    """Points on a line that follow a moving target; state in fixed tensors, no randomness."""
 
     is_graph_safe = True
 
@@ -46,7 +46,7 @@ class FollowEnv(VecEnv):
 
 
 @pytest.mark.parametrize("policy", ["ActorCritic", "ActorCriticRecurrent"])
-def test_captured_rollouts_equal_eager_ones(policy):
+def test_captured_rollout_equals_eager(policy):
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     runners = {}
@@ -79,8 +79,8 @@ def test_captured_rollouts_equal_eager_ones(policy):
     assert sum(graph._episodes.rewbuffer) > 0
 
 
-def test_an_iteration_waits_for_the_device_at_most_three_times():
-    """Counted with torch's own debug mode, outside of logging."""
+def test_iteration_has_at_most_three_host_syncs():
+    """Counted with torch's sync debug mode, without logging."""
     import warnings
 
     runner = OnPolicyRunner(
@@ -101,7 +101,7 @@ def test_an_iteration_waits_for_the_device_at_most_three_times():
 
 
 def make_captured(policy="ActorCritic"):
-    """A training whose rollout and steps have been captured."""
+    """Build a training with captured rollout and mini-batch steps."""
     torch.manual_seed(0)
     config = {
         "num_steps_per_env": 8,

@@ -1,4 +1,4 @@
-"""Every class that a configuration names may be given as `package.module:Class`."""
+"""Every class name of a configuration can be given as `package.module:Class`."""
 
 from types import SimpleNamespace
 

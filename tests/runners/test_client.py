@@ -1,4 +1,4 @@
-"""What the client st_gym does with this library, item by item of its checklist."""
+"""The interface that the client st_gym uses."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ from tests.fakes import ClientEnv
 
 
 def policy_section(class_name: str) -> dict[str, Any]:
-    """What `to_dict()` of the client's policy configuration gives: keys for every class, most of them null."""
+    """`to_dict()` of the client's policy configuration: keys for every class, most of them null."""
     return {
         "class_name": class_name,
         "init_noise_std": 1.0,
@@ -115,13 +115,13 @@ def config(request) -> dict[str, Any]:
 
 @pytest.fixture
 def trained(tmp_path, config):
-    """A runner that has learned two iterations as the client lets it."""
+    """A runner after two iterations, called like the client does."""
     runner = build_runner("OnPolicyRunner", ClientEnv(), config, log_dir=str(tmp_path), device="cpu")
     runner.learn(num_learning_iterations=2, init_at_random_ep_len=True)
     return runner
 
 
-def test_the_names_that_the_client_imports():
+def test_names_imported_by_client():
     assert (OnPolicyRunner.__module__, build_runner.__module__) == ("st_rl.runners.on_policy_runner", "st_rl.runners")
     assert issubclass(ClientEnv, VecEnv)
     segment = get_obs_slice({"obs": 103, "privileged_obs": 91}, "privileged_obs")[0]
@@ -137,8 +137,8 @@ def test_client_configuration_trains_and_is_not_modified(tmp_path, config, caplo
     assert (yaml.safe_dump(_with_lists(config), sort_keys=False), pickle.dumps(config)) == dumps
     assert runner.cfg is not config
     assert runner.policy_cfg is not config["policy"]
-    assert runner.alg.empirical_normalization is True  # the runner's, because the algorithm has none of its own
-    # Nothing in it is taken for a misspelling, and keys of other parts are named at most once by each part.
+    assert runner.alg.empirical_normalization is True  # of the runner section, because the algorithm has none
+    # No key is reported as misspelled, and keys of other sections at most once per section.
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert not [message for message in warnings if "unknown key" in message]
     assert len([message for message in warnings if "ignores keys of other parts" in message]) <= 2
@@ -146,13 +146,13 @@ def test_client_configuration_trains_and_is_not_modified(tmp_path, config, caplo
 
 
 def _with_lists(value):
-    """The same with lists for tuples, which plain YAML does not know."""
+    """The same with lists instead of tuples, which plain YAML lacks."""
     if isinstance(value, dict):
         return {key: _with_lists(item) for key, item in value.items()}
     return [_with_lists(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def test_both_metrics_are_tensors_that_become_lists(config):
+def test_learn_returns_both_metrics_as_tensors(config):
     env = ClientEnv()
     runner = build_runner("OnPolicyRunner", env, config, log_dir=None, device="cpu")
     velrmsd, cot = runner.learn(num_learning_iterations=1, init_at_random_ep_len=True)
@@ -164,7 +164,7 @@ def test_both_metrics_are_tensors_that_become_lists(config):
     assert torch.equal(velrmsd, kept)
 
 
-def test_episodes_start_spread_over_time_when_asked(config):
+def test_init_at_random_ep_len_spreads_episode_starts(config):
     env = ClientEnv(num_envs=64, episode_length=10)
     runner = build_runner("OnPolicyRunner", env, config, log_dir=None, device="cpu")
     assert env.episode_length_buf.tolist() == [0] * 64
@@ -175,7 +175,7 @@ def test_episodes_start_spread_over_time_when_asked(config):
     assert set(env.episode_length_buf.tolist()) == set(range(10))
 
 
-def test_repositories_are_recorded_with_the_run(tmp_path, config):
+def test_repositories_are_recorded_in_run_folder(tmp_path, config):
     repository = tmp_path / "st_gym"
     (repository / "source").mkdir(parents=True)
     (repository / "source" / "train.py").write_text("first\n")
@@ -191,7 +191,7 @@ def test_repositories_are_recorded_with_the_run(tmp_path, config):
 
 
 @pytest.mark.parametrize("map_location", [None, "cpu", {"cuda:1": "cuda:0"}, {"cuda:0": "cpu"}])
-def test_load_takes_any_map_location(trained, tmp_path, config, map_location):
+def test_load_accepts_map_location(trained, tmp_path, config, map_location):
     runner = build_runner("OnPolicyRunner", ClientEnv(), config, log_dir=None, device="cpu")
     keywords = {} if map_location is None else {"map_location": map_location}
     assert runner.load(str(tmp_path / "model_2.pt"), **keywords) is None
@@ -201,7 +201,7 @@ def test_load_takes_any_map_location(trained, tmp_path, config, map_location):
 
 
 class MetricWrapper(VecEnv):
-    """A wrapper that copies the inner `__dict__` and knows no metrics, as the client's for evaluation."""
+    """A wrapper that copies the inner `__dict__` and has no metrics, like the client's evaluation wrapper."""
 
     def __init__(self, env: ClientEnv):
         for name, value in vars(env).items():
@@ -242,7 +242,7 @@ def test_play_writes_nothing_and_needs_no_metrics(trained, tmp_path, config, mon
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def test_inference_policy_is_the_trained_one_and_resets_finished_envs(trained, config):
+def test_inference_policy_acts_as_trained_and_resets_done_envs(trained, config):
     policy = trained.get_inference_policy(device="cpu")
     network, normalizer = trained.alg.actor_critic, trained.alg.obs_normalizer
     statistics = {name: value.clone() for name, value in normalizer.state_dict().items()}
@@ -269,7 +269,7 @@ def test_inference_policy_is_the_trained_one_and_resets_finished_envs(trained, c
         assert torch.equal(value, statistics[name])
 
 
-def test_what_the_exporter_reads(trained, config):
+def test_attributes_read_by_exporter(trained, config):
     network = trained.alg.actor_critic
     is_recurrent = config["policy"]["class_name"] == "ActorCriticRecurrent"
     assert network.is_recurrent is is_recurrent
@@ -291,7 +291,7 @@ def test_what_the_exporter_reads(trained, config):
     assert torch.equal(identity(torch.ones(2, 12)), torch.ones(2, 12))
 
 
-def test_extras_that_the_env_reuses_are_copied_and_not_modified(config):
+def test_extras_are_copied_and_not_modified(config):
     env = ClientEnv()
     keys = {"log", "observations", "ref_motion", "time_outs"}
     log_keys = set(env.extras["log"])
@@ -303,13 +303,13 @@ def test_extras_that_the_env_reuses_are_copied_and_not_modified(config):
     assert set(env.extras) == keys
     assert set(env.extras["log"]) == log_keys
     ep_infos, _ = collected[0]
-    # Every step has its own copy: the environment fills the same dictionary again and again.
+    # Every step has its own copy: the environment reuses one dictionary.
     assert len(ep_infos) == 8
     assert len({id(info) for info in ep_infos} | {id(env.extras["log"])}) == 9
     assert len({info["Metrics/velocity_error"] for info in ep_infos}) > 1
 
 
-def test_int64_dones_reset_finished_envs(config):
+def test_int64_dones_reset_done_envs(config):
     env = ClientEnv(episode_length=4, termination_prob=0.0)
     runner = build_runner("OnPolicyRunner", env, config, log_dir=None, device="cpu")
     runner.learn(1)
@@ -318,7 +318,7 @@ def test_int64_dones_reset_finished_envs(config):
     assert list(runner._episodes.lenbuffer) == [4.0] * 16
 
 
-def test_files_of_a_run_that_the_client_looks_for(trained, tmp_path):
+def test_run_files_read_by_client(trained, tmp_path):
     names = [path.name for path in tmp_path.iterdir()]
     assert [name for name in names if name.startswith("model_")] == ["model_2.pt"]
     loaded = load_checkpoint(tmp_path / "model_2.pt")

@@ -1,4 +1,4 @@
-"""Killed collectors and trainers, truncated and malicious files: the other side continues."""
+"""Collectors and trainers continue after kills of the other side, truncated and malicious files."""
 
 import json
 import os
@@ -28,7 +28,7 @@ NUM_KILLS = 50
 
 
 class Watcher:
-    """Reads as a trainer does, and checks that what it reads is whole: numbers count up until an episode is over."""
+    """Reads like a trainer and checks that the step numbers of every episode are complete."""
 
     def __init__(self, folder: Path, num_envs: int = 4):
         self.data = RolloutDataset(folder, num_envs, dataset_loops=0, device="cpu", mark_first_frame_done=False)
@@ -37,7 +37,7 @@ class Watcher:
         self.over = torch.ones(num_envs, dtype=torch.bool)
         self.num_checked = 0
 
-    def look(self) -> None:
+    def read(self) -> None:
         batch = self.data.get_batch()
         obs = batch.observation
         assert torch.equal(obs[:, :4].sum(dim=1), obs[:, 4]), "a frame of mixed origin"
@@ -72,7 +72,7 @@ def killed_collectors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, W
     watcher = Watcher(folder)
     ended, status = 0, 0
     while not ended:
-        watcher.look()
+        watcher.read()
         ended, status = os.waitpid(pid, os.WNOHANG)
     return folder, watcher, status
 
@@ -129,11 +129,11 @@ def test_truncated_files_are_skipped_and_repaired(tmp_path, capsys):
     assert after.num_files_skipped == 0
 
 
-def test_next_start_counts_marks_and_cleans_after_a_killed_collector(tmp_path):
+def test_next_start_recovers_after_killed_collector(tmp_path):
     record(tmp_path, RecordingEnv(num_envs=3, termination_prob=0.1), min_timesteps=100)
     expected = on_disk(tmp_path)
     marks = sorted(tmp_path.glob("trajectory_*/done"))
-    # As if it had been killed after the last frame of an episode and before the rest.
+    # As after a kill between the last frame of an episode and its totals.
     marks[0].unlink()
     metadata = json.loads((tmp_path / "metadata.json").read_text())
     (tmp_path / "metadata.json").write_text(json.dumps({**metadata, "total_timesteps": 7, "total_trajectories": 0}))
@@ -153,7 +153,7 @@ def test_next_start_counts_marks_and_cleans_after_a_killed_collector(tmp_path):
     assert all(any(folder.iterdir()) for folder in tmp_path.glob("trajectory_*"))
 
 
-def test_start_that_is_killed_while_it_recovers_leaves_the_rest_to_the_next(tmp_path, monkeypatch):
+def test_recovery_killed_halfway_is_completed_by_next_start(tmp_path, monkeypatch):
     dead = tmp_path / ".alive-collector-dead"
     dead.write_text(json.dumps({"process": str(ProcessId.current()._replace(start="1"))}))
 
@@ -171,17 +171,17 @@ def test_start_that_is_killed_while_it_recovers_leaves_the_rest_to_the_next(tmp_
     saver.close()
 
 
-@pytest.mark.parametrize("looks_first", [False, True])
-def test_two_collectors_that_start_together_share_no_trajectory(tmp_path, monkeypatch, looks_first):
-    """The second one starts right before or right after the first one looks for other writers."""
+@pytest.mark.parametrize("checks_first", [False, True])
+def test_simultaneous_starts_share_no_trajectory(tmp_path, monkeypatch, checks_first):
+    """The second collector starts right before or right after the first one checks for other writers."""
     first, second = (DemonstrationSaver(RecordingEnv(num_envs=3), EchoPolicy(), tmp_path) for _ in range(2))
-    look = maintenance.active_writers
+    active_writers = maintenance.active_writers
 
     def start_second(folder):
-        monkeypatch.setattr(maintenance, "active_writers", look)
-        found = look(folder) if looks_first else None
+        monkeypatch.setattr(maintenance, "active_writers", active_writers)
+        found = active_writers(folder) if checks_first else None
         second.init_traj_handlers()
-        return look(folder) if found is None else found
+        return active_writers(folder) if found is None else found
 
     monkeypatch.setattr(maintenance, "active_writers", start_second)
     first.init_traj_handlers()
@@ -190,7 +190,7 @@ def test_two_collectors_that_start_together_share_no_trajectory(tmp_path, monkey
     second.close()
 
 
-def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
+def test_foreign_and_malicious_pickles_are_not_loaded(tmp_path, caplog):
     record(tmp_path, RecordingEnv(num_envs=2))
 
     class Malicious:
@@ -208,7 +208,7 @@ def test_foreign_and_malicious_pickles_are_left_alone(tmp_path, caplog):
     assert not (tmp_path / "caught").exists()
 
 
-def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, caplog, monkeypatch):
+def test_trainer_detects_killed_collector_within_seconds(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(rollout_dataset, "_CHECK_INTERVAL_S", 0.05)
     record(tmp_path, RecordingEnv(num_envs=2))
     pid = os.fork()
@@ -219,7 +219,7 @@ def test_a_trainer_notices_within_seconds_that_a_collector_was_killed(tmp_path, 
         finally:
             os._exit(1)
     os.waitpid(pid, 0)
-    # As from another machine, where nobody can ask for the process.
+    # As from another machine, where the process cannot be checked.
     path = next(tmp_path.glob(".alive-*"))
     elsewhere = ProcessId.current()._replace(machine="00000000")
     path.write_text(json.dumps({**json.loads(path.read_text()), "process": str(elsewhere)}))

@@ -1,4 +1,4 @@
-"""A student acts, a teacher labels, and the folder of the student's training leads the way."""
+"""`DaggerSaver`: a student acts, a teacher labels, and checkpoints of the student's run are followed."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ from tests.storage.recordings import EchoPolicy, RecordingEnv
 
 @pytest.fixture
 def student(tmp_path: Path) -> Path:
-    """The run folder of a student after two iterations, with normalised observations."""
+    """Run folder of a student after two iterations, with normalized observations."""
     return train(tmp_path / "student", empirical_normalization=True)
 
 
@@ -42,7 +42,7 @@ def make_saver(student: Path, folder: Path, env: Any = None, **kwargs: Any) -> D
 
 
 def put_checkpoint(folder: Path, iteration: int, weights: float = 0.0, **more: Any) -> None:
-    """A checkpoint in which every weight is the same number."""
+    """Write a checkpoint with all weights set to one value."""
     model = ActorCritic(4, 4, 2, actor_hidden_dims=[8], critic_hidden_dims=[8])
     state = {name: torch.full_like(value, weights) for name, value in model.state_dict().items()}
     save_checkpoint({"model_state_dict": state, "iter": iteration} | more, folder / f"model_{iteration}.pt")
@@ -50,7 +50,7 @@ def put_checkpoint(folder: Path, iteration: int, weights: float = 0.0, **more: A
 
 class TestActing:
     @pytest.mark.parametrize("probability", [0.0, 1.0])
-    def test_who_acts_and_who_labels(self, student, tmp_path, probability):
+    def test_student_acts_and_teacher_labels(self, student, tmp_path, probability):
         saver = make_saver(student, tmp_path / "data", teacher_act_prob=probability)
         saver.init_traj_handlers()
         obs = saver.env.get_observations()[0].clone()
@@ -65,7 +65,7 @@ class TestActing:
         content = load(tmp_path / "data" / "trajectory_0" / "traj_000000_000001.pickle")
         np.testing.assert_array_equal(content["actions"][0], labels[0])
 
-    def test_the_student_sees_its_normalised_observation(self, student, tmp_path):
+    def test_student_gets_normalized_observation(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data", action_sample_std=1e-9)
         saver.init_traj_handlers()
         saver.load_latest_training_policy()
@@ -82,14 +82,14 @@ class TestActing:
         assert saver.training_policy_iteration == 2
         saver.close()
 
-    def test_the_teacher_may_see_the_critics_observation(self, tmp_path):
+    def test_teacher_can_use_critic_observation(self, tmp_path):
         env, teacher = RecordingEnv(num_envs=3, num_privileged_obs=7), EchoPolicy()
         folder = train(tmp_path / "student", env=RecordingEnv(num_privileged_obs=7))
         saver = make_saver(folder, tmp_path / "data", env, policy=teacher, use_critic_obs=True)
         saver.collect_and_save()
         np.testing.assert_array_equal(teacher.observations[0].numpy(), env.seen[0]["privileged_observation"])
 
-    def test_masks_follow_the_schedule_at_the_students_iteration(self, student, tmp_path):
+    def test_teacher_mask_follows_schedule_at_student_iteration(self, student, tmp_path):
         asked = []
         saver = make_saver(student, tmp_path / "data", teacher_act_prob=lambda it: asked.append(it) or 0.5)
         saver.build_training_policy()
@@ -105,7 +105,7 @@ class TestActing:
         assert set(asked) == {2}
         assert abs(float(torch.stack(draws).mean()) - 0.5) < 0.06
 
-    def test_the_schedule_waits_for_a_student_that_does_not_learn(self, student, tmp_path):
+    def test_schedule_uses_iteration_of_checkpoint(self, student, tmp_path):
         asked = []
         saver = make_saver(student, tmp_path / "data", teacher_act_prob=lambda it: asked.append(it) or 0.5)
         for _ in range(3):
@@ -118,7 +118,7 @@ class TestActing:
         assert saver.teacher_act_prob(50) == pytest.approx(0.99**50)
         assert make_saver(student, tmp_path / "data", teacher_act_prob=0.3).teacher_act_prob(7) == 0.3
 
-    def test_noise_of_the_student(self, student, tmp_path):
+    def test_student_action_noise(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data", action_sample_std=0.25)
         own = make_saver(student, tmp_path / "data", action_sample_std=0.0)
         for each in (saver, own):
@@ -131,7 +131,7 @@ class TestActing:
         saved = torch.load(student / "model_2.pt", weights_only=True)["model_state_dict"]["std"]
         assert torch.equal(own.training_policy.std, saved)
 
-    def test_a_deterministic_student_gets_noise_on_its_mean(self, student, tmp_path):
+    def test_deterministic_student_gets_noise_on_mean(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data", action_sample_std=0.5)
         saver.build_training_policy()
 
@@ -157,8 +157,8 @@ class TestActing:
         saver.close()
 
 
-class TestFollowing:
-    def test_newer_checkpoints_are_taken_over_and_stamped(self, student, tmp_path):
+class TestCheckpointFollowing:
+    def test_newer_checkpoints_are_loaded_and_recorded(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data", rollout_storage_length=4, min_timesteps=1e9)
         saver.init_traj_handlers()
         for iteration in (2, 9, 1000000):
@@ -187,7 +187,7 @@ class TestFollowing:
         saver.close()
         assert loaded == [2, 5]
 
-    def test_the_log_counts_iterations_on_but_newer_checkpoints_still_count(self, student, tmp_path):
+    def test_newer_checkpoint_replaces_logged_iteration(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data")
         saver.init_traj_handlers()
         saver.check_stop()
@@ -200,7 +200,7 @@ class TestFollowing:
         assert saver.training_policy.actor[0].weight[0, 0].item() == 0.25
         saver.close()
 
-    def test_without_a_checkpoint_the_student_is_untrained_and_masks_are_drawn(self, student, tmp_path, caplog):
+    def test_untrained_student_without_checkpoint(self, student, tmp_path, caplog):
         for path in student.glob("model_*.pt"):
             path.unlink()
         saver = make_saver(student, tmp_path / "data", teacher_act_prob="linear")
@@ -210,7 +210,7 @@ class TestFollowing:
         content = load(next((tmp_path / "data").rglob("traj_*")))
         assert set(content["policy_iterations"].tolist()) == {0}
 
-    def test_a_half_written_checkpoint_is_tried_again(self, student, tmp_path, monkeypatch):
+    def test_partial_checkpoint_is_read_again(self, student, tmp_path, monkeypatch):
         put_checkpoint(student, 7)
         whole = (student / "model_7.pt").read_bytes()
         (student / "model_7.pt").write_bytes(whole[: len(whole) // 2])
@@ -227,7 +227,7 @@ class TestFollowing:
         assert saver.training_policy_iteration == 7
         assert len(naps) == 2
 
-    def test_a_checkpoint_that_stays_broken_leaves_the_student_as_it_is(self, student, tmp_path, monkeypatch, caplog):
+    def test_broken_checkpoint_keeps_student(self, student, tmp_path, monkeypatch, caplog):
         saver = make_saver(student, tmp_path / "data")
         saver.load_latest_training_policy()
         (student / "model_8.pt").write_bytes(b"nothing")
@@ -252,8 +252,8 @@ class TestFollowing:
         assert "has finished" in caplog.text
 
 
-class TestSurface:
-    def test_a_teacher_is_needed(self, student, tmp_path):
+class TestInterface:
+    def test_rejects_missing_teacher(self, student, tmp_path):
         for arguments in ({}, {"policy": None}):
             with pytest.raises(TypeError, match="teacher"):
                 DaggerSaver(RecordingEnv(), save_dir=tmp_path, training_policy_logdir=student, **arguments)
@@ -269,7 +269,7 @@ class TestSurface:
         with pytest.raises(AttributeError, match="nothing"):
             _ = module.nothing
 
-    def test_a_missing_student_is_named(self, tmp_path):
+    def test_error_names_missing_student(self, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"config\.json"):
             make_saver(tmp_path / "nobody", tmp_path / "data").init_traj_handlers()
 
@@ -294,12 +294,12 @@ class TestSurface:
         saver.print_log()
         assert tags == {"Episode/reward": 1.0, "Episode/Curriculum/level": 2.0}
 
-    def test_nothing_to_show_is_no_error(self, student, tmp_path):
+    def test_print_log_without_episodes(self, student, tmp_path):
         saver = make_saver(student, tmp_path / "data")
         saver.print_log()
         assert saver.training_policy_iteration == 1
 
-    def test_a_student_built_by_an_override_starts_at_iteration_0(self, tmp_path):
+    def test_overridden_student_starts_at_iteration_0(self, tmp_path):
         class OwnStudent(DaggerSaver):
             def build_training_policy(self):
                 self.training_policy = EchoPolicy()
@@ -311,7 +311,7 @@ class TestSurface:
         assert saver.use_teacher_act_mask.all()  # "exp" is 1 at iteration 0
         assert saver.total_timesteps == 20
 
-    def test_by_hand(self, student, tmp_path):
+    def test_stepping_without_collect_and_save(self, student, tmp_path):
         env = RecordingEnv(num_envs=4)
         saver = make_saver(student, tmp_path / "data", env, teacher_act_prob="exp")
         saver.init_traj_handlers()

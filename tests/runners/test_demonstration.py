@@ -1,4 +1,4 @@
-"""What a saver writes is what the environment gave, and what a data set reads is what the saver wrote."""
+"""`DemonstrationSaver`: files hold the transitions of the environment, and a dataset reads them back."""
 
 import errno
 import gc
@@ -29,7 +29,7 @@ def totals(folder: Path) -> tuple[int, int]:
 
 
 def on_disk(folder: Path) -> tuple[int, int]:
-    """Frames in all files, and trajectories whose last frame is a done, counted without the library."""
+    """Number of frames in all files and of trajectories that end with a done, counted without the library."""
     frames = finished = 0
     for trajectory in folder.glob("trajectory_*"):
         files = sorted(trajectory.glob("traj_*"))
@@ -47,7 +47,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_back(folder: Path, **kwargs: Any) -> list[dict[str, np.ndarray]]:
-    """The trajectories that a data set delivers, each cut after its done."""
+    """Trajectories of a dataset, each cut after its done."""
     settings = {"num_envs": 1, "device": "cpu", "wait_seconds": 0, "mark_first_frame_done": False} | kwargs
     found, piece = [], []
     for batch in RolloutDataset(folder, **settings):
@@ -68,7 +68,7 @@ def assert_same_trajectories(read, given, tolerance: float = 0.0) -> None:
     for ours, theirs in zip(by_first_observation(read), by_first_observation(given)):
         for name in ("observation", "privileged_observation", "action", "reward"):
             np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=tolerance, err_msg=name)
-        # an episode that goes on at the end of the recording reads as cut by time
+        # an unfinished episode at the end of the recording ends with a time-out
         assert (ours["done"] == np.arange(len(ours["done"])).__eq__(len(ours["done"]) - 1)).all()
         ended = bool(theirs["done"][-1])
         assert bool(ours["timeout"][-1]) == (bool(theirs["timeout"][-1]) if ended else True)
@@ -76,7 +76,7 @@ def assert_same_trajectories(read, given, tolerance: float = 0.0) -> None:
 
 
 class ReusingEnv(RecordingEnv):
-    """Writes every observation into the same memory."""
+    """Writes every observation into the same buffer."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -100,7 +100,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize("file_format", ["pickle", "npz"])
     @pytest.mark.parametrize("num_critic", [None, 7])
     @pytest.mark.parametrize("shuffle", [False, True])
-    def test_transitions_equal_what_the_environment_gave(self, tmp_path, file_format, num_critic, shuffle):
+    def test_transitions_equal_environment_steps(self, tmp_path, file_format, num_critic, shuffle):
         env = RecordingEnv(num_envs=5, num_privileged_obs=num_critic, termination_prob=0.1, stagger=True)
         record(tmp_path, env, file_format=file_format)
         assert_same_trajectories(read_back(tmp_path, random_shuffle_traj_order=shuffle), env.trajectories())
@@ -141,7 +141,7 @@ class TestRoundTrip:
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
     @pytest.mark.parametrize("make", [ClientEnv, LegacyEnv, TensorDictEnv])
-    def test_every_face_of_the_interface(self, tmp_path, make):
+    def test_accepts_every_environment_interface(self, tmp_path, make):
         env = make(num_envs=4, num_privileged_obs=10)
         saver = DemonstrationSaver(env, EchoPolicy(env.num_actions), tmp_path, 8, min_timesteps=60, min_episodes=2)
         saver.collect_and_save()
@@ -152,7 +152,7 @@ class TestRoundTrip:
 
 
 class TestFiles:
-    def test_what_a_file_holds(self, tmp_path):
+    def test_file_contents(self, tmp_path):
         env = RecordingEnv(num_envs=2, num_privileged_obs=7)
         record(tmp_path, env)
         path = tmp_path / "trajectory_0" / "traj_000000_000007.pickle"
@@ -170,7 +170,7 @@ class TestFiles:
         assert (tmp_path / "trajectory_0" / "traj_000007_000010.pickle").is_file()
         assert (tmp_path / "trajectory_0" / "done").read_bytes() == b""
 
-    def test_a_known_policy_iteration_is_stamped_on_every_frame(self, tmp_path):
+    def test_policy_iteration_is_recorded_with_every_frame(self, tmp_path):
         saver = DemonstrationSaver(EchoEnv(num_envs=2), EchoPolicy(), tmp_path, 5, min_timesteps=20, min_episodes=0)
         saver.policy_iteration = 300
         saver.collect_and_save()
@@ -200,15 +200,15 @@ class TestFiles:
         assert list(metadata["obs_segments"].items()) == [("zebra", 2), ("apple", [1, 3]), ("middle", 1)]
         assert metadata["obs_disassemble_mapping"] == {"apple": "normalized_image"}
 
-    def test_folders_left_empty_are_removed(self, tmp_path):
+    def test_empty_folders_are_removed(self, tmp_path):
         env = RecordingEnv(num_envs=3, episode_length=5)
         record(tmp_path, env, rollout_storage_length=5, min_timesteps=30)
         assert all(list(folder.glob("traj_*")) for folder in tmp_path.glob("trajectory_*"))
         assert not list(tmp_path.rglob(".*"))
 
 
-class TestGoingOn:
-    def test_indices_go_on_above_the_largest_and_empty_folders_are_used_again(self, tmp_path):
+class TestExtending:
+    def test_indices_continue_and_empty_folders_are_reused(self, tmp_path):
         record(tmp_path, RecordingEnv(num_envs=2))
         before = {p.name for p in tmp_path.glob("trajectory_*")}
         largest = max(int(name.split("_")[1]) for name in before)
@@ -223,7 +223,7 @@ class TestGoingOn:
         assert {p.name for p in tmp_path.glob("trajectory_*")} == before
 
     @pytest.mark.parametrize("text", [None, "{", '{"total_timesteps": null}'])
-    def test_without_readable_totals_what_is_there_is_counted(self, tmp_path, text):
+    def test_unreadable_totals_are_counted_again(self, tmp_path, text):
         record(tmp_path, RecordingEnv(num_envs=3, termination_prob=0.1))
         (tmp_path / "metadata.json").unlink()
         if text is not None:
@@ -231,7 +231,7 @@ class TestGoingOn:
         record(tmp_path, RecordingEnv(num_envs=3, seed=1), min_timesteps=100)
         assert totals(tmp_path) == on_disk(tmp_path)
 
-    def test_a_folder_with_other_components_is_not_made_unreadable(self, tmp_path):
+    def test_rejects_folder_with_other_components(self, tmp_path):
         kinds = {"noise": "normalized_image"}
         env = RecordingEnv(num_envs=2)
         record(tmp_path, env, obs_disassemble_mapping=kinds)
@@ -245,7 +245,7 @@ class TestGoingOn:
         record(tmp_path, env, obs_disassemble_mapping=kinds, min_timesteps=100)
         assert totals(tmp_path) == on_disk(tmp_path)
 
-    def test_a_folder_of_another_environment_is_refused_and_left_as_it_is(self, tmp_path):
+    def test_rejects_folder_of_other_environment_unmodified(self, tmp_path):
         record(tmp_path, RecordingEnv(num_envs=2))
         before = (tmp_path / "metadata.json").read_text()
         other = EchoEnv(num_envs=2, num_obs=7, num_actions=2)
@@ -346,7 +346,7 @@ class TestSuccess:
         assert len(rates) == 6
         assert min(rates) > 0
 
-    def test_indices_of_failures_are_used_again(self, tmp_path):
+    def test_indices_of_failures_are_reused(self, tmp_path):
         self.collect(tmp_path)
         indices = sorted(int(p.name.split("_")[1]) for p in tmp_path.glob("trajectory_*"))
         assert max(indices) < len(list(tmp_path.glob("trajectory_*/done"))) + 4
@@ -363,13 +363,13 @@ class TestSuccess:
         per_robot = [np.stack([s["done"] for s in env.seen])[:, i].sum() for i in range(4)]
         assert saver.total_traj_completed == per_robot[2]
 
-    def test_where_nothing_tells_everything_is_kept_with_a_warning(self, tmp_path, caplog):
+    def test_unknown_success_keeps_all_with_warning(self, tmp_path, caplog):
         with caplog.at_level(logging.WARNING, "st_rl"):
             saver, finished, _ = self.collect(tmp_path, time_outs=False)
         assert saver.total_traj_completed == len(finished)
         assert caplog.text.count("success_traj_only has no effect") == 1
 
-    def test_unknown_rules_formats_and_components_are_refused(self, tmp_path):
+    def test_rejects_unknown_rules_formats_and_components(self, tmp_path):
         for wrong in ({"success_rule": "luck"}, {"file_format": "csv"}, {"obs_disassemble_mapping": {"nose": "x"}}):
             with pytest.raises(ValueError, match=r"luck|csv|nose"):
                 DemonstrationSaver(EchoEnv(), EchoPolicy(), tmp_path, **wrong)
@@ -378,14 +378,14 @@ class TestSuccess:
 class TestPolicy:
     @pytest.mark.parametrize("use_critic_obs", [False, True])
     @pytest.mark.parametrize("demo_by_sample", [False, True])
-    def test_which_observation_and_which_action(self, tmp_path, use_critic_obs, demo_by_sample):
+    def test_observation_and_action_settings(self, tmp_path, use_critic_obs, demo_by_sample):
         env, policy = RecordingEnv(num_envs=2, num_privileged_obs=7), EchoPolicy()
         record(tmp_path, env, policy=policy, use_critic_obs=use_critic_obs, demo_by_sample=demo_by_sample)
         assert set(policy.calls) == {"act" if demo_by_sample else "act_inference"}
         key = "privileged_observation" if use_critic_obs else "observation"
         np.testing.assert_array_equal(policy.observations[3].numpy(), env.seen[3][key])
 
-    def test_normalisers_serve_the_policy_and_not_the_files(self, tmp_path):
+    def test_policy_gets_normalized_and_files_hold_raw_observations(self, tmp_path):
         env, policy = RecordingEnv(num_envs=2, num_privileged_obs=7), EchoPolicy()
         normalizer = EmpiricalNormalization(7)
         normalizer.update(torch.randn(100, 7) * 3 + 1)
@@ -397,20 +397,20 @@ class TestPolicy:
         assert int(normalizer.count) == count
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
-    def test_hidden_states_of_finished_episodes_are_cleared(self, tmp_path):
+    def test_hidden_states_are_cleared_after_episodes(self, tmp_path):
         env, policy = RecordingEnv(num_envs=3, termination_prob=0.3, dones_dtype=torch.int64), EchoPolicy()
         record(tmp_path, env, policy=policy)
         ends = [torch.from_numpy(step["done"]) for step in env.seen if step["done"].any()]
         assert [reset.tolist() for reset in policy.resets] == [[True] * 3] + [end.tolist() for end in ends]
         assert all(reset.dtype == torch.bool for reset in policy.resets)
 
-    def test_a_recurrent_policy_of_ours(self, tmp_path):
+    def test_recurrent_policy_of_the_library(self, tmp_path):
         env = RecordingEnv(num_envs=3, termination_prob=0.2)
         policy = ActorCriticRecurrent(4, 4, 2, rnn_hidden_size=8, actor_hidden_dims=[8], critic_hidden_dims=[8])
         record(tmp_path, env, policy=policy)
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
-    def test_an_environment_that_overwrites_its_observation(self, tmp_path):
+    def test_environment_that_overwrites_its_observation(self, tmp_path):
         class InPlace(RecordingEnv):
             def step(self, actions):
                 shown = self.obs
@@ -425,7 +425,7 @@ class TestPolicy:
         np.testing.assert_array_equal(content["observations"], [step["observation"][0] for step in env.seen[:7]])
 
 
-class TestByHand:
+class TestManualStepping:
     def test_stepping_without_collect_and_save(self, tmp_path):
         env = RecordingEnv(num_envs=2, termination_prob=0.1)
         saver = DemonstrationSaver(env, EchoPolicy(), tmp_path / "new", rollout_storage_length=6)
@@ -446,7 +446,7 @@ class TestByHand:
         assert totals(tmp_path / "new") == on_disk(tmp_path / "new")
         assert_same_trajectories(read_back(tmp_path / "new"), env.trajectories())
 
-    def test_a_step_that_the_user_took_can_be_stored(self, tmp_path):
+    def test_own_transition_can_be_stored(self, tmp_path):
         env = RecordingEnv(num_envs=2)
         saver = DemonstrationSaver(env, EchoPolicy(), tmp_path, rollout_storage_length=6)
         saver.init_traj_handlers()
@@ -460,8 +460,8 @@ class TestByHand:
         saver.close()
         assert_same_trajectories(read_back(tmp_path), env.trajectories())
 
-    def test_what_an_overridden_step_returns_is_what_is_saved(self, tmp_path):
-        """Also where the environment writes its observations into one buffer."""
+    def test_overridden_get_transition_is_saved(self, tmp_path):
+        """Also if the environment writes its observations into one buffer."""
 
         class Overridden(DemonstrationSaver):
             def get_transition(self):
@@ -494,7 +494,7 @@ class TestByHand:
         saver.rollout_storage.clear()
         saver.close()
 
-    def test_a_folder_with_the_folders_of_others_is_fresh(self, tmp_path):
+    def test_folders_of_other_collectors_are_not_counted(self, tmp_path):
         (tmp_path / "collector_a" / "trajectory_7").mkdir(parents=True)
         saver = record(tmp_path, RecordingEnv(num_envs=2))
         assert (tmp_path / "trajectory_0").is_dir()
@@ -510,7 +510,7 @@ class TestByHand:
         gc.collect()
         assert totals(tmp_path) == on_disk(tmp_path) == (8, 0)
 
-    def test_a_saver_that_never_began_ends_quietly(self, tmp_path):
+    def test_closing_unused_saver_creates_nothing(self, tmp_path):
         saver = DemonstrationSaver(EchoEnv(), EchoPolicy(), tmp_path / "new")
         saver.close()
         saver.__del__()
@@ -522,7 +522,7 @@ class TestByHand:
             saver.total_timesteps, saver.total_traj_completed = steps, episodes
             assert saver.check_stop() is enough
 
-    def test_progress_and_rate_of_the_interval(self, tmp_path, caplog):
+    def test_log_shows_progress_and_rate(self, tmp_path, caplog):
         saver = DemonstrationSaver(EchoEnv(num_envs=4), EchoPolicy(), tmp_path, 5, min_timesteps=40, min_episodes=0)
         with caplog.at_level(logging.INFO, "st_rl"):
             saver.collect_and_save()
@@ -541,7 +541,7 @@ class TestByHand:
         assert line.startswith("20 steps, 0 of ")
         assert "left" not in line
 
-    def test_reflection_point(self, tmp_path):
+    def test_build_runner_finds_saver(self, tmp_path):
         saver = build_runner("DemonstrationSaver", EchoEnv(), EchoPolicy(), tmp_path)
         assert isinstance(saver, DemonstrationSaver)
 
@@ -570,7 +570,7 @@ class TestFullDisk:
         record(tmp_path, RecordingEnv(num_envs=4), min_timesteps=100)
         assert totals(tmp_path) == on_disk(tmp_path)
 
-    def test_a_saver_that_failed_takes_no_more(self, tmp_path, monkeypatch):
+    def test_failed_saver_is_closed(self, tmp_path, monkeypatch):
         saver = DemonstrationSaver(EchoEnv(num_envs=2), EchoPolicy(), tmp_path, rollout_storage_length=3)
         saver.init_traj_handlers()
         saver.collect_step(0)

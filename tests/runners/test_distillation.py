@@ -1,4 +1,4 @@
-"""A student learns from a teacher that sees more, and a distillation that is saved and continued is the same."""
+"""Students learn from a privileged teacher; resumed distillations are bit-exact."""
 
 import copy
 import subprocess
@@ -55,14 +55,14 @@ def make_student(tmp_path, policy, **algorithm):
     {"using_ppo": False, "teacher_act_prob": 0.0, "distill_target": "kl"},
     {"teacher_act_prob": "exp", "update_times_scale": 4, "distillation_loss_coef": 3.0},
 ], ids=["dagger", "kl", "ppo"])  # fmt: skip
-def test_a_student_with_a_memory_learns_what_only_its_teacher_sees(tmp_path, algorithm):
+def test_recurrent_student_learns_from_privileged_teacher(tmp_path, algorithm):
     runner = make_student(tmp_path, MEMORY, **algorithm)
     assert student_reward(runner) < BLIND_REWARD + 0.05
     runner.learn(10)
     assert student_reward(runner) > 0.9
 
 
-def test_feed_forward_student_cannot_learn_it(tmp_path):
+def test_feed_forward_student_fails_memory_task(tmp_path):
     runner = make_student(tmp_path, {"class_name": "ActorCritic"}, using_ppo=False)
     runner.learn(10)
     assert student_reward(runner) < (19 * BLIND_REWARD + 1.0) / 20 + 0.03
@@ -72,7 +72,7 @@ def test_feed_forward_student_cannot_learn_it(tmp_path):
 
 
 def checkpoint(path):
-    """All of a checkpoint that is not a stopwatch."""
+    """A checkpoint without its times."""
     loaded = load_checkpoint(path)
     loaded["runner_state_dict"].pop("tot_time")
     return loaded
@@ -125,18 +125,18 @@ def test_training_reloaded_from_its_start_repeats_exactly(tmp_path, name):
     assert differences(*ends) == []
 
 
-def test_a_student_file_is_read_without_the_teachers_weights_in_it(trainings):
+def test_student_checkpoint_has_no_teacher_weights(trainings):
     saved = checkpoint(trainings / "whole" / "gru" / "model_6.pt")
     teacher = load_checkpoint(trainings / "teacher.pt")
     assert not any(key.startswith("teacher") for key in saved["model_state_dict"])
-    # The frozen scale of the stream that fed the teacher is part of what the student's critic learned on.
+    # The frozen statistics of the teacher's observations are part of the critic's input.
     assert differences(saved["critic_obs_norm_state_dict"], teacher["obs_norm_state_dict"]) == []
 
 
-# ---- at the client's door ----------------------------------------------------------------------------------------
+# ---- client configurations ---------------------------------------------------------------------------------------
 
 
-def test_the_configuration_of_a_client_builds_a_teacher_and_stays_as_it_is(tmp_path):
+def test_client_configuration_builds_teacher_and_is_not_modified(tmp_path):
     config = client_config("ActorCriticRecurrent")
     inner = config["algorithm"]
     teacher = {**policy_section("ActorCritic"), "num_actor_obs": 10}
@@ -165,19 +165,19 @@ def test_the_configuration_of_a_client_builds_a_teacher_and_stays_as_it_is(tmp_p
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_neither_rollout_nor_update_waits_for_the_device(tmp_path, name):
+def test_rollout_and_update_have_no_host_sync(tmp_path, name):
     save_perfect_teacher(tmp_path / "teacher.pt")
     runner = make_distillation(name, tmp_path / "a" / name, seed=1)
-    runner.learn(1)  # what is made late is made now
+    runner.learn(1)  # creates lazily allocated buffers
     if runner.alg.actor_critic.is_recurrent:
-        # The static shapes that a captured update needs; measuring them is the one wait of an iteration.
+        # Static shapes as in a captured update; measuring them is the one host sync of an iteration.
         runner.alg.engine.static_size = lambda measure: 64
     with CpuShortcutsOnly():
         runner._rollout_steps()
         runner.alg.update(1)
 
 
-def test_novelty_may_be_configured_in_the_inner_dictionary():
+def test_rnd_can_be_configured_in_inner_dictionary():
     algorithm = {"class_name": "TPPO", "ppo": {"rnd_cfg": {**RND, "num_states": None}}}
     runner = make_runner(NoveltyEnv(), small_config(algorithm=algorithm))
     runner.learn(1)

@@ -1,4 +1,4 @@
-"""A training over several ranks is one training."""
+"""A training over several ranks equals one with all environments."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NAMES = list(families(Path()))
 
 
 def train_all(folder):
-    """Five iterations of every family; returns what all ranks must agree on."""
+    """Five iterations of every family; returns the state that must be equal on all ranks."""
     results = {}
     for name in NAMES:
         runner = make_training(name, folder)
@@ -36,7 +36,7 @@ def trained(folder):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_ranks_hold_the_same_bits(trained, name):
+def test_ranks_are_bit_exact(trained, name):
     first, second = (result[name] for result in trained)
     assert differences(first, second) == []
     assert any("obs_norm" in key for key in first)
@@ -55,12 +55,12 @@ def test_two_ranks_equal_one_with_all_the_data(trained, folder, name):
         )
 
 
-# Everything that has a state per rank: hidden states, replay, sums of intrinsic rewards, random numbers.
+# Parts with a state per rank: hidden states, replay, discounted intrinsic rewards, random numbers.
 RESUMED = ("PPO-rnd", "PPO-lstm", "APPO", "TPPO-gru")
 
 
 def train_in_two_ways(folder):
-    """Six iterations at once, and three with a resume before three more, with a random mini-batch order."""
+    """Six iterations at once, and three, a resume and three more, with random mini-batch order."""
     for name in RESUMED:
         settings = {"optimizer": "Adam", "num_mini_batches": 2}
         whole = make_training(name, folder, folder / "whole" / name, **settings)
@@ -91,7 +91,7 @@ def test_resume_on_as_many_ranks_is_bit_exact(resumed, name):
     assert differences(whole["rng_state_dict"], whole["rank_state_dicts"][0]["rng_state_dict"])
 
 
-def test_steps_and_rows_are_those_of_all_ranks(resumed):
+def test_steps_and_csv_rows_count_all_ranks(resumed):
     rows = progress(resumed / "whole" / "PPO-lstm")
     assert len(rows) == 6
     steps = load_checkpoint(resumed / "whole" / "PPO-lstm" / "model_6.pt")["runner_state_dict"]["tot_timesteps"]

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes against a loop over single robots."""
+"""Episode returns and lengths, compared with a loop over environments."""
 
 import random
 
@@ -20,7 +20,7 @@ def rollouts(count, seed=0):
 
 
 def by_hand(all_rollouts):
-    """The three lists, robot by robot in plain Python."""
+    """The three lists in plain Python, environment by environment."""
     sums, lengths = [0.0] * N, [0] * N
     frames, returns, ends = [], [], []
     for rollout in all_rollouts:
@@ -68,7 +68,7 @@ def test_loaded_state_continues_exactly():
     feed(first, list(rollouts(6))[:3])
     state = first.state_dict()
     feed(first, list(rollouts(6))[3:5])  # the state is a copy
-    feed(second, rollouts(1))  # what was recorded before is replaced
+    feed(second, rollouts(1))  # earlier records are replaced
     second.load_state_dict(state)
     feed(second, list(rollouts(6))[3:])
     for name in ("rframebuffer", "rewbuffer", "lenbuffer"):
@@ -83,7 +83,7 @@ def test_new_episodes_keep_buffers_and_reset_running_sums():
     assert not second.cur_reward_sum.any()
 
 
-def test_a_dropped_rollout_leaves_room_for_the_next():
+def test_discarded_rollout_frees_its_rows():
     statistics = EpisodeStatistics(T, N, "cpu")
     for _ in range(T - 1):
         statistics.record(torch.ones(N), torch.zeros(N))

@@ -1,8 +1,8 @@
-"""A rollout and an update never wait for the device.
+"""Rollouts and updates have no host sync.
 
-On the CPU nothing shows a wait, so every operation that would be one is caught on its way through the dispatcher. Some
-shortcuts read a value on the host on purpose, where the data is on the host anyway: they are let through only if the
-line that reads says so, with a test of the device, or if the line is listed below with the reason.
+On the CPU no sync occurs, so every operation that would be one on a GPU is caught in the dispatcher. Some
+shortcuts read a value on the host on purpose if the data is on the CPU: they are allowed only if the line that reads
+tests the device, or if it is listed below with the reason.
 """
 
 import linecache
@@ -20,13 +20,13 @@ from tests.runners.training import RND, NoveltyEnv, make_runner, recurrent, smal
 PACKAGE = str(Path(st_rl.__file__).parent)
 CPU_ONLY = 'device.type == "cpu" and'
 ALLOWED_LINES = {
-    # The learning rate is a tensor on a GPU; this is the branch for everything else.
+    # The learning rate is a tensor on a GPU; this is the branch for other devices.
     ("optimizer.py", "self._learning_rate = float(value)"),
 }
 
 
 class CpuShortcutsOnly(NoHostSync):
-    """Raises where a GPU would be waited for, but on lines that run on the CPU alone."""
+    """Raises on host syncs, except on lines that run on the CPU only."""
 
     def __init__(self):
         super().__init__()
@@ -54,13 +54,13 @@ class CpuShortcutsOnly(NoHostSync):
     ],
     ids=["final observations", "int64 dones", "novelty and NaN"],
 )
-def test_neither_rollout_nor_update_waits(env, policy):
+def test_rollout_and_update_have_no_host_sync(env, policy):
     env = env()
     algorithm = {"schedule": "adaptive", "entropy_coef": 0.01, "rnd_cfg": RND if isinstance(env, NoveltyEnv) else None}
     runner = make_runner(env, small_config(policy, algorithm, empirical_normalization=True))
-    runner.learn(1)  # what is made late is made now
+    runner.learn(1)  # creates lazily allocated buffers
     if policy:
-        # The static shapes that a captured update needs; measuring them is the one wait of an iteration.
+        # Static shapes as in a captured update; measuring them is the one host sync of an iteration.
         capacity = int(runner.alg.storage.max_trajectories(2)) + 64
         runner.alg.engine.static_size = lambda measure: capacity
     with CpuShortcutsOnly() as watch:
@@ -70,7 +70,7 @@ def test_neither_rollout_nor_update_waits(env, policy):
     assert watch.shortcuts
 
 
-def test_the_watch_sees_a_wait():
+def test_checker_detects_host_sync():
     runner = make_runner()
     runner.learn(1)
     record = runner._episodes.record

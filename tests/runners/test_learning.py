@@ -1,4 +1,4 @@
-"""Policies learn: to echo what they see, and, with a memory only, what they saw one step before."""
+"""Policies learn to echo their observation, and recurrent ones the previous observation."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def trained_reward(policy, memory, num_iterations):
 
     unseen = EchoEnv(64, 3, 2, episode_length=20, memory=memory, seed=99)
     act = runner.get_inference_policy()
-    runner.alg.actor_critic.clear_hidden_states()  # the training had another number of robots
+    runner.alg.actor_critic.clear_hidden_states()  # the training had another number of environments
     rewards = []
     with torch.inference_mode():
         obs, _ = unseen.reset()
@@ -46,11 +46,11 @@ def test_every_policy_learns_to_echo(policy):
 
 
 @pytest.mark.parametrize("policy", ["gru", "lstm"])
-def test_a_memory_learns_to_echo_the_previous_step(policy):
+def test_recurrent_policy_learns_to_echo_previous_step(policy):
     assert trained_reward(policy, memory=True, num_iterations=16) > 0.87
 
 
-def test_without_a_memory_the_previous_step_cannot_be_echoed():
-    # The first of twenty steps wants zero, which the best blind action gives.
+def test_feed_forward_policy_cannot_echo_previous_step():
+    # The target of the first of twenty steps is zero, the best constant action.
     best_blind = (19 * BLIND_REWARD + 1.0) / 20
     assert trained_reward("mlp", memory=True, num_iterations=16) < best_blind + 0.03

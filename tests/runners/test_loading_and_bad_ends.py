@@ -1,4 +1,4 @@
-"""Files that cannot be read or written give one clear message, and lose nothing that was saved."""
+"""Unreadable and unwritable files give one clear message; saved checkpoints are kept."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def saved(tmp_path):
-    """A snapshot of a short training."""
+    """Checkpoint of a short training."""
     runner = make_runner(config=small_config(empirical_normalization=True))
     runner.learn(1)
     runner.save(tmp_path / "model_1.pt")
@@ -47,7 +47,7 @@ STRUCTURES = [
 
 
 @pytest.mark.parametrize(("key", "value"), STRUCTURES)
-def test_checkpoint_of_other_structure_is_refused_by_name(saved, tmp_path, key, value):
+def test_rejects_checkpoint_of_other_structure(saved, tmp_path, key, value):
     damaged = tmp_path / "model_2.pt"
     save_checkpoint({**load_checkpoint(saved), key: value}, damaged)
     runner = make_runner(config=small_config(empirical_normalization=True))
@@ -55,7 +55,7 @@ def test_checkpoint_of_other_structure_is_refused_by_name(saved, tmp_path, key, 
         runner.load(damaged)
 
 
-def test_a_checkpoint_cut_short_anywhere_is_refused_and_changes_nothing(saved, tmp_path):
+def test_rejects_truncated_checkpoint_and_changes_nothing(saved, tmp_path):
     content = saved.read_bytes()
     runner = make_runner(config=small_config(empirical_normalization=True))
     before = weights(runner)
@@ -74,7 +74,7 @@ def test_load_discards_captured_graphs(saved, monkeypatch):
     monkeypatch.setattr(runner.alg.engine, "discard_graphs", lambda: forgotten.append(1))
     runner.load(saved)
     assert len(forgotten) == 1
-    runner.get_inference_policy(device="cpu")  # where it is: nothing moves
+    runner.get_inference_policy(device="cpu")  # the current device: nothing moves
     assert len(forgotten) == 1
     runner.get_inference_policy(device="meta")
     assert len(forgotten) == 2
@@ -91,7 +91,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("writer", ["torch", "pickle"])
-def test_a_malicious_checkpoint_is_refused_and_does_not_run(tmp_path, writer):
+def test_rejects_malicious_checkpoint_without_running_it(tmp_path, writer):
     payload = {"model_state_dict": {}, "iter": 1, "infos": Malicious(tmp_path / "trace")}
     path = tmp_path / "model_1.pt"
     if writer == "torch":
@@ -112,24 +112,24 @@ def test_pickle_loads_only_with_trust_pickle(saved, tmp_path, caplog):
     assert "trust_pickle=True" in caplog.text
 
 
-def test_a_missing_checkpoint_lists_what_is_there(saved):
+def test_missing_checkpoint_lists_existing_ones(saved):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*model_7\.pt; the folder .* holds model_1\.pt"):
         make_runner().load(saved.with_name("model_7.pt"))
 
 
-def test_a_dictionary_without_a_model_is_refused_with_its_keys(tmp_path):
+def test_rejects_checkpoint_without_model(tmp_path):
     save_checkpoint({"weights": {}, "iter": 3}, tmp_path / "x.pt")
     with pytest.raises(CheckpointError, match=r"has no model_state_dict; its keys are: weights, iter\. Name a model"):
         make_runner().load(tmp_path / "x.pt")
 
 
-def test_another_network_is_refused_by_the_names_of_its_layers(saved):
+def test_rejects_other_network_with_layer_names(saved):
     runner = make_runner(config=small_config({"actor_hidden_dims": [4]}, empirical_normalization=True))
     with pytest.raises(RuntimeError, match=r"size mismatch for actor\.0\.weight"):
         runner.load(saved)
 
 
-def test_a_policy_trained_with_normalisation_is_refused_without(saved):
+def test_rejects_normalized_policy_without_normalization(saved):
     runner = make_runner()
     before = weights(runner)
     with pytest.raises(ValueError, match="set empirical_normalization=True"):
@@ -137,7 +137,7 @@ def test_a_policy_trained_with_normalisation_is_refused_without(saved):
     assert differences(before, weights(runner)) == []
 
 
-def test_a_checkpoint_of_older_programs_loads(saved, tmp_path):
+def test_loads_checkpoints_of_older_versions(saved, tmp_path):
     loaded = load_checkpoint(saved)
     old = {
         key: loaded[key] for key in ("model_state_dict", "optimizer_state_dict", "iter", "infos", "obs_norm_state_dict")
@@ -167,7 +167,7 @@ def manipulator(monkeypatch):
     return small_config(ckpt_manipulator="doubled")
 
 
-def test_a_manipulator_changes_what_is_loaded_and_its_result_is_kept(saved, tmp_path, manipulator, caplog):
+def test_manipulator_changes_loaded_state_and_result_is_saved(saved, tmp_path, manipulator, caplog):
     source = saved.read_bytes()
     folder = tmp_path / "new"
     runner = make_runner(config=manipulator, log_dir=folder)
@@ -180,22 +180,22 @@ def test_a_manipulator_changes_what_is_loaded_and_its_result_is_kept(saved, tmp_
     runner.learn(1)
 
 
-def test_a_manipulator_never_writes_over_its_source(saved, manipulator):
+def test_manipulator_keeps_source_file(saved, manipulator):
     source = saved.read_bytes()
     make_runner(config=manipulator, log_dir=saved.parent).load(saved)
     assert saved.read_bytes() == source
 
 
-def test_a_result_that_cannot_be_kept_is_loaded_all_the_same(saved, tmp_path, manipulator, caplog):
+def test_unsavable_manipulator_result_is_loaded(saved, tmp_path, manipulator, caplog):
     (tmp_path / "file").write_text("not a folder")
     runner = make_runner(config=manipulator, log_dir=tmp_path / "file")
     assert runner.load(saved) == "doubled"
     assert "could not save the modified checkpoint" in caplog.text
-    assert make_runner(config=manipulator).load(saved) == "doubled"  # and without a run folder nothing is written
+    assert make_runner(config=manipulator).load(saved) == "doubled"  # without a run folder nothing is written
 
 
 @pytest.mark.parametrize("name", ["double", "OrderedDict", "__doc__"])
-def test_an_unknown_manipulator_lists_the_known_ones(saved, manipulator, name):
+def test_unknown_manipulator_lists_known_ones(saved, manipulator, name):
     with pytest.raises(ValueError, match=f"unknown ckpt_manipulator '{name}'.*known: doubled, replace_encoder0"):
         make_runner(config={**manipulator, "ckpt_manipulator": name}).load(saved)
 
@@ -203,7 +203,7 @@ def test_an_unknown_manipulator_lists_the_known_ones(saved, manipulator, name):
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_that_cannot_be_made_is_one_clear_message(tmp_path):
+def test_error_if_run_folder_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         runner = make_runner(log_dir=folder)
@@ -214,7 +214,7 @@ def test_a_run_folder_that_cannot_be_made_is_one_clear_message(tmp_path):
         assert runner.current_learning_iteration == 0
 
 
-def test_a_read_only_run_folder_is_one_clear_message(tmp_path, monkeypatch):
+def test_error_if_run_folder_is_read_only(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     runner = make_runner(log_dir=tmp_path)
     with pytest.raises(OSError, match=rf"the run folder {tmp_path} is read-only. Choose a folder you can write to"):
@@ -222,7 +222,7 @@ def test_a_read_only_run_folder_is_one_clear_message(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_configuration_that_cannot_be_written_is_one_clear_message(tmp_path):
+def test_error_if_configuration_cannot_be_written(tmp_path):
     (tmp_path / "config.json").mkdir()
     runner = make_runner(log_dir=tmp_path)
     with pytest.raises(OSError, match=rf"cannot write the run folder {tmp_path}"):
@@ -246,7 +246,7 @@ def test_checkpoint_omits_unsupported_environment_state(tmp_path, caplog):
     assert "not yet" in caplog.text
 
 
-def test_a_crash_while_saving_leaves_the_previous_file(tmp_path, monkeypatch):
+def test_crash_while_saving_keeps_previous_file(tmp_path, monkeypatch):
     runner = make_runner()
     path = tmp_path / "model_0.pt"
     runner.save(path)
@@ -263,18 +263,18 @@ def test_a_crash_while_saving_leaves_the_previous_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def bad_end(how, folder):
+def run_until_crash(how, folder):
     command = [sys.executable, "-m", "tests.runners.hard_ends", how, str(folder)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
-def test_a_full_disk_stops_with_one_message_and_what_was_saved_stays(tmp_path):
-    done = bad_end("full_disk", tmp_path)
+def test_full_disk_gives_one_message_and_keeps_checkpoints(tmp_path):
+    done = run_until_crash("full_disk", tmp_path)
     assert done.returncode == 3, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("OSError: [Errno 27] cannot write")]
     assert len(errors) == 1, done.stderr
     assert f"checkpoint {tmp_path / 'model_4.pt'}: File too large; make room" in errors[0]
-    # The curves could not be written either; that alone would have stopped nothing.
+    # The curves could not be written either, which alone does not stop a training.
     assert "logger csv: add_scalar failed" in done.stderr
     assert len(progress(tmp_path)) >= 2
     assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
@@ -282,8 +282,8 @@ def test_a_full_disk_stops_with_one_message_and_what_was_saved_stays(tmp_path):
     make_runner().load(tmp_path / "model_2.pt")
 
 
-def test_a_process_killed_while_saving_leaves_the_previous_snapshot(tmp_path):
-    done = bad_end("killed_while_saving", tmp_path)
+def test_process_killed_while_saving_keeps_previous_checkpoint(tmp_path):
+    done = run_until_crash("killed_while_saving", tmp_path)
     assert done.returncode == 9, done.stderr
     assert newest_checkpoint(tmp_path) == tmp_path / "model_2.pt"
     runner = make_runner(log_dir=tmp_path)

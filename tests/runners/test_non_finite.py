@@ -16,7 +16,7 @@ def warnings(caplog):
 
 
 def is_finite(value):
-    """Whether all numbers in a nested value are finite."""
+    """Whether all values in nested containers are finite."""
     if isinstance(value, torch.Tensor):
         return bool(torch.isfinite(value).all())
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Promises of `NonFiniteGuard`."""
+"""`NonFiniteGuard`."""
 
 import math
 

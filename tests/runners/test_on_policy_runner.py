@@ -1,4 +1,4 @@
-"""The training loop: what it calls, what it survives, what it returns."""
+"""`OnPolicyRunner`: hooks, errors, interruptions and results of the training loop."""
 
 import csv
 import logging
@@ -58,7 +58,7 @@ def test_normalizers_count_every_observation_once(num_privileged_obs):
         torch.testing.assert_close(normalizer.std.flatten(), samples.std(dim=0, correction=0))
 
 
-def test_both_spellings_reach_the_one_that_users_override():
+def test_both_spellings_call_overridden_init_writter():
     class Custom(OnPolicyRunner):
         calls = 0
 
@@ -96,7 +96,7 @@ def test_log_gets_the_documented_locals(tmp_path):
     assert "time_outs" in seen[0]["infos"]
 
 
-def test_logged_entropy_is_that_of_the_policy(tmp_path):
+def test_logged_entropy_equals_policy_entropy(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     runner.learn(1)
     with (tmp_path / "progress.csv").open() as file:
@@ -111,7 +111,7 @@ def test_log_needs_no_run_folder():
     runner.log({"it": 0, "tot_iter": 1, "collection_time": 1.0, "learn_time": 1.0, "losses": {}, "stats": {}, **empty})
 
 
-def test_a_rollout_step_returns_normalised_observations_and_stores_the_raw_step():
+def test_rollout_step_returns_normalized_observations():
     env = EchoEnv(num_privileged_obs=6)
     runner = make_runner(env, small_config(empirical_normalization=True))
     runner.learn(1)
@@ -128,7 +128,7 @@ def test_a_rollout_step_returns_normalised_observations_and_stores_the_raw_step(
     assert "log" in infos
 
 
-def test_actions_clipped_in_place_by_the_environment_are_stored_as_drawn():
+def test_stored_actions_are_not_changed_by_in_place_clipping():
     class Clipping(EchoEnv):
         def step(self, actions):
             return super().step(actions.clamp_(-0.01, 0.01))
@@ -138,7 +138,7 @@ def test_actions_clipped_in_place_by_the_environment_are_stored_as_drawn():
     assert runner.alg.storage.actions.abs().max() > 0.1
 
 
-def test_a_rollout_outside_of_inference_mode():
+def test_inference_mode_rollout_setting():
     class Checking(EchoEnv):
         modes: ClassVar[set[bool]] = set()
 
@@ -154,7 +154,7 @@ def test_a_rollout_outside_of_inference_mode():
 
 
 class CompiledEnv(EchoEnv):
-    """Has code that an engine may compile, as built-in tasks have."""
+    """Has code that an engine may compile, like built-in tasks."""
 
     def compile_with(self, compiled):
         self.echo = compiled(torch.clone)
@@ -164,8 +164,8 @@ class CompiledEnv(EchoEnv):
 
 
 @pytest.mark.parametrize("num_privileged_obs", [None, 6])
-def test_every_function_is_compiled_once_and_a_training_is_that_of_eager_code(monkeypatch, num_privileged_obs):
-    """Also across rollouts, the first of whose observations was kept from the last, and across calls of `learn`."""
+def test_functions_are_compiled_once_and_training_equals_eager(monkeypatch, num_privileged_obs):
+    """Also across rollouts, which start from a stored observation, and across calls of `learn`."""
     graphs = []
 
     def backend(graph, example_inputs):
@@ -180,7 +180,7 @@ def test_every_function_is_compiled_once_and_a_training_is_that_of_eager_code(mo
         runners.append(make_runner(CompiledEnv(num_privileged_obs=num_privileged_obs), config))
         for iterations in (3, 2):
             runners[-1].learn(iterations)
-    # Acting, normalising, the losses, and what the environment has.
+    # Acting, normalization, losses, and the environment's functions.
     assert len(graphs) == 4
     for name, value in weights(runners[0]).items():
         torch.testing.assert_close(weights(runners[1])[name], value, rtol=1e-4, atol=1e-5)
@@ -210,7 +210,7 @@ def test_metrics_are_read_from_the_environment(attributes, velrmsd, cot):
         assert result.tolist() == pytest.approx(expected, nan_ok=True)
 
 
-def test_only_a_missing_metric_is_forgiven():
+def test_errors_of_metrics_are_raised():
     class Broken(EchoEnv):
         @property
         def tracking_error(self):
@@ -237,7 +237,7 @@ class Failing(EchoEnv):
 
 @pytest.mark.parametrize("policy", [{}, recurrent("lstm")])
 @pytest.mark.parametrize("fail_at", [0, 3, 8, 11])
-def test_an_error_in_the_environment_closes_the_writer_and_learning_can_go_on(tmp_path, policy, fail_at):
+def test_environment_error_closes_writer_and_learn_can_continue(tmp_path, policy, fail_at):
     env = Failing()
     env.fail_at = fail_at
     runner = make_runner(env, small_config(policy, save_interval=1, keep_best=False), log_dir=tmp_path)
@@ -253,7 +253,7 @@ def test_an_error_in_the_environment_closes_the_writer_and_learning_can_go_on(tm
     assert (tmp_path / f"model_{completed + 2}.pt").exists()
 
 
-def test_an_error_in_the_update_leaves_a_runner_that_can_learn():
+def test_update_error_leaves_usable_runner():
     runner = make_runner()
     update = runner.alg.update
     runner.alg.update = lambda iteration: (_ for _ in ()).throw(MemoryError("out of memory"))
@@ -264,7 +264,7 @@ def test_an_error_in_the_update_leaves_a_runner_that_can_learn():
     assert runner.current_learning_iteration == 2
 
 
-def test_an_interruption_by_hand_closes_the_writer(tmp_path):
+def test_keyboard_interrupt_closes_writer(tmp_path):
     runner = make_runner(log_dir=tmp_path)
 
     def interrupt():
@@ -315,7 +315,7 @@ def test_second_ctrl_c_stops_inside_the_iteration_and_saves_the_last_one(tmp_pat
     assert load_checkpoint(tmp_path / "model_1.pt")["iter"] == 1
 
 
-def test_handler_of_the_program_is_kept(tmp_path):
+def test_signal_handler_of_the_program_is_kept(tmp_path):
     runner, received = make_runner(log_dir=tmp_path), []
     before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
@@ -326,7 +326,7 @@ def test_handler_of_the_program_is_kept(tmp_path):
     assert received == [signal.SIGINT] * 2
 
 
-def test_a_requested_stop_ends_the_iteration_and_saves(tmp_path):
+def test_requested_stop_ends_iteration_and_saves(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     evaluation = runner.evaluation
 
@@ -343,7 +343,7 @@ def test_a_requested_stop_ends_the_iteration_and_saves(tmp_path):
     assert runner.current_learning_iteration == 4
 
 
-def test_close_may_be_called_at_any_time_and_twice(tmp_path):
+def test_close_is_idempotent(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     runner.close()
     runner.learn(1)
@@ -355,17 +355,17 @@ def test_close_may_be_called_at_any_time_and_twice(tmp_path):
     assert len(list(tmp_path.glob("events.out*"))) == 2
 
 
-def test_learning_continues_after_the_policy_was_used_elsewhere():
+def test_learning_continues_after_policy_acted_elsewhere():
     runner = make_runner(EchoEnv(num_envs=8), small_config(recurrent("lstm")))
     runner.learn(1)
     policy = runner.get_inference_policy(device="cpu")
     with torch.inference_mode():
-        policy(torch.zeros(1, 4))  # another number of robots, and an empty memory to begin with
+        policy(torch.zeros(1, 4))  # another number of environments, starting without hidden states
     runner.learn(1)
     assert runner.alg.actor_critic.training
 
 
-def test_modes_reach_everything_that_has_one():
+def test_modes_reach_policy_and_normalizers():
     runner = make_runner(config=small_config(empirical_normalization=True))
     alg = runner.alg
     for switch, expected in ((runner.eval_mode, False), (runner.train_mode, True)):
@@ -373,7 +373,7 @@ def test_modes_reach_everything_that_has_one():
         assert [m.training for m in (alg.actor_critic, alg.obs_normalizer, alg.critic_obs_normalizer)] == [expected] * 3
 
 
-def test_no_iterations_train_nothing():
+def test_zero_iterations_keep_weights():
     runner = make_runner()
     before = weights(runner)
     velrmsd, cot = runner.learn(0)
@@ -382,7 +382,7 @@ def test_no_iterations_train_nothing():
     assert differences(before, weights(runner)) == []
 
 
-def test_how_things_run_is_said_once(caplog):
+def test_engine_is_logged_once(caplog):
     caplog.set_level(logging.INFO, logger="st_rl")
     make_runner(ClientEnv(), small_config(engine="eager")).learn(2)
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("engine:")] == [

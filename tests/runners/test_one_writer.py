@@ -27,7 +27,7 @@ make_runner(config=config, log_dir=sys.argv[1]).learn(10**9)
 
 @pytest.fixture
 def training(tmp_path):
-    """Another process that trains in the folder and has saved a checkpoint."""
+    """Another process that trains in the folder, after its first checkpoint."""
     command = [sys.executable, "-c", TRAINING, str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         begin = time.monotonic()
@@ -39,7 +39,7 @@ def training(tmp_path):
         process.kill()
 
 
-def test_second_training_is_refused_and_writes_nothing_until_the_first_is_killed(tmp_path, training):
+def test_rejects_second_training_until_first_is_killed(tmp_path, training):
     runner = make_runner(config=small_config(save_interval=1), log_dir=tmp_path)
     os.kill(training.pid, signal.SIGSTOP)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != LOCK_FILE}
@@ -93,7 +93,7 @@ def test_start_removes_temporary_files_of_dead_writers_only(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob(".*")) == sorted([kept.name, video.name])
 
 
-def test_recursive_learn_is_refused(tmp_path):
+def test_rejects_recursive_learn(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     runner.evaluation = lambda: runner.learn(1)
     with pytest.raises(RuntimeError, match=r"learn\(\) is already running in this runner"):
@@ -101,7 +101,7 @@ def test_recursive_learn_is_refused(tmp_path):
     assert not (tmp_path / LOCK_FILE).exists()
 
 
-def test_learn_in_a_second_thread_is_refused_and_the_first_continues():
+def test_rejects_learn_in_second_thread_and_first_continues():
     runner = make_runner()
     errors = []
 
@@ -124,7 +124,7 @@ def test_learn_in_a_second_thread_is_refused_and_the_first_continues():
 
 
 @pytest.mark.parametrize("command", ["train", "resume"])
-def test_commands_refuse_a_locked_folder_before_they_write(tmp_path, capsys, command):
+def test_commands_reject_locked_folder_before_writing(tmp_path, capsys, command):
     run = tmp_path / "run"
     options = ["--iterations", "1", "--num-envs", "4", "--log-dir", str(run)]
     if command == "resume":

@@ -1,4 +1,4 @@
-"""One huge finite value from the environment does not ruin a training that normalizes its observations."""
+"""One outlier in the observations does not prevent learning with normalization."""
 
 from statistics import fmean
 
@@ -12,11 +12,11 @@ from tests.runners.amp_trainings import archived_config
 from tests.runners.training import RND, NoveltyEnv, make_runner, small_config
 
 STEP = 63
-"""The step of the environment with the huge value: step 2 of iteration 10."""
+"""The environment step of the outlier: step 2 of iteration 10."""
 
 
 class PlantedEnv(EchoEnv):
-    """The echo task with one huge number in one observation."""
+    """The echo task with one outlier in one observation."""
 
     value: float | None = None
 
@@ -43,7 +43,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_training_learns_as_well_as_without_the_huge_value(caplog, monkeypatch):
+def test_training_with_outlier_learns_equally_well(caplog, monkeypatch):
     clean, clean_reward = train(None)
     assert warnings(caplog) == []
     planted, planted_reward = train(1e6)
@@ -59,7 +59,7 @@ def test_training_learns_as_well_as_without_the_huge_value(caplog, monkeypatch):
     assert planted_reward == pytest.approx(clean_reward, abs=0.02)
 
 
-def test_outliers_in_states_of_random_network_distillation_are_reported(caplog):
+def test_outliers_in_rnd_states_are_reported(caplog):
     class Env(NoveltyEnv):
         def step(self, actions):
             obs, rewards, dones, infos = super().step(actions)

@@ -1,4 +1,4 @@
-"""Motion features in recorded data: savers record them, data sets deliver them, APPO and ATPPO pretrain from them."""
+"""Motion features in recorded data: recording, reading, and pretraining of APPO and ATPPO."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 class MotionEnv(ClientEnv):
-    """Remembers the motion features of every step."""
+    """Records the motion features of every step."""
 
     def __init__(self, num_envs: int = 4, **kwargs: Any):
         super().__init__(num_envs, **kwargs)
@@ -37,7 +37,7 @@ class MotionEnv(ClientEnv):
 
 
 class WithoutReference(ClientEnv):
-    """Delivers no reference, as a client without style fields."""
+    """Has no reference features."""
 
     def _refresh(self, obs, infos, ref_motion):
         super()._refresh(obs, infos, ref_motion)
@@ -45,7 +45,7 @@ class WithoutReference(ClientEnv):
 
 
 class Perfect(EchoPolicy):
-    """Takes the actions that the echo task rewards most."""
+    """Takes the optimal actions of the echo task."""
 
     def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
         return obs[:, : self.num_actions].clone()
@@ -71,7 +71,7 @@ def make_runner(
 
 class TestSaver:
     @pytest.mark.parametrize("file_format", ["pickle", "npz"])
-    def test_files_hold_what_the_environment_delivered(self, tmp_path, file_format):
+    def test_files_hold_features_of_environment(self, tmp_path, file_format):
         env = record(tmp_path, MotionEnv(termination_prob=0.0, episode_length=50), file_format=file_format)
         for index in range(4):
             folder = tmp_path / f"trajectory_{index}"
@@ -86,7 +86,7 @@ class TestSaver:
         for path in tmp_path.glob("trajectory_*/traj_*"):
             assert not {"ref_obs", "ref_motion"} & set(read_frames(path))
 
-    def test_dagger_saver_records_them(self, tmp_path):
+    def test_dagger_saver_records_features(self, tmp_path):
         runner = OnPolicyRunner(ClientEnv(num_envs=4), small_config(), log_dir=tmp_path / "student")
         runner.learn(1)
         runner.close()
@@ -101,7 +101,7 @@ class TestSaver:
 
 
 class TestDataset:
-    def test_infos_carry_the_features_of_each_transition(self, tmp_path):
+    def test_infos_hold_features_of_each_transition(self, tmp_path):
         env = record(tmp_path)
         dataset = RolloutDataset(tmp_path, num_envs=3, device="cpu", mark_first_frame_done=False)
         known = {step[0][i].tobytes(): step[1][i] for step in env.delivered for i in range(4)}
@@ -110,7 +110,7 @@ class TestDataset:
             assert sorted(infos) == ["observations", "ref_motion", "time_outs"]
             ref_obs = infos["observations"]["ref_obs"]
             assert ref_obs.shape == infos["ref_motion"].shape == (3, 42)
-            # The newer of its two frames is the action of the step.
+            # The second of its two frames is the action of the step.
             torch.testing.assert_close(ref_obs[:, 21:24], transition.action.clamp(-2.0, 2.0))
             for row, motion in zip(ref_obs.numpy(), infos["ref_motion"].numpy()):
                 np.testing.assert_array_equal(motion, known[row.tobytes()])
@@ -120,7 +120,7 @@ class TestDataset:
         dataset = RolloutDataset(tmp_path, num_envs=3, device="cpu")
         assert list(dataset.get_transition_batch()[1]) == ["time_outs"]
 
-    def test_features_may_be_left_out(self, tmp_path):
+    def test_features_are_optional(self, tmp_path):
         record(tmp_path)
         dataset = RolloutDataset(tmp_path, num_envs=3, device="cpu", motion_features=False)
         assert list(dataset.get_transition_batch()[1]) == ["time_outs"]
@@ -167,7 +167,7 @@ class TestPretraining:
         assert again.current_learning_iteration == 4
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-    def test_learns_to_repeat_what_was_shown(self, tmp_path, algorithm):
+    def test_learns_to_imitate(self, tmp_path, algorithm):
         torch.manual_seed(0)
         record(tmp_path, MotionEnv(num_envs=16, num_privileged_obs=None), min_timesteps=3000)
         imitation = {"learning_rate": 1e-2, "num_learning_epochs": 4, "schedule": "fixed"}
@@ -184,13 +184,13 @@ class TestPretraining:
         assert error() < 0.1 * before
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-    def test_data_without_features_is_refused(self, tmp_path, algorithm):
+    def test_rejects_data_without_features(self, tmp_path, algorithm):
         record(tmp_path, WithoutReference(num_envs=4))
         runner = make_runner(tmp_path, algorithm)
         with pytest.raises(ValueError, match=r"traj_.* has no motion features \(ref_obs and ref_motion\): collect in"):
             runner.learn(1)
 
-    def test_features_of_another_width_are_refused(self, tmp_path):
+    def test_rejects_features_of_other_width(self, tmp_path):
         record(tmp_path)
         runner = make_runner(tmp_path, ALGORITHMS["APPO"], policy={"amp_discriminator": {**AMP, "input_dim": 40}})
         with pytest.raises(ValueError, match=r"ref_obs'\] has shape \(4, 42\).*takes 40"):

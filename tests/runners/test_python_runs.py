@@ -1,4 +1,4 @@
-"""Trainings that are started from Python are runs: the commands take their folders."""
+"""Run folders of trainings started from Python work with the commands."""
 
 import importlib.metadata
 import json
@@ -62,7 +62,7 @@ class TestRunFile:
         assert content["task_config"]["episode_length_s"] == 4.0
         assert "joint_names" in content["policy_metadata"]
 
-    def test_wrapped_task_is_an_environment_of_ones_own(self, tmp_path):
+    def test_wrapped_task_is_recorded_as_own_environment(self, tmp_path):
         pytest.importorskip("mujoco")
         from st_rl.sim.tasks import make_task
 
@@ -124,7 +124,7 @@ class TestCommandsOnOwnEnvironment:
         assert "tests.fakes.EchoEnv" in (run / "report.html").read_text()
 
     @pytest.mark.parametrize("command", ["eval", "play", "resume", "collect"])
-    def test_others_say_why_not(self, run, command, capsys):
+    def test_other_commands_explain_why_not(self, run, command, capsys):
         assert main([command, str(run), *(["--no-viewer"] if command == "play" else [])]) == 1
         error = capsys.readouterr().err
         assert "was trained from Python on tests.fakes.EchoEnv, which st-rl cannot build" in error
@@ -132,7 +132,7 @@ class TestCommandsOnOwnEnvironment:
 
 
 class TestExport:
-    def test_file_acts_as_the_policy(self, tmp_path):
+    def test_exported_file_acts_as_policy(self, tmp_path):
         runtime = pytest.importorskip("onnxruntime")
         runner = make_runner(config=small_config(empirical_normalization=True))
         runner.learn(2)

@@ -1,4 +1,4 @@
-"""A training that is saved and continued is the same training."""
+"""Resumed trainings are bit-exact."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def trainings(tmp_path_factory):
 
 
 def checkpoint(path):
-    """All of a checkpoint that is not a stopwatch."""
+    """A checkpoint without its times."""
     loaded = load_checkpoint(path)
     loaded["runner_state_dict"].pop("tot_time")
     return loaded
@@ -51,7 +51,7 @@ def checkpoint(path):
 def test_resume_in_new_process_is_bit_exact(trainings, name):
     whole, parts = (checkpoint(trainings / part / name / "model_6.pt") for part in ("whole", "parts"))
     assert differences(whole, parts) == []
-    # The comparison must be about something: nothing of this may be missing, and the training must have moved.
+    # The comparison must not be vacuous: none of these keys may be missing, and the weights must have changed.
     for key in ("optimizer_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "rnd_state_dict",
                 "reward_norm_state_dict",
                 "rnd_optimizer_state_dict", "rng_state_dict", "env_state_dict", "runner_state_dict"):  # fmt: skip
@@ -60,12 +60,12 @@ def test_resume_in_new_process_is_bit_exact(trainings, name):
     start = checkpoint(trainings / "parts" / name / "model_3.pt")
     for key in ("model_state_dict", "optimizer_state_dict", "obs_norm_state_dict", "rnd_state_dict", "env_state_dict"):
         assert differences(start[key], whole[key])
-    # The adapted learning rate, not that of the configuration, was carried over.
+    # The adapted learning rate, not the configured one, is restored.
     assert start["runner_state_dict"]["learning_rate"] == start["optimizer_state_dict"]["param_groups"][0]["lr"] > 2e-4
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_logged_value_of_the_resumed_training_is_the_same(trainings, name):
+def test_logged_values_of_resumed_training_are_equal(trainings, name):
     def values(part):
         rows = progress(trainings / part / name)
         return [{k: v for k, v in row.items() if not k.startswith("Perf/") and k != "wall_time"} for row in rows]
@@ -104,7 +104,7 @@ def test_second_learn_continues_the_first(tmp_path, policy):
     assert differences(*ends) == []
 
 
-def test_a_second_call_sees_an_environment_that_was_reset_in_between():
+def test_second_learn_reads_environment_reset_in_between():
     env = EchoEnv(seed=1)
     runner = make_runner(env)
     runner.learn(1)
@@ -114,30 +114,30 @@ def test_a_second_call_sees_an_environment_that_was_reset_in_between():
     assert torch.equal(runner._last_observations[0], env.obs)
 
 
-def test_a_resumed_training_acts_on_what_was_seen_last_not_on_another_look(tmp_path):
-    class NoisyLook(EchoEnv):
-        """Shows the present observation with fresh sensor noise at every look, as simulators do."""
+def test_resume_acts_on_stored_observation(tmp_path):
+    class NoisyObservationEnv(EchoEnv):
+        """Adds new sensor noise at every call, as simulators do."""
 
         def get_observations(self):
             obs, extras = super().get_observations()
             return obs + 0.1 * torch.randn_like(obs), extras
 
-    whole = make_runner(NoisyLook(seed=4))
+    whole = make_runner(NoisyObservationEnv(seed=4))
     start = weights(whole)
     generators = torch.get_rng_state()
     whole.learn(4)
-    first = make_runner(NoisyLook(seed=4))
+    first = make_runner(NoisyObservationEnv(seed=4))
     first.alg.actor_critic.load_state_dict(start)
     torch.set_rng_state(generators)
     first.learn(2)
     first.save(tmp_path / "model_2.pt")
-    second = make_runner(NoisyLook(seed=5))
+    second = make_runner(NoisyObservationEnv(seed=5))
     second.load(tmp_path / "model_2.pt")
     second.learn(2)
     assert differences(weights(whole), weights(second)) == []
 
 
-def test_without_environment_state_new_episodes_start_and_the_rest_resumes(tmp_path):
+def test_resume_without_environment_state_starts_new_episodes(tmp_path):
     config = small_config(recurrent("lstm"), empirical_normalization=True)
     first = make_runner(StatelessEnv(episode_length=50), config)
     first.learn(3)
@@ -147,14 +147,14 @@ def test_without_environment_state_new_episodes_start_and_the_rest_resumes(tmp_p
     assert "env_state_dict" not in load_checkpoint(tmp_path / "model_3.pt")
     assert differences(first.alg.state_dict(), second.alg.state_dict()) == []
     assert (second.current_learning_iteration, second.tot_timesteps) == (3, first.tot_timesteps)
-    # Episodes of robots that start anew must not inherit what others had earned.
+    # New episodes must not inherit running rewards.
     assert first._episodes.cur_episode_length.tolist() == [18.0] * 8
     assert second._episodes.cur_episode_length.tolist() == [0.0] * 8
     assert second.alg.actor_critic.hidden_state_dict() == {}
     second.learn(1)
 
 
-def test_another_number_of_robots_takes_over_what_does_not_depend_on_it(tmp_path):
+def test_resume_with_other_num_envs_restores_the_rest(tmp_path):
     config = small_config(recurrent("lstm"), empirical_normalization=True)
     first = make_runner(EchoEnv(num_envs=8), config)
     first.learn(2)
@@ -166,7 +166,7 @@ def test_another_number_of_robots_takes_over_what_does_not_depend_on_it(tmp_path
     second.learn(1)
 
 
-def test_environment_that_cannot_load_its_state_starts_new_episodes_with_warning(tmp_path, caplog):
+def test_warns_and_starts_new_episodes_if_environment_state_cannot_be_loaded(tmp_path, caplog):
     first = make_runner(EchoEnv())
     first.learn(1)
     first.save(tmp_path / "model_1.pt")
@@ -182,7 +182,7 @@ def test_environment_that_cannot_load_its_state_starts_new_episodes_with_warning
     second.learn(1)
 
 
-def test_without_the_optimiser_only_networks_and_normalisers_are_taken(tmp_path):
+def test_load_without_optimizer_restores_networks_and_normalizers_only(tmp_path):
     config = small_config(algorithm={"schedule": "adaptive", "rnd_cfg": RND}, empirical_normalization=True)
     first = make_runner(NoveltyEnv(), config)
     first.learn(3)
@@ -203,7 +203,7 @@ def test_without_the_optimiser_only_networks_and_normalisers_are_taken(tmp_path)
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_evaluations_and_snapshots_leave_no_trace_in_the_training(tmp_path):
+def test_evaluations_and_checkpoints_do_not_change_training(tmp_path):
     def noisy_evaluator(policy):
         policy(torch.randn(3, 4))
         policy.reset(torch.tensor([True, False, True]))
@@ -220,7 +220,7 @@ def test_evaluations_and_snapshots_leave_no_trace_in_the_training(tmp_path):
     assert differences(*ends) == []
 
 
-def test_schedules_of_the_algorithm_resume_with_the_iteration(tmp_path):
+def test_schedules_resume_at_iteration(tmp_path):
     first = make_runner()
     first.learn(2)
     first.save(tmp_path / "model_2.pt")

@@ -1,4 +1,4 @@
-"""What a training writes: curves, snapshots, the best of them, configuration and code state."""
+"""Files of a run folder: curves, checkpoints, `best.pt`, configuration and code state."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def events(folder):
     return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
 
 
-def snapshots(folder):
+def checkpoint_files(folder):
     return sorted(path.name for path in folder.iterdir() if path.suffix == ".pt")
 
 
@@ -68,7 +68,7 @@ def test_tensorboard_and_csv_hold_every_tag(tmp_path):
     assert [step for step, _ in curves["Train/mean_reward/time"]] == [int(runner.tot_time)]
 
 
-def test_the_logged_numbers_are_those_of_the_training(tmp_path):
+def test_logged_values_equal_training(tmp_path):
     runner = make_runner(NoveltyEnv(episode_length=5), small_config(algorithm={"rnd_cfg": RND}), log_dir=tmp_path)
     runner.learn(1)
     row = {tag: float(value) for tag, value in progress(tmp_path)[0].items()}
@@ -89,14 +89,14 @@ def test_the_logged_numbers_are_those_of_the_training(tmp_path):
     assert math.isnan(row["Metrics/velrmsd"])
 
 
-def test_only_every_so_many_iterations_are_logged_but_all_are_counted(tmp_path):
+def test_log_interval_skips_rows_but_counts_all_episodes(tmp_path):
     runner = make_runner(config=small_config(log_interval=3), log_dir=tmp_path)
     runner.learn(7)
     assert [row["step"] for row in progress(tmp_path)] == ["0", "3", "6"]
     assert runner.tot_timesteps == 7 * 6 * 8
 
 
-def test_the_curves_are_complete_when_learning_returns(tmp_path):
+def test_curves_are_complete_after_learn(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     runner.learn(2)
     assert len(progress(tmp_path)) == 2
@@ -119,7 +119,7 @@ def test_row_is_in_csv_before_its_checkpoint(tmp_path, monkeypatch, in_backgroun
     assert rows == {"model_1.pt": 1, "model_2.pt": 2, "model_3.pt": 3}
 
 
-def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):
+def test_failing_logger_does_not_stop_training(tmp_path, caplog, monkeypatch):
     runner = make_runner(config=small_config(save_interval=1, keep_best=False), log_dir=tmp_path)
     runner.init_writter(False)
 
@@ -130,13 +130,13 @@ def test_a_failing_logger_never_stops_a_training(tmp_path, caplog, monkeypatch):
         monkeypatch.setattr(runner.writer.writers["tensorboard"], method, fail)
     runner.learn(2)
     runner.close()
-    assert snapshots(tmp_path) == ["model_1.pt", "model_2.pt"]
+    assert checkpoint_files(tmp_path) == ["model_1.pt", "model_2.pt"]
     assert len(progress(tmp_path)) == 2
     assert caplog.text.count("ConnectionError: the service has closed") == 3
 
 
 class Recorder:
-    """A writer of a user's own, which knows nothing but scalars."""
+    """A user's writer with `add_scalar` only."""
 
     def __init__(self):
         self.steps = {}
@@ -146,7 +146,7 @@ class Recorder:
 
 
 class OwnWriter(OnPolicyRunner):
-    """Overrides the documented name to bring a writer along."""
+    """Overrides `init_writter` to set a writer."""
 
     def init_writter(self, init_at_random_ep_len):
         if self.writer is None:
@@ -166,18 +166,18 @@ def writer_set_from_outside(folder):
 
 
 @pytest.mark.parametrize("make", [writer_of_an_override, writer_set_from_outside])
-def test_a_writer_of_the_users_own_takes_the_place_of_ours(tmp_path, make):
+def test_own_writer_replaces_default(tmp_path, make):
     runner = make(tmp_path)
     writer = runner.writer
     runner.learn(3)
     runner.close()
     assert set(writer.steps) >= TAGS
     assert writer.steps["Loss/value_loss"] == [0, 1, 2]
-    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt"]
+    assert checkpoint_files(tmp_path) == ["model_2.pt", "model_3.pt"]
 
 
 class FailingWriter(Recorder):
-    """A writer of a user's own of which every method raises."""
+    """A user's writer that raises in every method."""
 
     def add_scalar(self, tag, value, step):
         raise ConnectionError("the service has closed")
@@ -190,7 +190,7 @@ def test_failing_writer_of_the_user_does_not_stop_training(tmp_path, caplog):
     runner.writer = FailingWriter()
     runner.learn(3)
     runner.close()
-    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt"]
+    assert checkpoint_files(tmp_path) == ["model_2.pt", "model_3.pt"]
     assert "runner.writer: add_scalar failed: ConnectionError: the service has closed" in caplog.text
 
 
@@ -215,12 +215,12 @@ def test_wandb_offline(tmp_path, offline_wandb, caplog):
     runner.close()
     assert list(folder.glob("wandb/offline-run-*/files/model_1.pt"))
     assert list(folder.glob("wandb/offline-run-*/files/*.diff"))
-    assert not (set(events(folder)) & TIME_TAGS)  # wandb knows one step axis only
+    assert not (set(events(folder)) & TIME_TAGS)  # wandb has one step axis only
     assert "Train/mean_reward" in events(folder)
     assert "failed" not in caplog.text
 
 
-def test_a_logger_without_its_project_is_refused_before_anything_is_learned(tmp_path):
+def test_rejects_logger_without_project_before_training(tmp_path):
     runner = make_runner(config=small_config(logger="wandb"), log_dir=tmp_path)
     with pytest.raises(KeyError, match="wandb_project"):
         runner.learn(1)
@@ -228,13 +228,13 @@ def test_a_logger_without_its_project_is_refused_before_anything_is_learned(tmp_
     assert runner.writer is None
 
 
-# ---- snapshots -------------------------------------------------------------------------------------------------------
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_snapshots_are_named_after_completed_iterations(tmp_path):
+def test_checkpoints_are_named_after_completed_iterations(tmp_path):
     runner = make_runner(config=small_config(save_interval=2, keep_best=False), log_dir=tmp_path)
     runner.learn(5)
-    assert snapshots(tmp_path) == ["model_2.pt", "model_4.pt", "model_5.pt"]
+    assert checkpoint_files(tmp_path) == ["model_2.pt", "model_4.pt", "model_5.pt"]
     for number in (2, 4, 5):
         assert load_checkpoint(tmp_path / f"model_{number}.pt")["iter"] == number
     assert runner.current_learning_iteration == 5
@@ -242,28 +242,28 @@ def test_snapshots_are_named_after_completed_iterations(tmp_path):
     assert newest_checkpoint(tmp_path) == tmp_path / "model_6.pt"
 
 
-@pytest.mark.parametrize("writes_beside", [False, True])
-def test_a_training_saves_through_an_overridden_save(tmp_path, monkeypatch, writes_beside):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_training_calls_overridden_save(tmp_path, monkeypatch, in_background):
     class Exporting(OnPolicyRunner):
-        """Exports its policy beside every checkpoint, as clients do."""
+        """Exports its policy with every checkpoint, as clients do."""
 
         def save(self, path, infos=None):
             super().save(path, infos={"exported": True})
             torch.save(load_checkpoint(path)["model_state_dict"], path.replace("model_", "policy_"))
 
-    monkeypatch.setattr(Exporting, "_writes_in_background", writes_beside)
+    monkeypatch.setattr(Exporting, "_writes_in_background", in_background)
     Exporting(EchoEnv(), small_config(save_interval=2, keep_best=False), log_dir=tmp_path).learn(3)
-    assert snapshots(tmp_path) == ["model_2.pt", "model_3.pt", "policy_2.pt", "policy_3.pt"]
+    assert checkpoint_files(tmp_path) == ["model_2.pt", "model_3.pt", "policy_2.pt", "policy_3.pt"]
     assert load_checkpoint(tmp_path / "model_3.pt")["infos"] == {"exported": True}
 
 
-def test_the_last_snapshot_is_written_even_where_an_old_run_left_one_of_its_name(tmp_path):
+def test_last_checkpoint_replaces_existing_file(tmp_path):
     (tmp_path / "model_2.pt").write_bytes(b"of another training")
     make_runner(log_dir=tmp_path).learn(2)
     assert load_checkpoint(tmp_path / "model_2.pt")["iter"] == 2
 
 
-def test_a_training_that_went_back_to_an_older_snapshot_writes_its_own_end(tmp_path):
+def test_training_from_older_checkpoint_replaces_last_one(tmp_path):
     runner = make_runner(config=small_config(save_interval=1), log_dir=tmp_path)
     runner.learn(3)
     runner.load(tmp_path / "model_1.pt", load_optimizer=False)
@@ -273,7 +273,7 @@ def test_a_training_that_went_back_to_an_older_snapshot_writes_its_own_end(tmp_p
     assert torch.equal(saved["actor.0.weight"], runner.alg.actor_critic.actor[0].weight)
 
 
-def test_a_snapshot_asks_the_environment_for_its_state_once(tmp_path):
+def test_checkpoint_reads_environment_state_once(tmp_path):
     asked = []
 
     class Counting(EchoEnv):
@@ -299,19 +299,19 @@ def test_keys_of_a_checkpoint(tmp_path):
     assert (loaded["iter"], loaded["infos"]) == (1, {"score": 1.5})
 
 
-def test_keep_last_removes_the_older_snapshots(tmp_path):
+def test_keep_last_removes_older_checkpoints(tmp_path):
     make_runner(config=small_config(save_interval=1, keep_last=2, keep_best=False), log_dir=tmp_path).learn(5)
-    assert snapshots(tmp_path) == ["model_4.pt", "model_5.pt"]
+    assert checkpoint_files(tmp_path) == ["model_4.pt", "model_5.pt"]
 
 
-def test_keep_last_never_removes_what_it_has_just_written_or_what_is_not_its_own(tmp_path):
+def test_keep_last_keeps_newest_and_foreign_files(tmp_path):
     (tmp_path / "model_100.pt").write_bytes(b"of a longer training")
     (tmp_path / "model_1.pt.backup").write_bytes(b"mine")
     make_runner(config=small_config(save_interval=1, keep_last=1, keep_best=False), log_dir=tmp_path).learn(3)
     assert sorted(p.name for p in tmp_path.glob("model_*")) == ["model_1.pt.backup", "model_100.pt", "model_3.pt"]
 
 
-def test_the_best_snapshot_is_the_one_the_evaluator_likes_most(tmp_path):
+def test_best_checkpoint_has_highest_evaluator_score(tmp_path):
     runner = make_runner(config=small_config(save_interval=1), log_dir=tmp_path)
     scores = iter([1.0, 3.0, 2.0, math.nan])
     modes = []
@@ -332,36 +332,36 @@ def test_the_best_snapshot_is_the_one_the_evaluator_likes_most(tmp_path):
     assert fresh.current_learning_iteration == 2
 
 
-def test_snapshots_written_beside_a_training_hold_what_was_there_when_they_were_due(tmp_path, monkeypatch):
-    at_once = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "at once")
-    at_once.learn(6)
+def test_checkpoints_written_in_background_equal_synchronous_ones(tmp_path, monkeypatch):
+    synchronous = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "synchronous")
+    synchronous.learn(6)
     torch.manual_seed(0)
-    beside = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "beside")
-    monkeypatch.setattr(type(beside), "_writes_in_background", True)
+    background = make_runner(config=small_config(save_interval=2), log_dir=tmp_path / "background")
+    monkeypatch.setattr(type(background), "_writes_in_background", True)
     may_write = threading.Event()
-    update, updates = beside.alg.update, []
+    update, updates = background.alg.update, []
 
     def counted_update(iteration):
         updates.append(iteration)
-        # The first iteration waits for what is written beside it; the second does not.
+        # The first iteration waits for background writes; the second does not.
         if len(updates) == 2:
-            beside._background.call(may_write.wait, 30)
+            background._background.call(may_write.wait, 30)
         if len(updates) == 4:
-            assert not (tmp_path / "beside" / "model_2.pt").exists()
+            assert not (tmp_path / "background" / "model_2.pt").exists()
             may_write.set()
         return update(iteration)
 
-    beside.alg.update = counted_update
-    beside.learn(6)
-    assert snapshots(tmp_path / "beside") == ["best.pt", "model_2.pt", "model_4.pt", "model_6.pt"]
-    for name in snapshots(tmp_path / "beside"):
-        one, other = (load_checkpoint(tmp_path / folder / name) for folder in ("at once", "beside"))
+    background.alg.update = counted_update
+    background.learn(6)
+    assert checkpoint_files(tmp_path / "background") == ["best.pt", "model_2.pt", "model_4.pt", "model_6.pt"]
+    for name in checkpoint_files(tmp_path / "background"):
+        one, other = (load_checkpoint(tmp_path / folder / name) for folder in ("synchronous", "background"))
         one["runner_state_dict"]["tot_time"] = other["runner_state_dict"]["tot_time"]
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_no_background_thread_is_left_between_two_calls_of_learn(tmp_path, monkeypatch):
-    """A forked child would wait forever for a thread that did not follow."""
+    """A forked child would wait forever for a thread that was not forked."""
     monkeypatch.setattr(OnPolicyRunner, "_writes_in_background", True)
     runner = make_runner(log_dir=tmp_path)
     for _ in range(2):
@@ -369,7 +369,7 @@ def test_no_background_thread_is_left_between_two_calls_of_learn(tmp_path, monke
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("st_rl log")]
 
 
-def test_without_an_evaluator_the_mean_return_decides(tmp_path):
+def test_best_checkpoint_has_highest_mean_return_without_evaluator(tmp_path):
     env = EchoEnv(episode_length=3)
     runner = make_runner(env, small_config(save_interval=1), log_dir=tmp_path)
     runner.learn(1)
@@ -377,10 +377,10 @@ def test_without_an_evaluator_the_mean_return_decides(tmp_path):
     assert load_checkpoint(tmp_path / "best.pt")["score"] == pytest.approx(sum(returns) / len(returns))
     never = make_runner(EchoEnv(episode_length=100), log_dir=tmp_path / "no_episode_ended")
     never.learn(1)
-    assert snapshots(tmp_path / "no_episode_ended") == ["model_1.pt"]
+    assert checkpoint_files(tmp_path / "no_episode_ended") == ["model_1.pt"]
 
 
-def test_a_resumed_training_must_beat_the_best_that_its_folder_holds(tmp_path):
+def test_resumed_training_must_exceed_best_score_of_folder(tmp_path):
     first = make_runner(log_dir=tmp_path)
     first.evaluator = lambda policy: 5.0
     first.learn(1)
@@ -403,14 +403,14 @@ def test_first_of_equally_good_checkpoints_is_the_best(tmp_path):
     assert load_checkpoint(tmp_path / "best.pt")["iter"] == 1
 
 
-def test_a_damaged_best_snapshot_does_not_count(tmp_path, caplog):
+def test_damaged_best_checkpoint_is_ignored(tmp_path, caplog):
     (tmp_path / "best.pt").write_bytes(b"half")
     keeper = CheckpointKeeper(tmp_path, None, keep_best=True, resumed=True)
     assert keeper.best_score == -math.inf
     assert "best.pt" in caplog.text
 
 
-def test_no_other_file_looks_like_a_snapshot(tmp_path):
+def test_only_checkpoints_are_named_like_checkpoints(tmp_path):
     make_runner(EchoEnv(episode_length=3), small_config(save_interval=1), log_dir=tmp_path).learn(2)
     names = [path.name for path in tmp_path.rglob("*")]
     assert sorted(name for name in names if re.match(r"model_.*.pt", name)) == ["model_1.pt", "model_2.pt"]
@@ -421,7 +421,7 @@ def test_no_other_file_looks_like_a_snapshot(tmp_path):
 
 
 class LeggedConfig:
-    """A configuration in classes, whose values stay on the classes when they are instantiated."""
+    """A configuration with values in class attributes."""
 
     class Scales:
         lin_vel = 2.0
@@ -435,7 +435,7 @@ class LeggedConfig:
         self.normalization = SimpleNamespace(obs_scales=self.Scales())
 
 
-def test_config_json_tells_how_to_rebuild_the_run(tmp_path):
+def test_config_json_rebuilds_the_run(tmp_path):
     env = EchoEnv()
     vars(env)["cfg"] = LeggedConfig()
     config = small_config(
@@ -484,7 +484,7 @@ def test_action_scales_are_found_in_dictionaries_objects_and_the_unwrapped_envir
     assert json.loads((tmp_path / "config.json").read_text()).get("control") == control
 
 
-def test_values_that_json_does_not_know_become_text(tmp_path):
+def test_unsupported_json_values_become_text(tmp_path):
     config = small_config(run_name=tmp_path / "x", class_name=EchoEnv)
     make_runner(config=config, log_dir=tmp_path).learn(0)
     written = json.loads((tmp_path / "config.json").read_text())["runner"]
@@ -492,11 +492,11 @@ def test_values_that_json_does_not_know_become_text(tmp_path):
     assert "EchoEnv" in written["class_name"]
 
 
-def test_the_state_of_the_code_is_recorded_once(tmp_path):
+def test_code_state_is_recorded_once(tmp_path):
     runner = make_runner(log_dir=tmp_path)
     runner.learn(1)
     diffs = list((tmp_path / "git").glob("*.diff"))
-    assert len(diffs) <= 1  # none where the library is not in a repository
+    assert len(diffs) <= 1  # none if the library is not in a repository
     stamps = [path.stat().st_mtime_ns for path in diffs]
     runner.learn(1)
     assert [path.stat().st_mtime_ns for path in diffs] == stamps

@@ -1,4 +1,4 @@
-"""Hyper-parameter trials: figures are reported, hopeless ones end early, with Optuna and without."""
+"""Hyper-parameter trials: reports and pruning, with and without Optuna."""
 
 import math
 import sys
@@ -25,7 +25,7 @@ class ScriptedEnv(EchoEnv):
     CoT = 1.25
 
 
-def test_optuna_gets_every_figure_as_a_number():
+def test_optuna_gets_every_metric_as_float():
     study = optuna.create_study(pruner=optuna.pruners.NopPruner())
 
     def objective(trial):
@@ -38,7 +38,7 @@ def test_optuna_gets_every_figure_as_a_number():
     assert study.best_value == 12.0
 
 
-def test_optuna_prunes_and_the_model_is_saved(tmp_path):
+def test_optuna_prunes_and_checkpoint_is_saved(tmp_path):
     study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=10.5))
     runners = []
 
@@ -54,7 +54,7 @@ def test_optuna_prunes_and_the_model_is_saved(tmp_path):
     assert runners[0].tot_timesteps == 2 * 6 * 8
 
 
-def test_a_study_of_two_objectives_runs_to_its_end():
+def test_study_with_two_objectives_is_not_pruned():
     study = optuna.create_study(directions=["minimize", "minimize"])
 
     def objective(trial):
@@ -67,7 +67,7 @@ def test_a_study_of_two_objectives_runs_to_its_end():
 
 
 class DuckTrial:
-    """Something that looks like a trial."""
+    """An object with the interface of a trial."""
 
     def __init__(self, prune_at: int):
         self.prune_at = prune_at
@@ -81,7 +81,7 @@ class DuckTrial:
         return len(self.reports) > self.prune_at
 
 
-def test_without_optuna_any_trial_works_and_pruning_has_our_own_name(monkeypatch, tmp_path):
+def test_pruning_without_optuna_raises_own_exception(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     trial = DuckTrial(prune_at=1)
     runner = make_runner(ScriptedEnv(), log_dir=tmp_path)
@@ -92,12 +92,12 @@ def test_without_optuna_any_trial_works_and_pruning_has_our_own_name(monkeypatch
     assert (tmp_path / "model_2.pt").exists()
 
 
-def test_with_optuna_a_look_alike_is_pruned_as_optuna_does():
+def test_duck_typed_trial_raises_optuna_exception():
     with pytest.raises(optuna.TrialPruned):
         make_runner(ScriptedEnv()).learn(9, trial=DuckTrial(prune_at=0))
 
 
-def test_a_trial_that_only_listens():
+def test_trial_without_should_prune():
     class Listener:
         reports: ClassVar[list[float]] = []
 

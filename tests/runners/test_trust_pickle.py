@@ -21,11 +21,11 @@ NUMPY = {"score": np.float64(0.5), "history": np.arange(3)}
 
 
 class Settings:
-    """An object that only pickle can load."""
+    """An object that needs pickle."""
 
 
 def add_values(path: str | Path, **values: object) -> None:
-    """Add values to a checkpoint as `torch.save` of another library does."""
+    """Add values to a checkpoint, as in files of other libraries."""
     torch.save({**torch.load(path, weights_only=True), **values}, path)
 
 
@@ -122,7 +122,7 @@ class TestStudent:
 
 
 class TestConfigFile:
-    """A run folder comes from anybody: what it says about trust is refused."""
+    """Run folders are untrusted: their `trust_pickle` is rejected."""
 
     @pytest.mark.parametrize("section", ["policy", "algorithm", "runner"])
     def test_trust_in_a_run_folder_is_rejected(self, section, tmp_path):

@@ -1,4 +1,4 @@
-"""Files first, robots after that."""
+"""`TwoStageRunner`: pretraining from files, then training in the environment."""
 
 import copy
 import logging
@@ -21,20 +21,20 @@ from tests.storage.recordings import EchoPolicy, RecordingEnv, record
 
 
 class Perfect(EchoPolicy):
-    """Does what the echo task rewards most."""
+    """Takes the optimal actions of the echo task."""
 
     def act_inference(self, obs: torch.Tensor) -> torch.Tensor:
         return obs[:, : self.num_actions].clone()
 
 
 def demonstrations(folder: Path, **env: Any) -> Path:
-    """Trajectories of a perfect policy."""
+    """Record trajectories of an optimal policy."""
     record(folder, RecordingEnv(**({"num_envs": 4, "seed": 7} | env)), policy=Perfect(), min_timesteps=200)
     return folder
 
 
 def make(folder: Path, env: Any = None, policy: Any = None, algorithm: Any = None, dataset: Any = None, **cfg: Any):
-    """A runner that learns from a folder for two iterations; the learner is TPPO without a trained teacher."""
+    """Build a runner that pretrains from a folder for two iterations, with TPPO and an untrained teacher."""
     log_dir = cfg.pop("log_dir", None)
     settings = {"class_name": "TPPO", "teacher_policy": {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}}
     dataset = {"data_dir": str(folder), "dataset_loops": 0, "wait_seconds": 0} | (dataset or {})
@@ -44,7 +44,7 @@ def make(folder: Path, env: Any = None, policy: Any = None, algorithm: Any = Non
 
 
 def collected(runner: TwoStageRunner) -> list[Any]:
-    """Every transition that the algorithm is given from the data set."""
+    """Record every dataset transition that the algorithm receives."""
     taken, collect = [], runner.alg.collect_transition_from_dataset
 
     def spy(transition, infos):
@@ -56,7 +56,7 @@ def collected(runner: TwoStageRunner) -> list[Any]:
 
 
 class Stream:
-    """A data set of a user's own: transitions, infos, and at every fourth step nothing; takes nothing else."""
+    """A user's dataset: transitions and infos, and nothing at every fourth step."""
 
     __slots__ = ("num_asked", "source")
 
@@ -72,14 +72,14 @@ class Stream:
 
 class TestStages:
     @pytest.mark.parametrize(("pretrain_iterations", "from_files", "from_env"), [(0, 0, 3), (2, 2, 1), (-1, 3, 0)])
-    def test_how_long_each_stage_lasts(self, tmp_path, pretrain_iterations, from_files, from_env):
+    def test_stage_lengths(self, tmp_path, pretrain_iterations, from_files, from_env):
         runner = make(demonstrations(tmp_path), RecordingEnv(num_envs=4), pretrain_iterations=pretrain_iterations)
         taken = collected(runner)
         runner.learn(3)
         assert len(taken) == 6 * from_files
         assert len(runner.env.seen) == 6 * from_env
 
-    def test_what_a_step_returns(self, tmp_path):
+    def test_step_results(self, tmp_path):
         runner = make(demonstrations(tmp_path, num_privileged_obs=7), EchoEnv(num_envs=4, num_privileged_obs=7))
         taken = collected(runner)
         obs = torch.zeros(4, 4)
@@ -92,7 +92,7 @@ class TestStages:
         assert infos is given
         assert list(infos) == ["time_outs"]
 
-    def test_the_algorithm_stores_labels_and_dones_of_the_files(self, tmp_path):
+    def test_algorithm_stores_labels_and_dones_of_files(self, tmp_path):
         runner = make(demonstrations(tmp_path))
         taken = collected(runner)
         for _ in range(6):
@@ -110,13 +110,13 @@ class TestStages:
             ({"num_privileged_obs": 6}, {"num_privileged_obs": 7}, "critic observations of width 6, .* have 7"),
         ],
     )
-    def test_observations_of_another_width_are_refused(self, tmp_path, normalizes, recorded, wanted, words):
+    def test_rejects_observations_of_other_width(self, tmp_path, normalizes, recorded, wanted, words):
         folder = demonstrations(tmp_path, **recorded)
         runner = make(folder, EchoEnv(num_envs=4, **wanted), empirical_normalization=normalizes)
         with pytest.raises(ValueError, match=words):
             runner.learn(1)
 
-    def test_the_end_of_the_data_ends_the_stage(self, tmp_path, caplog):
+    def test_end_of_data_ends_stage(self, tmp_path, caplog):
         env = RecordingEnv(num_envs=4)
         runner = make(demonstrations(tmp_path), env, pretrain_iterations=-1, dataset={"dataset_loops": 1})
         taken = collected(runner)
@@ -126,7 +126,7 @@ class TestStages:
         assert 0 < len(taken) < 12 * 6
         assert len(taken) + len(env.seen) == 12 * 6
 
-    def test_a_data_set_that_has_nothing_to_say_leaves_the_step_to_the_environment(self, tmp_path):
+    def test_environment_steps_if_dataset_returns_nothing(self, tmp_path):
         env = RecordingEnv(num_envs=4)
         runner = make(demonstrations(tmp_path), env)
         runner.rollout_dataset.get_transition_batch = lambda: (None, {})
@@ -136,7 +136,7 @@ class TestStages:
         assert len(env.seen) == 1
 
 
-class TestHandOver:
+class TestStageTransition:
     @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
     def test_hidden_states_and_observations_are_reset(self, tmp_path, rnn_type):
         env = RecordingEnv(num_envs=4)
@@ -169,7 +169,7 @@ class TestHandOver:
         assert dones[1].all()
         assert not dones[2:].any()
 
-    def test_observations_keep_their_scale(self, tmp_path, caplog):
+    def test_normalization_is_kept(self, tmp_path, caplog):
         class Large(RecordingEnv):
             def _new_observation(self):
                 return 50.0 + 20.0 * super()._new_observation()
@@ -186,7 +186,7 @@ class TestHandOver:
             assert abs(float(observations.mean())) < 0.5
             assert 0.7 < float(observations.std()) < 1.3
 
-    def test_recorded_frames_do_not_move_the_statistics(self, tmp_path):
+    def test_recorded_frames_do_not_update_statistics(self, tmp_path):
         runner = make(demonstrations(tmp_path), empirical_normalization=True, pretrain_iterations=-1)
         runner.learn(1)
         count = int(runner.alg.obs_normalizer.count)
@@ -200,7 +200,7 @@ class TestHandOver:
         # Only the first observation of the four environments is added.
         assert int(runner.alg.obs_normalizer.count) == 10 + 4
 
-    def test_statistics_are_taken_from_a_part_of_a_large_data_set(self, tmp_path, monkeypatch, caplog):
+    def test_statistics_use_part_of_large_dataset(self, tmp_path, monkeypatch, caplog):
         caplog.set_level(logging.INFO)
         monkeypatch.setattr(two_stage_runner, "STATISTICS_FRAMES", 20)
         runner = make(demonstrations(tmp_path), empirical_normalization=True, pretrain_iterations=-1)
@@ -208,7 +208,7 @@ class TestHandOver:
         (message,) = [record.getMessage() for record in caplog.records if "recorded frames" in record.getMessage()]
         assert 20 <= int(message.split("statistics of ")[1].split()[0]) < 100
 
-    def test_statistics_follow_a_data_set_that_grows(self, tmp_path, monkeypatch):
+    def test_statistics_follow_growing_dataset(self, tmp_path, monkeypatch):
         monkeypatch.setattr(rollout_dataset, "_CHECK_INTERVAL_S", 0.0)
         folder = demonstrations(tmp_path)
         runner = make(folder, empirical_normalization=True, pretrain_iterations=-1)
@@ -235,7 +235,7 @@ class TestResume:
         assert len(taken) == 6
         assert second.current_learning_iteration == 5
 
-    def test_a_trainer_killed_at_the_hand_over_still_hands_over(self, tmp_path):
+    def test_resume_at_stage_transition(self, tmp_path):
         folder = demonstrations(tmp_path / "data")
         first = make(folder, log_dir=tmp_path / "run")
         first.learn(2)
@@ -247,7 +247,7 @@ class TestResume:
         second.learn(1)
         assert torch.equal(second.alg.storage.observations[0], shown)
 
-    def test_two_short_trainings_are_one_long_one(self, tmp_path):
+    def test_two_learn_calls_equal_one(self, tmp_path):
         folder = demonstrations(tmp_path)
         results = []
         for parts in ((4,), (2, 2)):
@@ -259,8 +259,8 @@ class TestResume:
         assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-class TestSurface:
-    def test_learns_to_repeat_what_was_shown(self, tmp_path):
+class TestInterface:
+    def test_learns_to_imitate(self, tmp_path):
         torch.manual_seed(0)
         record(tmp_path, RecordingEnv(num_envs=16), policy=Perfect(), min_timesteps=3000)
         algorithm = {"using_ppo": False, "learning_rate": 1e-2, "num_learning_epochs": 4}
@@ -270,7 +270,7 @@ class TestSurface:
         error = (runner.get_inference_policy()(obs) - obs[:, :2]).square().mean()
         assert error.item() < 0.01
 
-    def test_what_is_needed(self, tmp_path):
+    def test_rejects_missing_dataset_and_unsupported_algorithm(self, tmp_path):
         config = small_config(algorithm={"class_name": "TPPO"})
         with pytest.raises(AssertionError, match="pretrain_dataset"):
             TwoStageRunner(EchoEnv(), config)
@@ -278,7 +278,7 @@ class TestSurface:
         with pytest.raises(TypeError, match="PPO cannot learn from a data set"):
             TwoStageRunner(EchoEnv(), config)
 
-    def test_nulls_and_unknown_settings_of_the_data_set(self, tmp_path, caplog):
+    def test_none_and_unknown_dataset_settings(self, tmp_path, caplog):
         dataset = {"keep_latest_n_trajs": None, "num_envs": 3, "dataset_lops": 4}
         with caplog.at_level(logging.WARNING, "st_rl"):
             runner = make(tmp_path, dataset=dataset)
@@ -297,18 +297,18 @@ class TestSurface:
         assert config["pretrain_dataset"] == {"data_dir": str(tmp_path)}
 
     @pytest.mark.parametrize("empirical_normalization", [False, True])
-    def test_a_data_set_of_ones_own_needs_one_method(self, tmp_path, empirical_normalization):
+    def test_own_dataset_needs_one_method(self, tmp_path, empirical_normalization):
         folder, env = demonstrations(tmp_path / "data"), RecordingEnv(num_envs=4)
         runner = make(folder, env, log_dir=tmp_path / "run", empirical_normalization=empirical_normalization)
         runner.rollout_dataset = Stream(runner.rollout_dataset)
         taken = collected(runner)
         runner.learn(3)
         runner.close()
-        # Two iterations of six steps, of which every fourth comes from the environment, then one of robots alone.
+        # Two iterations of six steps, every fourth from the environment, then one from the environment only.
         assert (runner.rollout_dataset.num_asked, len(taken), len(env.seen)) == (12, 9, 3 + 6)
         assert [row.get("Perf/dataset_age") for row in progress(tmp_path / "run")] == ["6.0", "12.0", None]
 
-    def test_what_the_log_shows(self, tmp_path):
+    def test_log_contents(self, tmp_path):
         runner = make(demonstrations(tmp_path / "data"), log_dir=tmp_path / "run", pretrain_iterations=-1)
         batch = runner.rollout_dataset.get_transition_batch
         runner.rollout_dataset.get_transition_batch = lambda: (batch()[0], {"time_outs": torch.zeros(4), "age": 3.0})
@@ -326,7 +326,7 @@ class TestSurface:
         assert alive == [1, 1]
         assert heartbeats(tmp_path / "run", TRAINER) == []
 
-    def test_a_wait_for_files_ends_when_the_training_shall_stop(self, tmp_path, caplog):
+    def test_requested_stop_ends_wait_for_files(self, tmp_path, caplog):
         caplog.set_level("INFO")
         dataset = {"wait_seconds": 20, "poll_seconds": 0.05}
         runner = make(tmp_path / "nothing", dataset=dataset, log_dir=tmp_path / "run")
@@ -338,7 +338,7 @@ class TestSurface:
         assert time.monotonic() - begin < 10
         assert "0 collectors running (0 of 20 s); start one: st-rl dagger TEACHER STUDENT" in caplog.text
         assert heartbeats(tmp_path / "run", TRAINER) == []
-        # Asked to learn again, it waits again.
+        # The next `learn` waits again.
         demonstrations(tmp_path / "nothing")
         runner.learn(1)
         assert runner.current_learning_iteration == 1

@@ -1,4 +1,4 @@
-"""Small trainings that the tests of this folder share."""
+"""Small trainings shared by the tests of this folder."""
 
 import csv
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ RND = {
 
 
 class NoveltyEnv(EchoEnv):
-    """The echo task with states whose novelty can be rewarded."""
+    """The echo task with RND states."""
 
     def _groups(self, obs, target, length):
         return {**super()._groups(obs, target, length), "rnd_state": obs[:, :3]}
@@ -41,7 +41,7 @@ class StatelessEnv(EchoEnv):
 def small_config(
     policy: Mapping[str, Any] | None = None, algorithm: Mapping[str, Any] | None = None, **runner: Any
 ) -> dict[str, Any]:
-    """A configuration for a training of milliseconds."""
+    """Configuration of a training of milliseconds."""
     return {
         "num_steps_per_env": 6,
         "policy": {"actor_hidden_dims": [8], "critic_hidden_dims": [8], **(policy or {})},
@@ -51,7 +51,7 @@ def small_config(
 
 
 def recurrent(rnn_type: str) -> dict[str, Any]:
-    """The policy part for a small memory."""
+    """Policy section of a small recurrent policy."""
     return {"class_name": "ActorCriticRecurrent", "rnn_type": rnn_type, "rnn_hidden_size": 8}
 
 
@@ -61,18 +61,18 @@ def make_runner(env: Any = None, config: Mapping[str, Any] | None = None, **kwar
 
 
 def weights(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
-    """Copies of the policy's parameters."""
+    """Copies of the policy parameters."""
     return {name: value.clone() for name, value in runner.alg.actor_critic.state_dict().items()}
 
 
 def progress(folder: Path | str) -> list[dict[str, str]]:
-    """The rows of a run's curves, with the empty cells left out."""
+    """Rows of a run's progress.csv without empty cells."""
     with open(Path(folder) / "progress.csv", newline="", encoding="utf-8") as file:
         return [{tag: value for tag, value in row.items() if value != ""} for row in csv.DictReader(file)]
 
 
 def differences(first: Any, second: Any, where: str = "") -> list[str]:
-    """Where two nested values differ; tensors and numbers are compared bit by bit, NaN equals NaN."""
+    """Paths at which two nested values differ; bit-exact, NaN equals NaN."""
     if isinstance(first, torch.Tensor):
         same = isinstance(second, torch.Tensor) and first.dtype == second.dtype and first.shape == second.shape
         same = same and torch.equal(

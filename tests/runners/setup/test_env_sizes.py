@@ -1,4 +1,4 @@
-"""What an environment says about its sizes must be what it delivers."""
+"""Sizes are those of the delivered observations, not of an environment's attributes."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from tests.fakes import EchoEnv
 from tests.runners.training import make_runner
 
 
-class Lying(VecEnv):
-    """The echo task with a wrong word about itself."""
+class WrongSizeEnv(VecEnv):
+    """The echo task with a wrong size attribute."""
 
     def __init__(self, **lies):
         self.env = EchoEnv(num_privileged_obs=6)
@@ -27,23 +27,23 @@ class Lying(VecEnv):
 
 
 def test_critic_width_is_that_of_delivered_observations():
-    runner = make_runner(Lying(num_privileged_obs=99))
+    runner = make_runner(WrongSizeEnv(num_privileged_obs=99))
     assert runner.num_critic_obs == 6
     runner.learn(1)
 
 
 def test_width_is_measured_if_env_has_no_num_obs():
-    assert make_runner(Lying(num_obs=None)).num_obs == 4
+    assert make_runner(WrongSizeEnv(num_obs=None)).num_obs == 4
 
 
 @pytest.mark.parametrize("lies", [{"num_obs": 5}, {"num_envs": 7}])
-def test_observations_of_another_shape_are_refused(lies):
+def test_rejects_observations_of_other_shape(lies):
     with pytest.raises(ValueError, match=r"delivers observations of shape \(8, 4\); make them agree"):
-        make_runner(Lying(**lies))
+        make_runner(WrongSizeEnv(**lies))
 
 
-class Forgetful(EchoEnv):
-    """Promises critic observations and delivers them only here or there."""
+class MissingCriticObsEnv(EchoEnv):
+    """Declares critic observations but delivers them in some methods only."""
 
     def __init__(self, at_start: bool, in_steps: bool, **kwargs):
         self.at_start, self.in_steps = at_start, in_steps
@@ -62,7 +62,7 @@ class Forgetful(EchoEnv):
 
 @pytest.mark.parametrize(("at_start", "in_steps"), [(False, False), (True, False), (False, True)])
 def test_missing_critic_observations_allow_playing_but_not_training(at_start, in_steps):
-    runner = make_runner(Forgetful(at_start, in_steps, num_privileged_obs=6))
+    runner = make_runner(MissingCriticObsEnv(at_start, in_steps, num_privileged_obs=6))
     assert runner.num_critic_obs == 6
     assert runner.get_inference_policy()(torch.zeros(8, 4)).shape == (8, 2)
     with pytest.raises(ValueError, match=r"no critic observations, expected are 6 values; deliver extras"):
@@ -70,7 +70,7 @@ def test_missing_critic_observations_allow_playing_but_not_training(at_start, in
 
 
 def test_rejects_critic_observations_that_only_step_delivers():
-    class Surprising(Forgetful):
+    class Surprising(MissingCriticObsEnv):
         @property
         def num_privileged_obs(self):
             return None if not self.in_steps else self._width
@@ -101,7 +101,7 @@ def test_rewards_and_dones_may_have_a_trailing_axis():
 
 
 class InNumpy(EchoEnv):
-    """Delivers one part of a step as an array of numpy."""
+    """Returns one part of a step as a NumPy array."""
 
     def __init__(self, part: str):
         self.part = part

@@ -1,4 +1,4 @@
-"""Settings of rsl_rl are translated, or refused with the name of the key."""
+"""Settings of rsl_rl are translated, or rejected with the name of the key."""
 
 import copy
 
@@ -27,7 +27,7 @@ def make_config(actor=None, critic=None, algorithm=None, **runner):
     }
 
 
-def test_rnn_hidden_dim_is_the_size_of_the_hidden_state():
+def test_rnn_hidden_dim_is_hidden_state_size():
     policy = {"class_name": "ActorCriticRecurrent", "rnn_type": "gru", "rnn_hidden_dim": 12}
     runner = make_runner(EchoEnv(), small_config(policy, strict=True))
     assert runner.alg.actor_critic.memory_a.rnn.hidden_size == 12
@@ -56,7 +56,7 @@ def test_dictionary_of_rsl_rl_5_trains_and_is_not_modified():
     assert policy.std.shape == (2,)
     assert "log_std" in policy.state_dict()
     assert isinstance(alg.optimizer, torch.optim.SGD)
-    # What the dictionary leaves out has the default of rsl_rl.
+    # Missing settings have the defaults of rsl_rl.
     assert (alg.num_learning_epochs, alg.gamma, alg.entropy_coef) == (2, 0.99, 0.01)
     assert (alg.desired_kl, alg.schedule) == (None, "fixed")
 

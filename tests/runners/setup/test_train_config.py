@@ -1,4 +1,4 @@
-"""Configurations are read in every layout, and what is wrong in them is said before a training starts."""
+"""Configurations are read in every layout, and errors in them are reported before a training starts."""
 
 import copy
 
@@ -32,7 +32,7 @@ NESTED = {
 }
 
 
-def test_the_nested_layout_is_read():
+def test_reads_nested_layout():
     given = copy.deepcopy(NESTED)
     runner = make_runner(EchoEnv(), given)
     assert given == NESTED
@@ -43,7 +43,7 @@ def test_the_nested_layout_is_read():
     runner.learn(1)
 
 
-def test_the_runner_keeps_copies_of_all_levels():
+def test_runner_copies_all_levels():
     given = small_config(storage={"amp_obs_shape": [42]})
     runner = make_runner(config=given)
     given["policy"]["actor_hidden_dims"].append(99)
@@ -52,7 +52,7 @@ def test_the_runner_keeps_copies_of_all_levels():
     assert runner.cfg["storage"] == {"amp_obs_shape": [42]}
 
 
-def test_class_names_are_looked_up_in_the_part_then_in_the_runner_then_by_default():
+def test_class_name_precedence_is_section_runner_default():
     def names(config):
         read = read_train_config(config)
         return read.policy_class_name, read.algorithm_class_name
@@ -64,14 +64,14 @@ def test_class_names_are_looked_up_in_the_part_then_in_the_runner_then_by_defaul
     assert names(small_config({"class_name": None}, {"class_name": None})) == ("ActorCritic", "PPO")
 
 
-def test_defaults_of_what_is_left_out_or_null():
+def test_missing_or_none_settings_have_defaults():
     for config in (small_config(), small_config(save_interval=None, log_interval=None, logger=None, storage=None)):
         runner = make_runner(config=config)
         assert (runner.save_interval, runner.log_interval) == (50, 1)
         assert not runner.alg.empirical_normalization
 
 
-def test_nulls_of_the_algorithm_count_as_not_given_but_for_the_limit_of_an_update():
+def test_none_in_algorithm_means_default_except_desired_kl():
     nulls = {"gamma": None, "clip_param": None, "optimizer_class_name": None, "rnd_cfg": None, "desired_kl": None}
     alg = make_runner(config=small_config(algorithm=nulls)).alg
     assert (alg.gamma, alg.clip_param, alg.optimizer_class_name, alg.desired_kl) == (0.998, 0.2, "Adam", None)
@@ -94,26 +94,26 @@ def test_normalization_setting_of_algorithm_overrides_that_of_runner(runner, alg
 
 @pytest.mark.parametrize("env_class", [EchoEnv, ClientEnv, LegacyEnv, TensorDictEnv])
 @pytest.mark.parametrize("num_privileged_obs", [None, 0, 7])
-def test_every_face_of_an_environment_is_understood(env_class, num_privileged_obs):
+def test_accepts_every_environment_interface(env_class, num_privileged_obs):
     env = env_class(num_obs=12, num_actions=3, num_privileged_obs=num_privileged_obs)
     runner = make_runner(env, small_config(empirical_normalization=True))
     assert (runner.num_obs, runner.num_critic_obs) == (12, num_privileged_obs or 12)
     assert runner.alg.actor_critic.num_critic_obs == runner.num_critic_obs
     assert (runner.alg.storage.critic_observations is not None) == bool(num_privileged_obs)
     runner.learn(2)
-    # One observation at the start and one for each of 2 x 6 steps, each counted once.
+    # The initial observation and those of 2 x 6 steps, each counted once.
     assert runner.alg.obs_normalizer.count == 13 * env.num_envs
     assert runner.alg.critic_obs_normalizer.count == (13 * env.num_envs if num_privileged_obs else 0)
 
 
-def test_groups_of_observations_are_played_as_they_come():
+def test_inference_policy_accepts_observation_groups():
     env = TensorDictEnv()
     policy = make_runner(env).get_inference_policy()
     groups = env.get_observations()
     assert (policy(groups) == policy(groups["policy"])).all()
 
 
-def test_the_environment_is_reset_once():
+def test_environment_is_reset_once():
     class Counting(EchoEnv):
         resets = 0
 
@@ -151,7 +151,7 @@ def test_default_settings_of_rsl_rl_and_legged_gym_raise_no_warning(caplog):
         ({"actor_obs_normalization": None}, True, True),
     ],
 )
-def test_the_policys_switches_of_normalisation_are_understood(policy, runner, expected, caplog):
+def test_reads_normalization_flags_of_policy(policy, runner, expected, caplog):
     made = make_runner(config=small_config(policy, empirical_normalization=runner, strict=True))
     assert made.alg.empirical_normalization is expected
     assert "unknown key" not in caplog.text
@@ -186,11 +186,11 @@ def test_unnormalized_components_pass_unchanged():
         make_runner(env, small_config(algorithm={**algorithm, "unnormalized_components": ["nois"]}))
 
 
-# ---- what is wrong ---------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [None, "config.yaml", 3, [("num_steps_per_env", 4)], object()])
-def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
+def test_rejects_non_dictionary_with_hint(wrong):
     with pytest.raises(
         TypeError, match=rf"got {type(wrong).__name__}.*Runner\(env, train_cfg, log_dir=..., device=...\)"
     ):
@@ -223,25 +223,25 @@ def test_something_else_than_a_dictionary_is_refused_with_the_right_call(wrong):
         (small_config(algorithm={"rnd_cfg": {"num_outputs": 2}}), "delivers no extras['observations']['rnd_state']"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named_with_the_remedy(config, message, tmp_path):
+def test_rejects_invalid_values_with_hint(config, message, tmp_path):
     with pytest.raises(ValueError) as raised:
         OnPolicyRunner(EchoEnv(), config, log_dir=tmp_path / "run")
     assert message in str(raised.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
+def test_accepts_numpy_integers():
     assert make_runner(config=small_config(num_steps_per_env=np.int64(5))).num_steps_per_env == 5
 
 
-def test_an_engine_that_the_device_does_not_have_is_refused_when_learning_not_when_playing():
+def test_unavailable_engine_is_rejected_by_learn_only():
     runner = make_runner(config=small_config(engine="graph"))
     assert runner.get_inference_policy() is not None
     with pytest.raises(ValueError, match="engine 'graph' needs a CUDA device, not 'cpu'"):
         runner.learn(1)
 
 
-def test_an_unknown_runner_lists_the_known_ones():
+def test_unknown_runner_lists_known_ones():
     with pytest.raises(ValueError, match=r"unknown runner class 'OnPolicyRuner'; did you mean 'OnPolicyRunner'\?"):
         build_runner("OnPolicyRuner", EchoEnv(), small_config())
     with pytest.raises(ValueError, match="unknown runner class 'TrialPruned'"):
@@ -260,7 +260,7 @@ def test_an_unknown_runner_lists_the_known_ones():
         ),
     ],
 )
-def test_a_misspelt_key_is_a_warning_at_the_clients_door_and_an_error_at_ours(config, message, caplog):
+def test_misspelled_key_warns_or_raises_if_strict(config, message, caplog):
     OnPolicyRunner(EchoEnv(), config)
     assert [record.getMessage() for record in caplog.records].count(message) == 1
     with pytest.raises(ValueError) as raised:
@@ -268,28 +268,28 @@ def test_a_misspelt_key_is_a_warning_at_the_clients_door_and_an_error_at_ours(co
     assert message in str(raised.value)
 
 
-def test_strict_still_takes_everything_that_is_known():
+def test_strict_accepts_all_known_keys():
     config = small_config({"rnn_type": "lstm"}, {"bc_loss_coef": 1.0}, strict=True, seed=1, run_name="x")
     make_runner(config=config).learn(1)
 
 
-def test_settings_beside_the_runners_part_are_not_ignored_in_silence(caplog):
+def test_warns_about_settings_outside_runner_section(caplog):
     make_runner(config={**NESTED, "save_interval": 3})
     assert "beside 'runner' ignores keys of other parts: save_interval" in caplog.text
     assert "seed" not in caplog.text
 
 
-def test_whole_numbers_may_come_as_decimals():
+def test_accepts_integers_as_floats():
     runner = make_runner(config=small_config(save_interval=500.0, keep_last=2.0))
     assert runner.save_interval == 500
     assert isinstance(runner.cfg["keep_last"], int)
 
 
 def test_configuration_finds_classes_added_to_the_package(monkeypatch):
-    """The modules are the places where names are looked up, whoever put a class there."""
+    """Names are looked up in the modules, including classes added by users."""
 
     class Foreign(torch.nn.Module):
-        """A policy that is no ActorCritic and does all that one does."""
+        """A policy with the interface of ActorCritic but another base class."""
 
         def __init__(self, *args, **kwargs):
             super().__init__()
