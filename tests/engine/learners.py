@@ -1,4 +1,4 @@
-"""Every algorithm with every policy of the registries, fed with the same made-up rollouts."""
+"""Every registered algorithm with every registered policy, on the same synthetic rollouts."""
 
 import itertools
 from typing import Any
@@ -25,7 +25,7 @@ SEGMENTS = {"joints": 4, "velocity": (1, 1, 3)}
 NUM_OBS = 7
 JOINTS = ("FL_hip", "FR_hip", "FL_thigh", "FR_thigh")
 
-# What a class needs beyond its defaults. A class that cannot be built without an entry here fails the test that
+# Required settings without a default. A class that cannot be built without an entry here fails the test that
 # compares the engines: add the entry with the class.
 ENCODER = {"encoder_component_names": ["velocity"], "encoder_kwargs": {"hidden_sizes": [8]}, "encoder_output_size": 5}
 ESTIMATOR = {"estimator_target_components": ["velocity"], "replace_state_prob": 0.5}
@@ -50,7 +50,7 @@ POLICY_SETTINGS: dict[str, dict[str, Any]] = {
     "VisualDeterministicAC": VISUAL,
     "VisualDeterministicRecurrent": VISUAL,
 }
-# The policies that an algorithm meets in the quick selection.
+# The policies of each algorithm in the quick selection.
 PLAIN_POLICIES = ("ActorCritic", "ActorCriticRecurrent")
 QUICK_POLICIES: dict[str, tuple[str, ...]] = {
     "EstimatorPPO": ("PrivilegeStateAc", "PrivilegeStateAcRecurrent", "EncoderStateAcRecurrent"),
@@ -58,7 +58,7 @@ QUICK_POLICIES: dict[str, tuple[str, ...]] = {
     "APPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
     "ATPPO": ("AmpActorCritic", "AmpActorCriticRecurrent"),
 }
-# Every schedule moves within the few updates of the test.
+# Every schedule changes within the few updates of the test.
 TEACHER = {
     "teacher_policy": {"actor_hidden_dims": [16], "critic_hidden_dims": [16]},
     "teacher_act_prob": "exp",
@@ -67,7 +67,7 @@ TEACHER = {
     "hidden_state_resample_prob": 0.5,
     "distill_target": "kl",
 }
-# Everything that a discriminator can be given beyond its defaults.
+# All optional settings of a discriminator.
 DISCRIMINATOR = {
     "learning_rate": 3e-4,
     "weight_decay": 1e-3,
@@ -110,18 +110,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def trainable_policies() -> dict[str, type[ActorCritic]]:
-    """The policies that learn; containers of frozen policies do not, and have tests of their own."""
+    """Trainable policies; mutex policies are frozen and have their own tests."""
     return {name: cls for name, cls in policy_classes().items() if not issubclass(cls, ActorCriticMutex)}
 
 
 def combinations() -> list[tuple[str, str, str]]:
-    """Algorithm, policy and variant, all that belong together."""
+    """All valid combinations of algorithm, policy and variant."""
     everything = itertools.product(algorithm_classes(), trainable_policies(), VARIANTS)
     return [combination for combination in everything if _belong_together(*combination)]
 
 
 def quick_combinations() -> list[tuple[str, str, str]]:
-    """Of all combinations each algorithm, each policy and each variant at least once."""
+    """A selection with each algorithm, each policy and each variant at least once."""
     return [
         (algorithm, policy, variant)
         for algorithm, policy, variant in combinations()
@@ -132,7 +132,7 @@ def quick_combinations() -> list[tuple[str, str, str]]:
 
 
 def feed_forward_combinations() -> list[tuple[str, str, str]]:
-    """Each feed-forward policy with PPO, and each other algorithm with those that do most; all learn symmetrically."""
+    """Each feed-forward policy with PPO, and each other algorithm with the most complex ones; all with symmetry."""
     return [
         (algorithm, policy, variant)
         for algorithm, policy, variant in combinations()
@@ -151,13 +151,13 @@ def _belong_together(algorithm: str, policy: str, variant: str) -> bool:
 
 
 def draws_in_padding(policy: str) -> bool:
-    """Whether a policy draws a number for every cell of padded trajectories."""
+    """Whether a policy samples noise for every cell of padded trajectories."""
     shares = [value for name, value in POLICY_SETTINGS.get(policy, {}).items() if name.endswith("replace_state_prob")]
     return policy_classes()[policy].is_recurrent and any(shares)
 
 
 def make_learner(algorithm: str, policy: str, variant: str, engine: Engine, device: str = "cpu") -> Any:
-    """An algorithm with seeded weights and a storage."""
+    """Build an algorithm with seeded weights and a storage."""
     torch.manual_seed(0)
     num_obs = NUM_OBS
     sizes = {"actor_hidden_dims": [16, 16], "critic_hidden_dims": [16, 16], "rnn_hidden_size": 8}
@@ -175,7 +175,7 @@ def make_learner(algorithm: str, policy: str, variant: str, engine: Engine, devi
 
 
 def roll_out(learner: Any, seed: int, device: str = "cpu") -> None:
-    """Fill the storage with a made-up rollout that has dones in the middle."""
+    """Fill the storage with a synthetic rollout with dones inside."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -200,10 +200,10 @@ def roll_out(learner: Any, seed: int, device: str = "cpu") -> None:
 
 
 def _disturb(transition: Any, noise: torch.Tensor) -> torch.Tensor:
-    """Let a policy that acts at its mode do something else, along `noise (N, A)`.
+    """Add `noise (N, A)` to the actions of a policy that acts with its mean.
 
-    The surrogate loss has no gradient at the mode: Adam would make steps of normal size out of rounding errors, and
-    engines that round differently would part.
+    The surrogate loss has no gradient at the mean: Adam would turn rounding errors into steps of normal size, and
+    engines with different rounding would diverge.
     """
     distribution = torch.distributions.Normal(transition.action_mean, transition.action_sigma, validate_args=False)
     transition.actions = transition.actions + 0.5 * noise
@@ -218,7 +218,7 @@ def train(learner: Any, num_updates: int, device: str = "cpu") -> list[dict[str,
         torch.manual_seed(100 + update)
         roll_out(learner, seed=update, device=device)
         torch.manual_seed(200 + update)
-        np.random.seed(update)  # with which the replay draws
+        np.random.seed(update)  # the replay samples with it
         losses, stats = learner.update(update)
         history.append({name: float(value) for name, value in {**losses, **stats}.items()})
     return history

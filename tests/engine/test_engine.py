@@ -1,4 +1,4 @@
-"""Eager code is the reference; every engine must agree with it, for every algorithm and policy there is."""
+"""Every engine equals eager execution, for every algorithm and policy."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -29,7 +29,7 @@ RECURRENT = [("TPPO", "ActorCriticRecurrent", "adaptive"), ("PPO", "VisualDeterm
 
 @pytest.fixture
 def full_float32():
-    """Matrix products and convolutions in float32, not in TF32."""
+    """Disable TF32 for matrix products and convolutions."""
     switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -46,11 +46,11 @@ def doubled(tensor):
 def assert_same_training(
     engine_of, device: str, combination: tuple[str, str, str], tolerance: float, num_updates: int = 3
 ) -> None:
-    """Train twice, eagerly and with another engine; compare losses, learning rate and every saved number."""
+    """Train eagerly and with another engine; compare losses, learning rate and the saved state."""
     reference = make_learner(*combination, Engine("eager", device), device)
     other = make_learner(*combination, engine_of(device), device)
     if draws_in_padding(combination[1]):
-        # With other padding the same seed would choose other steps.
+        # With other padding the same seed would sample other noise.
         reference.engine.static_size = engine_of(device).static_size
     expected, got = train(reference, num_updates, device), train(other, num_updates, device)
     assert not other.engine.eager_fallbacks
@@ -63,16 +63,16 @@ def assert_same_training(
 
 
 @pytest.mark.parametrize("combination", quick_combinations(), ids="-".join)
-def test_traced_losses_agree_with_eager_losses(combination):
-    """The losses trace into one graph of operations without a change of meaning; no C++ is generated here."""
+def test_traced_losses_equal_eager(combination):
+    """Losses traced by the compiler, without code generation, equal eager ones."""
     assert_same_training(
         lambda device: Engine("compile", device, compile_backend="aot_eager"), "cpu", combination, 1e-5, 2
     )
 
 
 @pytest.mark.parametrize("combination", feed_forward_combinations(), ids="-".join)
-def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
-    """The compiler follows losses and acting from end to end; where it cannot, `fullgraph` raises."""
+def test_feed_forward_policy_is_traced_in_one_graph(combination):
+    """Losses and acting have no graph breaks: `fullgraph` would raise."""
     learner = make_learner(*combination, engine=Engine("eager"))
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
@@ -83,8 +83,8 @@ def test_a_feed_forward_policy_is_traced_in_one_piece(combination):
     traced(learner._policy_step)(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
 
 
-class CountDraws(TorchDispatchMode):
-    """Counts the operations that take random numbers from torch's generator."""
+class CountRandomOps(TorchDispatchMode):
+    """Counts the operations that use torch's random generator."""
 
     def __init__(self):
         super().__init__()
@@ -96,22 +96,22 @@ class CountDraws(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("combination", feed_forward_combinations(), ids="-".join)
-def test_what_is_compiled_draws_once(combination):
-    """Torch before 2.13 changes the order of several draws: each would get numbers that were another's."""
+def test_compiled_code_samples_once(combination):
+    """Torch before 2.13 reorders several random operations in compiled code."""
     learner = make_learner(*combination, engine=Engine("eager"))
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
-    with CountDraws() as learning, learner.actor_critic.no_sampling():
+    with CountRandomOps() as learning, learner.actor_critic.no_sampling():
         learner._objective(minibatch)
-    with CountDraws() as acting:
+    with CountRandomOps() as acting:
         learner._policy_step(minibatch.obs[:NUM_ENVS], minibatch.obs[:NUM_ENVS])
     assert learning.number <= 1
     assert acting.number <= 1
 
 
 @pytest.mark.parametrize("combination", RECURRENT, ids="-".join)
-def test_only_recurrent_networks_interrupt_the_compiler(combination):
-    """And the drawing of hidden states, which runs as written; padded as on a GPU, where shapes are static."""
+def test_only_recurrent_networks_break_the_graph(combination):
+    """And resampling of hidden states, which runs eagerly; padded to static shapes as on a GPU."""
     learner = make_learner(*combination, engine=Engine("eager"))
     learner.engine.static_size = lambda measure: 2 * int(measure())
     roll_out(learner, seed=0)
@@ -129,19 +129,19 @@ def test_only_recurrent_networks_interrupt_the_compiler(combination):
 @pytest.mark.usefixtures("full_float32")
 @pytest.mark.parametrize("engine", ["graph", "compile"])
 @pytest.mark.parametrize("combination", combinations(), ids="-".join)
-def test_graphs_agree_with_eager_steps(combination, engine):
-    # Compiled code draws random numbers of its own; here they must be those of eager code.
+def test_cuda_graphs_equal_eager(combination, engine):
+    # Compiled code has its own random numbers; here they must equal those of eager code.
     with torch._inductor.config.patch(fallback_random=True):
         assert_same_training(lambda device: Engine(engine, device), "cuda", combination, 1e-5, 4)
 
 
-def test_compiled_losses_agree_with_eager_losses():
-    """One combination through the real compiler."""
+def test_compiled_losses_equal_eager():
+    """One combination with code generation."""
     assert_same_training(lambda device: Engine("compile", device), "cpu", ("PPO", "ActorCritic", "adaptive"), 1e-5, 2)
 
 
 def test_falls_back_to_eager_when_the_compiler_fails(monkeypatch):
-    """With one line of the log, and the same numbers."""
+    """With one log line and equal results."""
     lines, attempts = [], []
     monkeypatch.setattr("st_rl.engine.engine.logger.warning", lines.append)
 
@@ -160,7 +160,7 @@ def test_falls_back_to_eager_when_the_compiler_fails(monkeypatch):
     assert list(engine.eager_fallbacks) == ["doubled"]
 
 
-def test_errors_of_compiled_code_are_its_own():
+def test_errors_of_compiled_code_are_raised():
     def refuse(number):
         raise ValueError(f"{number + 1} is too much")
 
@@ -172,7 +172,7 @@ def test_errors_of_compiled_code_are_its_own():
     assert not engine.eager_fallbacks
 
 
-def test_unknown_engine_names_the_known_ones():
+def test_unknown_engine_lists_known_ones():
     with pytest.raises(ValueError, match="unknown engine 'grph'; use one of: auto, eager, compile, graph"):
         Engine("grph")
 
@@ -208,7 +208,7 @@ def test_guards_are_checked_on_a_new_key_and_late_code_is_compiled():
     assert [float(repeated("first")[0]) for _ in range(2)] == [2.0, 2.0]
     settings["is_shifted"] = True
     assert float(repeated("first")[0]) == 3.0
-    # Whoever keeps the key says that nothing has changed, and is believed.
+    # With an unchanged key, guards are not checked.
     settings["factor"] = 5.0
     assert float(repeated("first")[0]) == 3.0
     assert float(repeated("second")[0]) == 6.0
@@ -230,7 +230,7 @@ def test_update_skips_guards_for_repeated_mini_batches(monkeypatch):
 
 
 def test_compiled_losses_accept_mini_batches_of_other_sizes_in_later_epochs():
-    """A user's own generator may cut every epoch in another way."""
+    """A user's generator may split every epoch differently."""
     losses = []
     for engine in (Engine("eager"), Engine("compile", compile_backend="aot_eager")):
         learner = make_learner("PPO", "ActorCritic", "adaptive", engine)

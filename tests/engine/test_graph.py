@@ -1,4 +1,4 @@
-"""What surrounds a captured graph, with a stand-in for the graph itself."""
+"""Inputs, outputs and lifetime of captured graphs, tested with a fake graph."""
 
 import gc
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from st_rl.engine.graph import GraphedLoop, _Capture
 
 
 class Doubling:
-    """Stands in for a captured graph: doubles the fixed inputs into the fixed outputs."""
+    """A fake graph: doubles the fixed inputs into the fixed outputs."""
 
     def __init__(self, inputs, outputs):
         self.inputs, self.outputs = inputs, outputs
@@ -27,7 +27,7 @@ def make_capture(count=2):
 
 
 def replay_counting_copies(capture, inputs, monkeypatch):
-    """Whether a replay copied its inputs; whatever it did, its outputs must be right."""
+    """Whether a replay copied its inputs; its outputs must be right in both cases."""
     copies, copy = [], torch._foreach_copy_
     with monkeypatch.context() as patch:
         patch.setattr(torch, "_foreach_copy_", lambda *args: copies.append(1) or copy(*args))
@@ -37,7 +37,7 @@ def replay_counting_copies(capture, inputs, monkeypatch):
     return bool(copies)
 
 
-def test_only_what_is_new_is_copied(monkeypatch):
+def test_only_changed_inputs_are_copied(monkeypatch):
     capture, inputs = make_capture(), [torch.randn(3), torch.randn(3)]
     assert replay_counting_copies(capture, inputs, monkeypatch)
     assert not replay_counting_copies(capture, inputs, monkeypatch)
@@ -48,7 +48,7 @@ def test_only_what_is_new_is_copied(monkeypatch):
     assert replay_counting_copies(capture, inputs, monkeypatch), "so is another tensor, whatever it holds"
 
 
-def test_tensors_whose_changes_nobody_counts_are_always_copied(monkeypatch):
+def test_tensors_without_version_counter_are_always_copied(monkeypatch):
     with torch.inference_mode():
         inputs = [torch.randn(3), torch.randn(3)]
     capture = make_capture()
@@ -59,12 +59,12 @@ def test_tensors_whose_changes_nobody_counts_are_always_copied(monkeypatch):
 def test_inputs_are_not_kept_alive(monkeypatch):
     capture = make_capture(1)
     for _ in range(3):
-        # A new tensor may get the address and the id of the one before, which is gone.
+        # A new tensor may get the address and the id of a deleted one.
         assert replay_counting_copies(capture, [torch.randn(3)], monkeypatch)
 
 
-def test_what_was_captured_is_forgotten_on_demand(monkeypatch):
-    """Tensors that were replaced lie elsewhere: steps are captured anew, loops run as they are once more."""
+def test_captured_graphs_are_discarded_on_demand(monkeypatch):
+    """Replaced tensors have other addresses: steps are captured again, loops run eagerly once."""
     monkeypatch.setattr(graph, "on_stream", lambda stream: nullcontext())
     calls = []
     loop = GraphedLoop(lambda: calls.append(1) or "as written", stream=None)
@@ -80,7 +80,7 @@ def test_what_was_captured_is_forgotten_on_demand(monkeypatch):
     assert len(calls) == 2
 
 
-def test_no_garbage_is_collected_during_a_capture(monkeypatch):
+def test_no_garbage_collection_during_capture(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", lambda *args, **kwargs: nullcontext())
     with graph.capturing(None, None):
         assert not gc.isenabled()

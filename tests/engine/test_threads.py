@@ -1,4 +1,4 @@
-"""How many threads torch uses, and for what."""
+"""Choice of the number of torch threads."""
 
 import time
 
@@ -18,7 +18,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_threads_are_given_back_even_after_an_error():
+def test_threads_are_restored_after_error():
     seen = []
 
     def fail():
@@ -31,7 +31,7 @@ def test_threads_are_given_back_even_after_an_error():
     assert [*seen, torch.get_num_threads()] == [2, 1]
 
 
-def test_none_leaves_the_threads_alone():
+def test_none_keeps_threads():
     with torch_threads(None):
         assert torch.get_num_threads() == 1
 
@@ -41,7 +41,7 @@ def test_none_leaves_the_threads_alone():
     [({1: 0.004, 2: 0.001}, 2), ({1: 0.001, 2: 0.004}, 1), ({1: 0.004, 2: 0.0039}, 1)],
     ids=["more are faster", "fewer are faster", "no clear gain"],
 )
-def test_the_fastest_number_of_threads_wins(monkeypatch, seconds, chosen):
+def test_fastest_number_of_threads_is_chosen(monkeypatch, seconds, chosen):
     clock = [0.0]
 
     def work():
@@ -51,7 +51,7 @@ def test_the_fastest_number_of_threads_wins(monkeypatch, seconds, chosen):
     assert fastest_thread_count(work, (1, 2)) == chosen
 
 
-def test_a_moment_of_disturbance_decides_nothing(monkeypatch):
+def test_short_disturbance_does_not_change_choice(monkeypatch):
     clock, calls = [0.0], [0]
 
     def work():
@@ -64,7 +64,7 @@ def test_a_moment_of_disturbance_decides_nothing(monkeypatch):
 
 
 class TimedUpdates:
-    """Runs updates that take given seconds for each number of threads, on a clock of their own."""
+    """Runs updates with given durations per number of threads on a fake clock."""
 
     def __init__(self, monkeypatch, threads):
         self.threads, self.now = threads, 0.0
@@ -86,44 +86,44 @@ def test_more_threads_are_confirmed_by_a_trial_and_then_kept(monkeypatch):
     assert used == [2] * 10 + [1, 2] * 3 + [2] * 284
 
 
-def test_threads_that_became_slower_than_one_are_given_up(monkeypatch, caplog):
+def test_falls_back_to_one_thread_if_more_become_slower(monkeypatch, caplog):
     caplog.set_level("INFO")
     updates = TimedUpdates(monkeypatch, UpdateThreads(2, (1, 2)))
     updates.run(100, {1: 0.4, 2: 0.25})
-    # Another program takes one of the cores.
+    # Another program uses one of the cores.
     used = updates.run(100, {1: 0.4, 2: 1.5})
     assert used.count(2) <= 10 + 3
     assert set(used[20:]) == {1}
     assert "updates use 1 instead of 2 threads from now on (1: 400 ms, 2: 1.5e+03 ms)" in caplog.text
 
 
-def test_threads_that_were_slower_from_the_start_are_given_up(monkeypatch):
+def test_falls_back_to_one_thread_if_more_are_slower(monkeypatch):
     updates = TimedUpdates(monkeypatch, UpdateThreads(2, (1, 2)))
     assert set(updates.run(100, {1: 0.4, 2: 0.5})[16:]) == {1}
 
 
-def test_more_threads_return_when_the_machine_is_free_again(monkeypatch):
+def test_uses_more_threads_again_when_machine_is_idle(monkeypatch):
     updates = TimedUpdates(monkeypatch, UpdateThreads(1, (1, 2)))
     assert set(updates.run(50, {1: 0.8, 2: 3.0})) == {1}
     used = updates.run(50, {1: 0.4, 2: 0.25})
     assert set(used[20:]) == {2}
 
 
-def test_trials_that_change_nothing_become_rare(monkeypatch):
+def test_trials_without_change_become_rare(monkeypatch):
     updates = TimedUpdates(monkeypatch, UpdateThreads(1, (1, 2)))
     used = []
     for _ in range(40):
-        # The load of the machine changes all the time.
+        # The load of the machine alternates.
         used += updates.run(12, {1: 0.4, 2: 2.0}) + updates.run(12, {1: 0.8, 2: 4.0})
     assert used.count(2) < 0.05 * len(used)
 
 
-def test_fixed_threads_are_never_tried_against_others(monkeypatch):
+def test_fixed_threads_are_not_tried(monkeypatch):
     updates = TimedUpdates(monkeypatch, UpdateThreads(2))
     assert set(updates.run(20, {2: 0.25}) + updates.run(50, {2: 4.0})) == {2}
 
 
-def test_a_failed_update_is_not_measured(monkeypatch):
+def test_failed_update_is_not_measured(monkeypatch):
     threads = UpdateThreads(2, (1, 2))
     updates = TimedUpdates(monkeypatch, threads)
     for _ in range(30):
@@ -133,7 +133,7 @@ def test_a_failed_update_is_not_measured(monkeypatch):
     assert updates.run(10, {1: 0.4, 2: 0.25}) == [2] * 10
 
 
-def test_updates_have_their_own_threads_and_rollouts_keep_theirs():
+def test_updates_and_rollouts_have_separate_threads():
     seen = {"step": set(), "update": set()}
     config = {
         "num_steps_per_env": 4,
@@ -158,7 +158,7 @@ def test_updates_have_their_own_threads_and_rollouts_keep_theirs():
     assert seen == {"step": {1}, "update": {2}}
 
 
-def test_bad_numbers_of_threads_are_refused():
+def test_rejects_invalid_number_of_threads():
     config = {"num_steps_per_env": 4, "update_threads": 0, "policy": {}, "algorithm": {}}
     with pytest.raises(ValueError, match="update_threads"):
         build_runner("OnPolicyRunner", EchoEnv(num_envs=4), config)

@@ -1,4 +1,4 @@
-"""A stand-in for environments of Isaac Lab and mjlab."""
+"""A fake of manager-based environments of Isaac Lab and mjlab."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ PRIVILEGED = {**TERMS, "scan": (2, 3)}
 
 
 class Managed:
-    """Robots that should do what they are told (the command), with the interface of Isaac Lab and mjlab."""
+    """Command-tracking task with the interface of Isaac Lab and mjlab."""
 
     def __init__(self, actor="policy", critic="critic", joined=True, finite=False, num_envs=NUM_ENVS, camera=None):
         self.unwrapped = self
@@ -24,7 +24,7 @@ class Managed:
             group_obs_term_dim={group: list(terms.values()) for group, terms in self.terms.items()},
         )
         if camera:
-            # Two terms, joined along the channels.
+            # Two terms, concatenated along the channels.
             channel = (camera[0] // 2, *camera[1:])
             self.observation_manager.active_terms["camera"] = ["depth", "mask"]
             self.observation_manager.group_obs_term_dim["camera"] = [channel, channel]
@@ -55,7 +55,7 @@ class Managed:
         rewards = -(actions - self.command).square().sum(dim=1)
         self.episode_length_buf += 1
         truncated = self.episode_length_buf >= LIMIT
-        # The first robot falls when the clock strikes, too.
+        # The first environment terminates at the time-out as well.
         terminated = truncated & (torch.arange(self.num_envs) == 0)
         self.episode_length_buf[truncated] = 0
         return self.observe(), rewards, terminated, truncated, {"log": {"Episode/falls": terminated.float().mean()}}

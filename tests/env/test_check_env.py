@@ -31,7 +31,7 @@ def test_valid_environments_have_no_violation(name):
 
 
 class PlantedEnv(EchoEnv):
-    """An echo environment whose delivered values pass through `plant` first."""
+    """The echo task with values modified by `plant`."""
 
     def __init__(self, plant=None, plant_start=None, **kwargs):
         super().__init__(num_envs=4, num_obs=3, num_actions=2, num_privileged_obs=5, **kwargs)
@@ -162,7 +162,7 @@ STEP_BREACHES = [
         "step 0: final_observations['critic'] has shape (4, 4), expected (4, 5)",
     ),
     (
-        # Rows that are not done may hold anything; environments 0 and 2 end at the second step.
+        # Rows that are not done may hold any values; environments 0 and 2 end at the second step.
         set_final(lambda x: {**x, "critic": with_nan(x["critic"])}),
         "step 1: final_observations['critic'] holds 5 NaN and 0 Inf numbers, the first in environment 2",
     ),
@@ -209,8 +209,8 @@ def test_each_violation_in_reset_gives_its_message(plant, message):
     assert check_env(PlantedEnv(plant_start=plant)) == [message]
 
 
-class Face:
-    """Shows another environment with some attributes exchanged (`MISSING`: taken away)."""
+class AttributeWrapper:
+    """Wraps an environment with some attributes replaced (`MISSING`: removed)."""
 
     MISSING = object()
 
@@ -220,7 +220,7 @@ class Face:
 
     def __getattr__(self, name):
         value = self.exchanged[name] if name in self.exchanged else getattr(self.inner, name)
-        if value is Face.MISSING:
+        if value is AttributeWrapper.MISSING:
             raise AttributeError(name)
         return value
 
@@ -251,7 +251,7 @@ ATTRIBUTE_BREACHES = [
         "the widths of obs_segments add up to 4, but the observation has 3 numbers",
     ),
     (
-        {"num_obs": Face.MISSING, "obs_segments": {"a": 7}},
+        {"num_obs": AttributeWrapper.MISSING, "obs_segments": {"a": 7}},
         "the widths of obs_segments add up to 7, but the observation has 3 numbers",
     ),
     (
@@ -267,14 +267,17 @@ ATTRIBUTE_BREACHES = [
         {"critic_obs_segments": {"a": 5}, "privileged_obs_segments": {"b": 5}},
         "critic_obs_segments and privileged_obs_segments differ; they are two names of one mapping",
     ),
-    ({"state_dict": Face.MISSING}, "state_dict() is missing; an exact resume needs both methods"),
-    ({"load_state_dict": Face.MISSING}, "load_state_dict(state) is missing; an exact resume needs both methods"),
+    ({"state_dict": AttributeWrapper.MISSING}, "state_dict() is missing; an exact resume needs both methods"),
+    (
+        {"load_state_dict": AttributeWrapper.MISSING},
+        "load_state_dict(state) is missing; an exact resume needs both methods",
+    ),
     (
         {"episode_length_buf": torch.zeros(4, 1)},
         "episode_length_buf has shape (4, 1); it holds the steps of each current episode, (4,)",
     ),
     (
-        {"episode_length_buf": Face.MISSING},
+        {"episode_length_buf": AttributeWrapper.MISSING},
         "episode_length_buf is None; it holds the steps of each current episode, (4,)",
     ),
 ]
@@ -282,15 +285,15 @@ ATTRIBUTE_BREACHES = [
 
 @pytest.mark.parametrize(("exchanged", "message"), ATTRIBUTE_BREACHES)
 def test_each_violation_of_an_attribute_gives_its_message(exchanged, message):
-    assert check_env(Face(**exchanged)) == [message]
+    assert check_env(AttributeWrapper(**exchanged)) == [message]
 
 
 @pytest.mark.parametrize("name", ["num_obs", "num_privileged_obs", "obs_segments", "get_privileged_observations"])
 def test_optional_attributes_may_be_missing(name):
-    assert check_env(Face(**{name: Face.MISSING})) == []
+    assert check_env(AttributeWrapper(**{name: AttributeWrapper.MISSING})) == []
 
 
-def test_an_observation_buffer_that_is_reused():
+def test_reports_reused_observation_buffer():
     class Env(EchoEnv):
         buffer = torch.zeros(8, 4)
 
@@ -309,8 +312,8 @@ def test_an_observation_buffer_that_is_reused():
     assert check_env(Env()) == [message]
 
 
-def test_episode_lengths_that_cannot_be_set():
-    class ReadOnly(Face):
+def test_reports_read_only_episode_lengths():
+    class ReadOnly(AttributeWrapper):
         @property
         def episode_length_buf(self):
             return self.inner.episode_length_buf
@@ -330,7 +333,7 @@ def test_episode_lengths_that_cannot_be_set():
     assert check_env(Forgetful()) == ["episode_length_buf does not keep the value it is set to"]
 
 
-def test_a_tensor_on_another_device():
+def test_reports_tensor_on_another_device():
     def texts(device):
         return [text for _, text in check_tensor("rewards", torch.zeros(4, device="meta"), (4,), torch.device(device))]
 
@@ -339,7 +342,7 @@ def test_a_tensor_on_another_device():
     assert list(check_tensor("rewards", torch.zeros(4), (4,), torch.device("cpu", 0))) == []
 
 
-def test_a_state_that_misses_the_generator():
+def test_reports_state_without_generator():
     class Env(EchoEnv):
         def load_state_dict(self, state):
             super().load_state_dict({**state, "generator": self.generator.get_state()})
@@ -351,7 +354,7 @@ def test_a_state_that_misses_the_generator():
     assert check_env(Env()) == [message]
 
 
-def test_a_state_that_misses_the_observation():
+def test_reports_state_without_observation():
     class Env(EchoEnv):
         def load_state_dict(self, state):
             super().load_state_dict({**state, "obs": self.obs})
@@ -360,7 +363,7 @@ def test_a_state_that_misses_the_observation():
     assert check_env(Env()) == [message]
 
 
-def test_a_state_that_a_checkpoint_refuses():
+def test_reports_state_that_cannot_be_saved():
     class Env(EchoEnv):
         def state_dict(self):
             return {**super().state_dict(), "space": SimpleNamespace(a=1)}
@@ -374,10 +377,10 @@ def test_exception_of_the_environment_is_a_violation(name):
     def fail(*args):
         raise RuntimeError("simulator lost")
 
-    assert check_env(Face(**{name: fail})) == [f"{name}() raised RuntimeError: simulator lost"]
+    assert check_env(AttributeWrapper(**{name: fail})) == [f"{name}() raised RuntimeError: simulator lost"]
 
 
-def test_a_gymnasium_step_is_named():
+def test_reports_gymnasium_step():
     class Env(EchoEnv):
         def step(self, actions):
             obs, rewards, dones, infos = super().step(actions)

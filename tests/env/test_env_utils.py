@@ -46,7 +46,7 @@ def test_split_observations_reads_every_form(ret, critic):
         ((OBS, None, REWARDS, DONES, {"observations": {"critic": CRITIC}}), CRITIC),
     ],
 )
-def test_split_step_reads_both_arities(ret, critic):
+def test_split_step_accepts_four_and_five_values(ret, critic):
     obs, critic_obs, rewards, dones, infos = split_step(ret)
     assert obs is OBS
     assert critic_obs is critic
@@ -165,15 +165,15 @@ def test_client_extras_are_one_object():
         env.num_obs = 3
 
 
-class Present(EchoEnv):
-    """An environment of the present form that has kept the method of the older one."""
+class GroupsAndOldMethodEnv(EchoEnv):
+    """An environment with groups that also has the older method."""
 
     def get_privileged_observations(self):
         raise NotImplementedError("use the groups")
 
 
 def test_get_privileged_observations_is_not_called_with_groups():
-    obs, critic_obs, _ = observe(Present())
+    obs, critic_obs, _ = observe(GroupsAndOldMethodEnv())
     assert (obs.shape, critic_obs) == ((8, 4), None)
     obs, critic_obs, _ = observe(LegacyEnv(num_privileged_obs=6))
     assert critic_obs.shape == (8, 6)

@@ -5,7 +5,7 @@ from tests.fakes import BEST_REWARD, BLIND_REWARD, ClientEnv, EchoEnv, LegacyEnv
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_the_reward_is_highest_at_the_target(memory):
+def test_reward_is_highest_at_target(memory):
     env = EchoEnv(num_envs=64, num_obs=5, memory=memory, episode_length=7, termination_prob=0.1)
     shown = torch.zeros(64, 2)
     for _ in range(20):
@@ -18,7 +18,7 @@ def test_the_reward_is_highest_at_the_target(memory):
         shown = torch.where(dones[:, None], 0.0, shown)
 
 
-def test_ignoring_the_target_earns_the_blind_reward():
+def test_ignoring_target_gives_blind_reward():
     env = EchoEnv(num_envs=512, memory=False)
     rewards = torch.stack([env.step(torch.zeros(512, 2))[1] for _ in range(20)])
     assert abs(rewards.mean().item() - BLIND_REWARD) < 0.01
@@ -42,14 +42,14 @@ def test_time_outs_final_observations_and_lengths():
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
-def test_dones_have_the_asked_dtype(dtype):
+def test_dones_have_configured_dtype(dtype):
     dones = EchoEnv(episode_length=1, dones_dtype=dtype).step(torch.zeros(8, 2))[2]
     assert dones.dtype == dtype
     assert dones.bool().all()
 
 
 @pytest.mark.parametrize("kind", [EchoEnv, ClientEnv])
-def test_a_loaded_state_continues_exactly(kind):
+def test_loaded_state_continues_exactly(kind):
     env, other = kind(seed=1), kind(seed=2)
     actions = torch.randn(12, env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0))
     for action in actions[:6]:

@@ -17,7 +17,7 @@ SAME, NEXT, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, Autores
 
 
 class CountingEnv(gymnasium.Env):
-    """Shows (number of the episode, steps taken in it); the reward is 100 * episode + step."""
+    """Observation (episode, step); reward 100 * episode + step."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-2.0, 3.0, (1,), np.float32)
@@ -46,7 +46,7 @@ def counting(terminate_at, time_limit):
 
 
 LIMITS = [(2, 100), (100, 3), (4, 4), (100, 5)]
-"""Per environment (terminates at, truncates at); the third does both at once, which is no time-out."""
+"""Per environment (termination step, truncation step); the third has both at once, which is not a time-out."""
 LENGTHS = [min(limits) for limits in LIMITS]
 TIMES_OUT = [truncate < terminate for terminate, truncate in LIMITS]
 FACTORIES = [counting(*limits) for limits in LIMITS]
@@ -62,8 +62,8 @@ VECTOR_ENVS = {
 }
 
 
-def true_story(num_steps):
-    """What each environment goes through: rows of (observation, reward, done, time-out, last observation)."""
+def expected_episodes(num_steps):
+    """Expected rows of (observation, reward, done, time-out, final observation) per environment."""
     # The adapter and the test reset once each, so the first episode has number 1.
     episode, steps = [1] * 4, [0] * 4
     for _ in range(num_steps):
@@ -79,13 +79,13 @@ def true_story(num_steps):
 
 
 @pytest.mark.parametrize("name", VECTOR_ENVS)
-def test_every_autoreset_mode_gives_the_true_episodes(name):
+def test_every_autoreset_mode_gives_expected_episodes(name):
     env = GymnasiumVecEnv(VECTOR_ENVS[name]())
     obs, _ = env.reset()
     assert obs.tolist() == [[1.0, 0.0]] * 4
     length = [0] * 4
     kept = []
-    for rows in true_story(30):
+    for rows in expected_episodes(30):
         obs, rewards, dones, infos = env.step(torch.zeros(4, 1))
         expected_obs, expected_rewards, expected_dones, expected_time_outs, last = map(list, zip(*rows))
         assert obs.tolist() == expected_obs
@@ -129,7 +129,7 @@ def test_without_partial_resets_an_episode_ends_one_step_later(wrapped, caplog):
     vector_env = SyncVectorEnv(FACTORIES)
     with caplog.at_level(logging.WARNING, logger="st_rl"):
         if wrapped:
-            # This wrapper refuses partial resets; without its update it changes no number.
+            # This wrapper rejects partial resets; without updates it changes no values.
             vector_env = gymnasium.wrappers.vector.NormalizeObservation(vector_env)
             vector_env.update_running_mean = False
             env = GymnasiumVecEnv(vector_env)
@@ -176,7 +176,7 @@ def test_rejects_disabled_autoreset_with_hint():
         GymnasiumVecEnv(SyncVectorEnv(FACTORIES, autoreset_mode=DISABLED))
 
 
-def test_a_single_environment():
+def test_accepts_single_environment():
     inner = TimeLimit(CountingEnv(), 3)
     env = make_gymnasium(inner)
     assert (env.num_envs, env.num_obs, env.num_actions, env.max_episode_length) == (1, 2, 1, 3)
@@ -195,7 +195,7 @@ def test_factory_makes_num_envs_environments():
     assert env.max_episode_length == 9
 
 
-def test_an_environment_with_a_spec_is_made_again():
+def test_environment_with_spec_is_created_again():
     env = make_gymnasium(gymnasium.make("Pendulum-v1", g=5.0), num_envs=3)
     assert [inner.unwrapped.g for inner in env.unwrapped.envs] == [5.0] * 3
 
@@ -213,7 +213,7 @@ def test_async_from_an_id():
 
 
 @pytest.mark.parametrize(("env_id", "num_obs", "length"), [("Pendulum-v1", 3, 200), ("InvertedPendulum-v5", 4, 1000)])
-def test_real_tasks_keep_the_contract_and_the_seed(env_id, num_obs, length):
+def test_real_tasks_pass_check_env_and_are_seeded(env_id, num_obs, length):
     def run(seed, mode):
         vector_env = gymnasium.make_vec(
             env_id, num_envs=3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
@@ -242,7 +242,7 @@ def test_real_tasks_keep_the_contract_and_the_seed(env_id, num_obs, length):
     assert not torch.equal(first, run(2, SAME))
 
 
-def test_actions_are_clipped_rescaled_or_left_alone():
+def test_actions_are_clipped_rescaled_or_unchanged():
     given = torch.tensor([[-9.0], [-1.0], [0.5], [9.0]])
     for options, expected in [
         ({}, [-2.0, -1.0, 0.5, 3.0]),
@@ -258,14 +258,14 @@ def test_actions_are_clipped_rescaled_or_left_alone():
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (4,)])
-def test_actions_of_a_wrong_shape_are_refused(shape):
+def test_rejects_actions_of_wrong_shape(shape):
     env = GymnasiumVecEnv(SyncVectorEnv(FACTORIES, autoreset_mode=SAME))
     with pytest.raises(ValueError, match=r"expected \(num_envs, 1\)"):
         env.step(torch.zeros(shape))
 
 
 class ShapedEnv(gymnasium.Env):
-    """Nested observations and an action that is a matrix of float64."""
+    """Nested observations and a float64 matrix as action."""
 
     observation_space = spaces.Dict(
         OrderedDict(
@@ -323,7 +323,7 @@ def test_nested_observations_become_ordered_segments(mode):
 
 
 class TensorVectorEnv(VectorEnv):
-    """A vector environment that speaks torch and delivers its last observations as one batch."""
+    """A vector environment of torch tensors with final observations as one batch."""
 
     def __init__(self, delivers_final=True):
         self.metadata = {"autoreset_mode": SAME}
@@ -343,7 +343,7 @@ class TensorVectorEnv(VectorEnv):
         return torch.zeros(3, 2), torch.ones(3, dtype=torch.float64), no, yes, infos
 
 
-def test_a_vector_environment_of_tensors(caplog):
+def test_accepts_vector_environment_of_tensors(caplog):
     vector_env = TensorVectorEnv()
     with caplog.at_level(logging.INFO, logger="st_rl"):
         env = GymnasiumVecEnv(vector_env)
@@ -375,7 +375,7 @@ def test_stepping_in_and_out_of_inference_mode():
     env.step(torch.zeros(2, 1, requires_grad=True))
 
 
-def test_rendering_and_closing_reach_the_environment():
+def test_render_and_close_reach_environment():
     closed = []
 
     class Rendered(CountingEnv):
@@ -434,7 +434,7 @@ def test_wrong_calls_raise_with_hint(make, error, message):
         make()
 
 
-def test_without_gymnasium_the_extra_is_named():
+def test_error_without_gymnasium_names_the_extra():
     code = (
         "import sys; sys.modules['gymnasium'] = None\n"
         "from st_rl.env import make_gymnasium\n"

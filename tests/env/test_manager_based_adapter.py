@@ -1,4 +1,4 @@
-"""Environments of Isaac Lab and mjlab, here by a stand-in with their managers, are `VecEnv`s that can be trained on."""
+"""The adapter of manager-based environments (Isaac Lab, mjlab), tested with a fake."""
 
 from types import SimpleNamespace
 
@@ -20,13 +20,13 @@ def test_passes_check_env(actor, joined):
     assert env.obs_segments == {"joint_pos": 4, "command": 2}
     assert env.critic_obs_segments == {"joint_pos": 4, "command": 2, "scan": (2, 3)}
     obs, extras = env.reset()
-    # What the actor sees begins what the critic sees; nothing is drawn anew when one looks again.
+    # The critic observation starts with the actor's; a second call samples no new noise.
     assert torch.equal(obs, extras["observations"]["critic"][:, :6])
     assert torch.equal(env.get_observations()[0], obs)
     assert torch.equal(obs[:, 4:], env.unwrapped.command)
 
 
-def test_groups_may_come_as_a_tensordict():
+def test_accepts_tensordict_groups():
     tensordict = pytest.importorskip("tensordict")
     managed = Managed("actor")
     observe = managed.observe
@@ -71,7 +71,7 @@ def test_without_critic_group_critic_reads_actor_observation():
     assert check_env(env) == []
 
 
-def test_an_environment_without_managers_has_no_segments():
+def test_environment_without_managers_has_no_segments():
     managed = Managed()
     del managed.observation_manager, managed.action_manager
     managed.single_action_space = SimpleNamespace(shape=(2,))
@@ -93,7 +93,7 @@ def test_group_of_several_axes_is_one_segment():
 def test_joins_groups_of_actor_and_critic():
     env = ManagerBasedVecEnv(Managed("actor", camera=(2, 5, 4)), None, ["actor", "camera"], ("actor", "critic"))
     assert (env.num_obs, env.num_privileged_obs) == (6 + 40, 6 + 12)
-    # Images are one segment with the name of their group; a name that an earlier group has gets its group in front.
+    # Images are one segment named after their group; duplicate term names get their group as prefix.
     assert env.obs_segments == {"joint_pos": 4, "command": 2, "camera": (2, 5, 4)}
     names = ["joint_pos", "command", "critic/joint_pos", "critic/command", "scan"]
     assert list(env.critic_obs_segments) == names
@@ -154,7 +154,7 @@ def test_learns_to_follow_the_command():
     assert error.norm(dim=1).mean() < 0.4 * env.unwrapped.command.norm(dim=1).mean()
 
 
-def test_without_mjlab_the_message_names_the_extra(monkeypatch):
+def test_error_without_mjlab_names_the_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "mjlab", None)

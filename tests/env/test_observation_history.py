@@ -1,4 +1,4 @@
-"""`ObservationHistory`: the past as one more component."""
+"""`ObservationHistory`: past observations as an additional component."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.fakes import ClientEnv, EchoEnv, LegacyEnv
 
 
 def roll(env, steps: int = 12):
-    """Observations, dones and last observations of a walk under random actions."""
+    """Observations, dones and final observations of a rollout with random actions."""
     generator = torch.Generator().manual_seed(0)
     shown, ended, last = [env.get_observations()[0]], [], []
     for _ in range(steps):
@@ -37,7 +37,7 @@ def test_history_holds_observations_since_episode_start():
             assert torch.equal(shown[step][robot], torch.cat([plain[step][robot], *past]))
 
 
-def test_only_the_named_components():
+def test_history_of_named_components_only():
     env = ObservationHistory(EchoEnv(num_envs=2, num_obs=5, num_actions=2), 4, ["target"])
     assert env.obs_segments == {"target": 2, "noise": (3,), "history": (4, 2)}
     assert env.num_obs == 5 + 4 * 2
@@ -46,7 +46,7 @@ def test_only_the_named_components():
     assert torch.equal(obs[:, 5:], obs[:, :2].repeat(1, 4))
 
 
-def test_keeps_the_contract_of_an_environment():
+def test_passes_check_env():
     report = check_env(ObservationHistory(EchoEnv(num_privileged_obs=7), 3))
     assert not report
 
@@ -99,7 +99,7 @@ def test_feed_forward_policy_with_history_solves_memory_task():
     assert float(torch.stack(errors).mean()) < 0.15, "without the past it is at 0.3"
 
 
-def test_a_saved_state_continues_exactly():
+def test_saved_state_continues_exactly():
     env, other = (ObservationHistory(EchoEnv(num_envs=3, seed=seed), 3) for seed in (0, 1))
     roll(env, 5)
     other.load_state_dict(env.state_dict())
@@ -107,7 +107,7 @@ def test_a_saved_state_continues_exactly():
     assert torch.equal(env.step(actions)[0], other.step(actions)[0])
 
 
-def test_bad_settings_are_refused():
+def test_rejects_invalid_settings():
     with pytest.raises(ValueError, match="length=0"):
         ObservationHistory(EchoEnv(), 0)
     with pytest.raises(AssertionError, match="no observation component named pose"):

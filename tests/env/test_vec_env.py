@@ -25,7 +25,7 @@ def test_abstract_interface_raises_with_hint():
         Half()  # pyright: ignore[reportAbstractUsage]
 
 
-def test_a_subclass_checks_its_arguments_as_before():
+def test_subclass_with_constructor_arguments():
     class Env(VecEnv):
         def get_observations(self): ...
         def reset(self): ...
@@ -51,7 +51,7 @@ def test_annotates_the_attributes_without_defining_them():
     assert not any(isinstance(value, property) for value in vars(VecEnv).values())
 
 
-def test_a_client_may_use_properties_and_copy_dictionaries():
+def test_wrapper_may_use_properties_and_copied_dictionaries():
     class Wrapper(VecEnv):
         def __init__(self):
             self.device = "cpu"

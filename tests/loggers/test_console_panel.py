@@ -1,4 +1,4 @@
-"""Plain lines where nobody watches, a panel in place on a terminal."""
+"""The console panel: updated in place on a terminal, plain lines elsewhere."""
 
 import io
 import os
@@ -18,7 +18,7 @@ ROWS = [("Mean reward", "12.3"), ("ETA", "0:01:00")]
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_plain_lines_when_the_output_is_no_terminal(capsys):
+def test_prints_plain_lines_without_terminal(capsys):
     console = ConsolePanel()
     console.show("Learning iteration 1/2", ROWS, width=40, pad=20)
     console.close()
@@ -43,7 +43,7 @@ def test_training_prints_plain_lines_without_terminal(tmp_path, capsys):
     assert all(len(line) <= 80 for line in written.splitlines())
 
 
-def test_nothing_is_shown_without_a_run_folder(capsys):
+def test_shows_nothing_without_run_folder(capsys):
     make_runner().learn(1)
     assert capsys.readouterr().out == ""
 
@@ -56,28 +56,28 @@ def rendered(panel, width=100):
     return output.getvalue().splitlines()
 
 
-def test_the_panel_aligns_labels_and_has_the_asked_width():
+def test_panel_aligns_labels_and_has_given_width():
     lines = rendered(make_panel("Learning iteration 1/2", ROWS, width=50, pad=20, height=40))
     assert {len(line) for line in lines} == {50}
     assert "Learning iteration 1/2" in lines[0]
     assert lines[1].index("Mean reward") + len("Mean reward") == lines[2].index("ETA") + len("ETA")
 
 
-def test_long_labels_are_shown_in_full_where_there_is_room():
+def test_long_labels_are_complete_if_they_fit():
     long = "Episode_Termination/illegal_contact_of_base"
     lines = rendered(make_panel("title", [*ROWS, (long, "0.125")], width=80, pad=35, height=40))
     assert any(f"{long} 0.125" in line for line in lines)
     assert {len(line) for line in lines} == {80}
 
 
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
+def test_dumb_terminal_gets_plain_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
     ConsolePanel().show("title", ROWS, width=40, pad=20)
     assert "        Mean reward: 12.3" in capsys.readouterr().out
 
 
-def test_the_panel_never_outgrows_the_terminal():
+def test_panel_fits_terminal_height():
     rows = [(f"row {number}", str(number)) for number in range(50)]
     lines = rendered(make_panel("title", rows, width=80, pad=35, height=20))
     assert len(lines) < 20
@@ -87,7 +87,7 @@ def test_the_panel_never_outgrows_the_terminal():
     assert "35 more" in text
 
 
-def test_rows_stand_side_by_side_on_a_wide_terminal():
+def test_wide_terminal_has_two_columns():
     rows = [(f"Episode/term_number_{number}", f"{number}.0000") for number in range(35)]
     lines = rendered(make_panel("title", rows, width=140, pad=35, height=24), width=140)
     text = "\n".join(lines)
@@ -100,7 +100,7 @@ def test_rows_stand_side_by_side_on_a_wide_terminal():
 
 
 @pytest.mark.parametrize("height", [-3, 0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
-def test_rows_give_way_in_the_middle(height):
+def test_low_terminal_omits_middle_rows(height):
     rows = [(str(number), "") for number in range(10)]
     shown = fit_rows(rows, height)
     if height < 3 or height >= 10:
@@ -126,7 +126,7 @@ print("after")
 
 
 def on_terminal(command, **kwargs):
-    """What a program writes to a pseudo-terminal."""
+    """Output of a program on a pseudo-terminal."""
     master, slave = pty.openpty()
     output = bytearray()
 
@@ -151,23 +151,23 @@ def on_terminal(command, **kwargs):
     return output.decode()
 
 
-def test_on_a_terminal_the_panel_stays_in_place_and_messages_appear_above_it(tmp_path):
+def test_panel_is_updated_in_place_below_messages(tmp_path):
     with open(tmp_path / "errors", "wb") as errors:
         written = on_terminal([sys.executable, "-c", PROGRAM], stderr=errors)
-    # An error stream that was sent into a file stays there.
+    # A redirected stderr stays redirected.
     assert (tmp_path / "errors").read_text().splitlines() == [f"[st_rl] beware of {i}" for i in range(3)]
     screen = Screen()
     screen.feed(written)
     text = [line.rstrip() for line in screen.lines if line.strip()]
     assert text[:3] == ["printed 0", "printed 1", "printed 2"]
     assert "iteration 2" in text[3]
-    assert sum("reward" in line for line in text) == 1  # one panel, not three
+    assert sum("reward" in line for line in text) == 1  # one panel, not one per iteration
     assert len(text[3]) == 100  # as wide as the terminal
     assert text[-1] == "after"
 
 
 class Screen:
-    """As much of a terminal as the panel needs: lines, carriage returns, cursor up and erase."""
+    """A minimal terminal emulator: lines, carriage returns, cursor up and erase."""
 
     def __init__(self):
         self.lines = [""]

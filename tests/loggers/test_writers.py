@@ -35,7 +35,7 @@ def log_two_steps(writer):
 def test_tensorboard_and_csv_hold_what_was_logged(tmp_path, name):
     writer = make_writer(name, str(tmp_path), {})
     log_two_steps(writer)
-    writer.save_model("model_1.pt", 1)  # nothing to send it to, and no error
+    writer.save_model("model_1.pt", 1)  # no effect and no error
     writer.save_file("a.diff")
     writer.log_config({}, {}, {}, {})
     writer.add_text("note", "a method that only SummaryWriter has")
@@ -53,7 +53,7 @@ def test_tensorboard_and_csv_hold_what_was_logged(tmp_path, name):
     ]
 
 
-def test_the_writers_of_a_run_answer_as_its_logger_would(tmp_path):
+def test_run_writers_forward_to_logger(tmp_path):
     writer = make_writer("tensorboard", str(tmp_path), {})
     logger = writer.writers["tensorboard"]
     assert writer.get_logdir() == str(tmp_path)
@@ -62,7 +62,7 @@ def test_the_writers_of_a_run_answer_as_its_logger_would(tmp_path):
     writer.close()
 
 
-def test_tensorboardx_serves_where_tensorboard_is_missing(monkeypatch):
+def test_uses_tensorboardx_without_tensorboard(monkeypatch):
     class Other:
         pass
 
@@ -77,14 +77,14 @@ def test_tensorboardx_serves_where_tensorboard_is_missing(monkeypatch):
         importlib.import_module("st_rl.loggers.summary_writer")
 
 
-def test_unknown_logger_lists_the_known_ones(tmp_path):
+def test_unknown_logger_lists_known_ones(tmp_path):
     with pytest.raises(ValueError, match=r"'tensorbord'; known loggers: tensorboard, wandb, neptune"):
         make_writer("tensorbord", tmp_path, {})
     assert list(tmp_path.iterdir()) == []
 
 
 class Broken:
-    """A writer whose every call fails, as long as it is broken."""
+    """A writer that raises in every call while `broken`."""
 
     def __init__(self):
         self.calls = 0
@@ -99,7 +99,7 @@ class Broken:
         raise OSError("gone")
 
 
-def test_failing_writer_is_reported_switched_off_and_stops_nothing(tmp_path, caplog):
+def test_failing_writer_is_reported_and_disabled(tmp_path, caplog):
     broken, good = Broken(), CsvWriter(tmp_path)
     writer = MultiWriter({"broken": broken, "csv": good}, tmp_path)
     for step in range(10):
@@ -108,7 +108,7 @@ def test_failing_writer_is_reported_switched_off_and_stops_nothing(tmp_path, cap
     assert broken.calls == 3
     assert len(rows(tmp_path)) == 10
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 3  # the first failure, the switching off, and close
+    assert len(messages) == 3  # the first failure, disabling, and close
     assert "no route" in messages[0]
     assert "switched off" in messages[1]
 
@@ -152,7 +152,7 @@ def test_csv_has_one_row_per_step_even_for_values_that_come_late(tmp_path):
     writer.flush()
     writer.add_scalar("b", 5.0, 1)
     writer.add_scalar("a", 3.0, 3)
-    writer.add_scalar("b", 6.0)  # without a step: where the last one went
+    writer.add_scalar("b", 6.0)  # without a step: that of the last call
     writer.close()
     assert [(row["step"], row["a"], row["b"]) for row in rows(tmp_path)] == [
         ("0", "0.0", ""),
@@ -162,7 +162,7 @@ def test_csv_has_one_row_per_step_even_for_values_that_come_late(tmp_path):
     ]
 
 
-def test_csv_of_a_resumed_run_continues_and_replaces_what_was_lost(tmp_path):
+def test_csv_of_resumed_run_continues_and_replaces_later_rows(tmp_path):
     first = CsvWriter(tmp_path)
     for step in range(5):
         first.add_scalar("a", step, step)
@@ -204,8 +204,8 @@ def offline_wandb(tmp_path, monkeypatch):
     wandb.teardown()  # ends wandb's own process here, not at the exit of the test run
 
 
-def eventually_containing(path, text):
-    """The file's content once `text` is in it: wandb's own process may write it a little after the run is finished."""
+def wait_for_text(path, text):
+    """Wait for `text` in the file and return its content: wandb's process may write after the run is finished."""
     deadline = time.monotonic() + 30
     while text not in (content := path.read_bytes()):
         assert time.monotonic() < deadline, content
@@ -213,7 +213,7 @@ def eventually_containing(path, text):
     return content
 
 
-def test_wandb_writes_offline_for_real(tmp_path, offline_wandb, caplog):
+def test_wandb_writes_offline(tmp_path, offline_wandb, caplog):
     folder = tmp_path / "2026_run"
     folder.mkdir()
     model = folder / "model_1.pt"
@@ -229,20 +229,20 @@ def test_wandb_writes_offline_for_real(tmp_path, offline_wandb, caplog):
     writer.close()
     records = list(folder.glob("wandb/offline-run-*/*.wandb"))
     assert len(records) == 1
-    content = eventually_containing(records[0], b"Train/mean_reward_time")
+    content = wait_for_text(records[0], b"Train/mean_reward_time")
     assert b"Train/mean_reward/time" not in content
     assert events(folder)["Train/mean_reward"] == [(0, 0.0), (1, 2.0)]
     assert list(folder.glob("wandb/offline-run-*/files/model_1.pt"))
     assert "failed" not in caplog.text
 
 
-def test_wandb_without_a_project_is_an_error_before_anything_is_written(tmp_path):
+def test_rejects_wandb_without_project_before_writing(tmp_path):
     with pytest.raises(KeyError, match="wandb_project"):
         make_writer("wandb", tmp_path, {"wandb_project": None})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_service_that_does_not_start_leaves_the_local_files(tmp_path, monkeypatch, caplog):
+def test_local_files_are_kept_if_service_does_not_start(tmp_path, monkeypatch, caplog):
     def refuse(**kwargs):
         raise ConnectionError("api key not configured")
 
@@ -266,7 +266,7 @@ def test_missing_package_names_the_extra(tmp_path, monkeypatch, name):
 
 
 class FakeRun(dict):
-    """Neptune's run as far as the writer uses it: fields by path, series and uploads."""
+    """The part of Neptune's `Run` that the writer uses: fields, series and uploads."""
 
     def __missing__(self, key):
         self[key] = FakeField()
@@ -302,7 +302,7 @@ def fake_neptune(monkeypatch):
     return started
 
 
-def test_neptune_without_a_token_works_offline_and_says_so(tmp_path, fake_neptune, caplog):
+def test_neptune_without_token_works_offline_with_message(tmp_path, fake_neptune, caplog):
     writer = make_writer("neptune", tmp_path, {"neptune_project": "walking"})
     assert fake_neptune == [{"project": "walking", "name": tmp_path.name, "mode": "offline"}]
     assert sum("offline" in record.getMessage() for record in caplog.records) == 1
@@ -335,7 +335,7 @@ def test_neptune_project_and_token(tmp_path, fake_neptune, monkeypatch, username
     assert "mode" not in fake_neptune[0]
 
 
-def test_neptune_without_project_or_workspace_is_an_error(tmp_path, fake_neptune, monkeypatch):
+def test_rejects_neptune_without_project_or_workspace(tmp_path, fake_neptune, monkeypatch):
     with pytest.raises(KeyError, match="neptune_project"):
         make_writer("neptune", tmp_path, {})
     monkeypatch.setenv("NEPTUNE_API_TOKEN", "token")
@@ -343,7 +343,7 @@ def test_neptune_without_project_or_workspace_is_an_error(tmp_path, fake_neptune
         make_writer("neptune", tmp_path, {"neptune_project": "walking"})
 
 
-def test_neptune_writes_offline_for_real(tmp_path, monkeypatch, caplog):
+def test_neptune_writes_offline(tmp_path, monkeypatch, caplog):
     pytest.importorskip("neptune")
     monkeypatch.delenv("NEPTUNE_API_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)  # neptune keeps offline runs in the working folder

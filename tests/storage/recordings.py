@@ -1,4 +1,4 @@
-"""Demonstrations whose every number is known, for the tests of files and data sets."""
+"""Demonstrations with known contents for the tests of files and datasets."""
 
 import pickle
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.fakes import EchoEnv
 
 
 class RecordingEnv(EchoEnv):
-    """The echo task that remembers all it gave and got, step by step."""
+    """The echo task that records every observation, action and reward."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -31,7 +31,7 @@ class RecordingEnv(EchoEnv):
         return obs, rewards, dones, infos
 
     def trajectories(self) -> list[dict[str, np.ndarray]]:
-        """What happened, episode by episode; the last ones of all robots may be unfinished."""
+        """Recorded episodes; the last one of each environment may be unfinished."""
         found = []
         for env in range(self.num_envs):
             start = 0
@@ -43,7 +43,7 @@ class RecordingEnv(EchoEnv):
 
 
 class EchoPolicy:
-    """Repeats the target with a little that depends on the observation; remembers what it was asked."""
+    """Echoes the target plus a small function of the observation; records its calls."""
 
     def __init__(self, num_actions: int = 2) -> None:
         self.num_actions = num_actions
@@ -97,7 +97,7 @@ def write_trajectory(
         }
         content |= {key: value(length) if callable(value) else value for key, value in extra.items()}
         path = folder / f"traj_{start:06d}_{start + length:06d}.pickle"
-        # As savers do, so that no reader thread sees half a file.
+        # As savers do, so that no reader thread reads a partial file.
         with atomic_write(path, durable=False) as temporary:
             temporary.write_bytes(pickle.dumps({key: value for key, value in content.items() if value is not None}))
         paths.append(path)

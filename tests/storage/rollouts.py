@@ -6,7 +6,7 @@ NUM_ENVS, NUM_STEPS, OBS_DIM, CRITIC_DIM, NUM_ACTIONS = 5, 7, 3, 4, 2
 
 
 def random_transition(storage, generator, dones=None, hidden_states=None, **extra):
-    """A complete transition of random numbers for `storage`; `extra` sets further fields."""
+    """A complete random transition for `storage`; `extra` sets further fields."""
     num_envs = storage.num_envs
 
     def normal(*sizes):

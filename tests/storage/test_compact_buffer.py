@@ -1,4 +1,4 @@
-"""Observations in native types: less memory, the same mini-batches."""
+"""`CompactBuffer`: observations in their native dtypes, less memory, equal mini-batches."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ NUM_OBS, ROBOTS, STEPS = 33, 4, 5
 
 
 def fill(storage, seed: int = 0) -> torch.Tensor:
-    """Random steps; the image is in steps of 1/255, as a camera gives it."""
+    """Add random steps; images are multiples of 1/255, like those of a camera."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(STEPS, ROBOTS, NUM_OBS, generator=generator)
     obs[..., 3:27] = torch.randint(256, (STEPS, ROBOTS, 24), generator=generator) / 255.0
@@ -36,7 +36,7 @@ def make(storage_class=RolloutStorage, **dtypes: str):
 
 @pytest.mark.parametrize("storage_class", [RolloutStorage, QueueRolloutStorage, ActionLabelRollout])
 @pytest.mark.parametrize("is_recurrent", [False, True])
-def test_mini_batches_are_those_of_a_float32_storage(storage_class, is_recurrent):
+def test_mini_batches_equal_float32_storage(storage_class, is_recurrent):
     compact, plain = make(storage_class, depth="uint8", mask="float16"), make(storage_class)
     fill(compact)
     fill(plain)

@@ -18,7 +18,7 @@ def make_storage(critic=(CRITIC_DIM,), num_envs=NUM_ENVS, num_steps=NUM_STEPS):
 
 
 def label_rows(storage):
-    """Overwrite every buffer so that each element says which time and environment it belongs to."""
+    """Overwrite every buffer so that each element encodes its step and environment."""
     time = torch.arange(storage.num_transitions_per_env).view(-1, 1, 1)
     env = torch.arange(storage.num_envs).view(1, -1, 1)
     for offset, name in enumerate(LABELLED):

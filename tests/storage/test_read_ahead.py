@@ -1,4 +1,4 @@
-"""Work ahead of its time."""
+"""`ReadAhead`: calls that run before their result is needed."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def test_fast_calls_run_in_take_until_they_become_slow():
         ahead.expect("x", work, seconds)
         ahead.take("x")
     assert threads[:3] == [False, False, False]
-    # Expected now and asked for later, so that the thread can begin.
+    # Announced now and taken later, so that the thread can begin.
     ahead.expect("x", work, 0.0)
     time.sleep(0.05)
     ahead.take("x")

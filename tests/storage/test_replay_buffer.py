@@ -6,11 +6,11 @@ from st_rl.storage import ReplayBuffer
 from st_rl.storage.reply_buffer import ReplayBuffer as Misspelt
 
 
-def test_the_misspelt_module_holds_the_same_class():
+def test_misspelled_module_has_same_class():
     assert Misspelt is ReplayBuffer
 
 
-def test_a_new_buffer():
+def test_new_buffer_is_empty():
     buffer = ReplayBuffer(3, 5, "cpu")
     assert buffer.states.shape == buffer.next_states.shape == (5, 3)
     assert not buffer.states.any()
@@ -35,7 +35,7 @@ def test_insertion_equals_one_row_at_a_time(sizes):
         np.testing.assert_array_equal(buffer.next_states.numpy(), next_rows)
 
 
-def test_samples_are_pairs_of_valid_rows_drawn_by_numpy():
+def test_samples_are_valid_pairs_drawn_by_numpy():
     buffer = ReplayBuffer(1, 10, "cpu")
     states = torch.arange(1.0, 5.0).unsqueeze(-1)
     buffer.insert(states, states * 10)
@@ -52,7 +52,7 @@ def test_samples_are_pairs_of_valid_rows_drawn_by_numpy():
     assert seen == {1.0, 2.0, 3.0, 4.0}
 
 
-def test_rows_written_in_inference_mode_train_afterwards():
+def test_rows_of_inference_mode_are_usable_in_autograd():
     with torch.inference_mode():
         buffer = ReplayBuffer(2, 4, "cpu")
         buffer.insert(torch.ones(3, 2), torch.ones(3, 2))
@@ -62,7 +62,7 @@ def test_rows_written_in_inference_mode_train_afterwards():
     assert weight.grad is not None
 
 
-def test_bad_input_is_named():
+def test_rejects_invalid_input():
     buffer = ReplayBuffer(2, 4, "cpu")
     with pytest.raises(ValueError, match="replay buffer is empty"):
         buffer.feed_forward_generator(1, 2)

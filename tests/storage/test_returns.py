@@ -12,7 +12,7 @@ from tests.storage.rollouts import fill
 
 
 def loop_gae(rewards, values, dones, last_values, gamma, lam):
-    """SPEC 5.1.2, one environment and one step at a time, in float64."""
+    """GAE, one environment and one step at a time, in float64."""
     num_steps, num_envs = rewards.shape
     returns, advantages = np.zeros((num_steps, num_envs)), np.zeros((num_steps, num_envs))
     for env in range(num_envs):
@@ -29,7 +29,7 @@ def loop_gae(rewards, values, dones, last_values, gamma, lam):
 
 @pytest.mark.parametrize(("gamma", "lam"), [(0.998, 0.95), (0.9, 0.0), (1.0, 1.0), (0.0, 0.7)])
 @pytest.mark.parametrize("num_steps", [1, 2, 24])
-def test_generalized_advantages_follow_the_definition(gamma, lam, num_steps):
+def test_generalized_advantages_equal_loop(gamma, lam, num_steps):
     rng = np.random.default_rng(3)
     rewards, values = rng.normal(size=(2, num_steps, 6))
     dones, last_values = rng.random((num_steps, 6)) < 0.2, rng.normal(size=6)
@@ -72,7 +72,7 @@ def test_advantages_without_variance_become_zero(value):
     assert torch.equal(normalize_advantages(torch.full((1, 1), value)), torch.zeros(1, 1))
 
 
-def test_a_single_sample_gives_finite_returns():
+def test_single_sample_gives_finite_returns():
     storage = RolloutStorage(1, 1, [3], None, [2])
     fill(storage, 1)
     storage.compute_returns(torch.ones(1, 1), 0.99, 0.95)

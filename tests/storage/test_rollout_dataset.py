@@ -1,4 +1,4 @@
-"""Recorded trajectories as a stream of transitions."""
+"""`RolloutDataset`: recorded trajectories as batches of transitions."""
 
 import logging
 import os
@@ -19,13 +19,13 @@ from tests.storage.recordings import write_trajectory
 
 
 def dataset(folder: Path | list[Path], num_envs: int = 1, **kwargs) -> RolloutDataset:
-    """A data set on the CPU that neither waits nor marks first frames, unless told to."""
+    """A dataset on the CPU; by default without waiting and without marking first frames."""
     settings = {"device": "cpu", "wait_seconds": 0, "mark_first_frame_done": False} | kwargs
     return RolloutDataset(folder, num_envs, **settings)  # pyright: ignore[reportArgumentType]
 
 
 def order_by_age(folder: Path) -> None:
-    """Make trajectories older the smaller their index."""
+    """Set file times so that smaller indices are older."""
     for path in folder.glob("trajectory_*"):
         age = int(path.name.split("_")[1])
         os.utime(path, (1000 + age, 1000 + age))
@@ -70,7 +70,7 @@ class TestPlaying:
         assert first.next_observation.tolist() == [[0, 1, 0]]
         assert first.next_privileged_observation.tolist() == [[0, 1, 0, 0, -1, 0]]
         assert last.done.tolist() == [True]
-        # what follows the last frame is the first of the next trajectory
+        # the last frame is followed by the first of the next trajectory
         assert last.next_observation.tolist() == [[1, 0, 0]]
 
     def test_dones_and_time_outs_are_those_of_the_file(self, tmp_path):
@@ -232,7 +232,7 @@ class TestPasses:
             batch = data.get_batch()
         assert batch.observation[:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
         assert "3 trajectories for 8 environments" in caplog.text
-        assert len(list(data)) == 3  # the shortest has 3 frames; whoever asks after it ends the only pass
+        assert len(list(data)) == 3  # the shortest has 3 frames; the next request ends the only pass
 
     def test_shuffling_keeps_every_trajectory(self, tmp_path):
         for index in range(30):
@@ -462,7 +462,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("ahead", [False, True])
     def test_replaced_trajectory_ends_the_episode(self, tmp_path, ahead, monkeypatch):
-        """A writer that keeps successes only deletes a failure and uses its index again."""
+        """A writer that keeps successes only deletes failures and reuses their index."""
         monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
         write_trajectory(tmp_path, 0, (2, 2, 2), tag=1.0)
         data = dataset(tmp_path, dataset_loops=2, read_ahead=ahead)

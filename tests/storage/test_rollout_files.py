@@ -1,4 +1,4 @@
-"""Files of frames, and the base class of what reads them."""
+"""Frame files and the base class of their datasets."""
 
 import os
 import pickle
@@ -156,7 +156,7 @@ class TestLayout:
 
 
 class Counter(RolloutFileBase):
-    """Delivers 0, 1, 2, ... to every environment, in a buffer of any kind that is used again."""
+    """Returns 0, 1, 2, ... for every environment in a reused buffer of any container type."""
 
     def __init__(self, kind: str, num_envs: int = 3):
         super().__init__("nowhere", num_envs, device="cpu")

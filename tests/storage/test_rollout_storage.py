@@ -70,7 +70,7 @@ def test_transition_and_mini_batch_fields():
     assert RolloutStorage.MiniBatch(*range(11)).rnd_state is None
 
 
-def test_a_transition_subclass_may_set_fields_in_its_constructor():
+def test_transition_subclass_may_set_fields_in_constructor():
     class Extended(RolloutStorage.Transition):
         def __init__(self):
             super().__init__()
@@ -128,7 +128,7 @@ def test_overflow_and_clear():
     assert torch.equal(storage.observations, before)
 
 
-def test_bad_input_is_named():
+def test_rejects_invalid_input():
     storage = make_storage()
     transition = random_transition(storage, torch.Generator())
     transition.values = None
@@ -153,7 +153,7 @@ def test_bad_input_is_named():
         RolloutStorage(2, 3, [4], None, None)
 
 
-def test_steps_written_in_inference_mode_train_afterwards():
+def test_steps_of_inference_mode_are_usable_in_autograd():
     with torch.inference_mode():
         storage = make_storage()
         fill(storage, NUM_STEPS, hidden_states=lambda step: torch.full((1, NUM_ENVS, 2), float(step)))
@@ -196,7 +196,7 @@ def test_statistics_count_trajectories_without_changing_dones():
 
 
 class CommandStorage(RolloutStorage):
-    """A variant is a declaration."""
+    """Declares one extra field."""
 
     fields = (
         *RolloutStorage.fields,
@@ -219,7 +219,7 @@ def test_subclass_declares_only_its_extra_field():
 
 
 class AgeStorage(RolloutStorage):
-    """The same by hand, as clients of older libraries write it: own types, and the hook that fills them."""
+    """The same without field declarations, as in older client code: own types and an overridden hook."""
 
     class Transition(RolloutStorage.Transition):
         def __init__(self):

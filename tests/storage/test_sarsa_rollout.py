@@ -76,7 +76,7 @@ def test_next_observations_in_mini_batches(critic):
         assert batch.next_critic_obs.shape == batch.critic_obs.shape
         envs = slice(2 * chunk, 2 * chunk + 2)
         restored = unpad_trajectories(batch.next_obs, batch.masks)
-        # Across a done too: there the next observation belongs to the next episode.
+        # Also across a done, where the next observation belongs to the next episode.
         assert torch.equal(restored, storage.next_observations[:, envs])
         assert not batch.next_obs[~batch.masks].any()
 
@@ -93,7 +93,7 @@ def test_missing_last_next_observation_repeats_and_warns_once(caplog):
     assert "next_observations" in caplog.text
 
 
-def test_a_second_rollout_starts_clean():
+def test_second_rollout_starts_empty():
     storage = make_storage()
     fill(storage, NUM_STEPS, extra=last)
     storage.clear()

@@ -32,7 +32,7 @@ def nested():
     )
 
 
-def test_zero_buffer_has_the_examples_containers_dtypes_and_shapes():
+def test_zero_buffer_has_containers_dtypes_and_shapes_of_example():
     buffer = buffer_from_example(nested(), (5, 2))
     assert type(buffer) is OrderedDict
     assert type(buffer["state"]) is State
@@ -63,7 +63,7 @@ def _write(torch_part, numpy_part):
     numpy_part[1] = 4
 
 
-def test_shared_memory_is_seen_by_another_process():
+def test_shared_memory_is_visible_to_another_process():
     buffer = buffer_from_example([torch.zeros(2), np.zeros(2, dtype=np.int32)], 3, share_memory=True)
     process = multiprocessing.get_context("fork").Process(target=_write, args=buffer)
     process.start()
@@ -88,7 +88,7 @@ def test_expand_appends_zeros_and_keeps_the_rows(dim):
         buffer_expand(example, -1)
 
 
-def test_swap_puts_the_rows_from_the_cursor_first():
+def test_swap_moves_rows_from_cursor_to_front():
     example = State(torch.arange(5), np.arange(5))
     for cursor in range(6):
         expected = [*range(cursor, 5), *range(cursor)]

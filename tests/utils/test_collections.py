@@ -60,7 +60,7 @@ def test_assignment_by_field_or_broadcast():
     assert nested.inner.action[3].tolist() == [0, 1]
 
 
-def test_a_value_for_a_field_that_is_none_is_refused():
+def test_rejects_value_for_none_field():
     with pytest.raises(TypeError, match="'action'"):
         Sample(torch.zeros(2), None)[0] = Sample(1.0, 2.0)
 
@@ -100,7 +100,7 @@ def test_leading_dims_are_the_common_ones():
 
 
 @pytest.mark.parametrize("name", ["get", "items"])
-def test_reserved_field_names_are_refused(name):
+def test_rejects_reserved_field_names(name):
     with pytest.raises(ValueError, match=name):
         namedarraytuple("Bad", ["obs", name])
 

@@ -1,4 +1,4 @@
-"""Promises about configuration dictionaries: nulls, foreign keys, misspelt keys."""
+"""Configuration dictionaries: None values, foreign keys, misspelled keys."""
 
 import copy
 
@@ -41,7 +41,7 @@ def test_drop_none_drops_only_none():
     assert given == before
 
 
-def test_the_nearest_name():
+def test_nearest_name():
     names = ["gamma", "lam", "learning_rate"]
     assert nearest_name("gama", names) == "gamma"
     assert nearest_name("learning_rates", names) == "learning_rate"
@@ -119,18 +119,18 @@ class TestOwnSettings:
         assert (made.weight, made.width, made.part) == (2.0, 3, {"rate": 4})
         assert part == before
 
-    def test_direct_arguments_win(self):
+    def test_direct_arguments_take_precedence(self):
         made = self.Mixin(part={"weight": 2.0, "width": 3}, weight=1.0)
         assert (made.weight, made.width, made.part) == (1.0, 3, {})
 
-    def test_none_means_not_given(self):
+    def test_none_means_default(self):
         assert self.Mixin(part={"weight": None}).weight == 1.0
         assert self.Mixin(part={"weight": 2.0}, weight=None).weight == 2.0
         assert self.Mixin(weight=None).weight == 1.0
 
-    def test_without_the_dictionary_nothing_changes(self):
+    def test_dictionary_is_optional(self):
         assert self.Mixin(weight=5.0, other=1).rest == {"other": 1}
         assert self.Mixin(part=None).part is None
 
-    def test_the_constructor_keeps_its_signature(self):
+    def test_constructor_keeps_its_signature(self):
         assert {"weight", "width"} <= accepted_keys(self.Mixin)

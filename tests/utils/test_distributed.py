@@ -17,12 +17,12 @@ BATCH_SIZES = (5, 12)
 
 
 def batch(number, size):
-    """A float64 batch whose mean is a million times its spread, different on every rank."""
+    """A float64 batch per rank with a mean of a million standard deviations."""
     return 1e3 * (number + 1) + np.random.default_rng(number).normal(size=(size, 3)) * 1e-3
 
 
 def on_rank(this_rank, folder):
-    """What every rank computes; saved so that the test compares with one computation over all data."""
+    """Compute on one rank and save the results for comparison with a computation over all data."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=this_rank, world_size=2)
     torch.manual_seed(this_rank)
     given = torch.full((2,), 1.0 + this_rank)

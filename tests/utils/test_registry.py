@@ -1,4 +1,4 @@
-"""Which classes a configuration can name, and which a file must not."""
+"""Class names accepted from configurations and rejected in files."""
 
 import sys
 from collections import OrderedDict

@@ -9,7 +9,7 @@ from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
 
 
 def draw():
-    """A few numbers of every kind; Gaussians come in pairs, so that a cached one is part of the state."""
+    """Draw from every generator; Gaussians come in pairs, so that a cached one is part of the state."""
     return (
         torch.randn(3).tolist(),
         torch.randperm(10).tolist(),
@@ -20,7 +20,7 @@ def draw():
 
 
 @pytest.mark.parametrize("warm_up", [0, 1])
-def test_a_saved_state_continues_with_the_same_numbers(tmp_path, warm_up):
+def test_saved_state_continues_exactly(tmp_path, warm_up):
     for _ in range(warm_up):
         np.random.normal()
         random.gauss(0, 1)
@@ -39,7 +39,7 @@ def test_saving_does_not_advance_the_generators():
     assert draw() == first
 
 
-def test_cuda_state_without_a_gpu_is_left_out_with_a_warning(caplog, monkeypatch):
+def test_cuda_state_without_gpu_is_skipped_with_warning(caplog, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     state = {**rng_state_dict(), "cuda": torch.zeros(16, dtype=torch.uint8)}
     load_rng_state_dict(state)
@@ -48,7 +48,7 @@ def test_cuda_state_without_a_gpu_is_left_out_with_a_warning(caplog, monkeypatch
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_cuda_generator_continues_with_the_same_numbers():
+def test_cuda_generator_continues_exactly():
     state = rng_state_dict("cuda")
     expected = torch.randn(4, device="cuda")
     load_rng_state_dict({key: value.cuda() if key == "cuda" else value for key, value in state.items()})

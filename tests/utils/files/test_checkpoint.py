@@ -26,7 +26,7 @@ Pair = namedtuple("Pair", ["hidden", "cell"])
 
 
 class Malicious:
-    """Leaves a trace when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, trace):
         self.trace = str(trace)
@@ -123,7 +123,7 @@ def test_checkpoint_converts_to_plain_values(tmp_path):
     }
     path = tmp_path / "model_1.pt"
     save_checkpoint(payload, path)
-    assert path.stat().st_size < 100_000  # the million numbers behind the views stay out
+    assert path.stat().st_size < 100_000  # the large storage behind the views is not saved
     loaded = load_checkpoint(path)
     assert torch.equal(loaded["array"], torch.arange(6.0, dtype=torch.float64).view(2, 3))
     assert loaded["scalar_array"].shape == ()
@@ -294,7 +294,7 @@ def test_missing_checkpoint_lists_the_folder(tmp_path):
         load_checkpoint(tmp_path / "nowhere" / "model_9.pt")
 
 
-def test_map_location_is_honoured(tmp_path):
+def test_map_location_is_applied(tmp_path):
     path = tmp_path / "model_1.pt"
     save_checkpoint({"weight": torch.ones(2)}, path)
     assert load_checkpoint(path, map_location="meta")["weight"].device.type == "meta"

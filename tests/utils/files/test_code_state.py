@@ -36,7 +36,7 @@ def test_status_and_difference_to_the_last_commit_are_recorded(tmp_path):
     assert "package/" in status
     assert "-a = 1\n+a = 2\n" in diff
     (repo / "code.py").write_text("a = 3\n")
-    assert store_code_state(tmp_path / "run", [repo]) == []  # what the run started with stays
+    assert store_code_state(tmp_path / "run", [repo]) == []  # the state at the start of the run is kept
     assert (tmp_path / "run" / "git" / "my_robot.diff").read_text() == text
 
 
@@ -56,7 +56,7 @@ def test_unrecordable_repository_is_logged_and_skipped(tmp_path, caplog):
 
 
 def test_invalid_path_is_logged_and_skipped(tmp_path, caplog):
-    """A package without a file, a namespace package say, has None as its `__file__`."""
+    """The `__file__` of a namespace package is None."""
     good = repository(tmp_path / "good")
     paths = store_code_state(tmp_path / "run", [None, "a\0b", good])  # pyright: ignore[reportArgumentType]
     assert paths == [str(tmp_path / "run" / "git" / "good.diff")]

@@ -52,7 +52,7 @@ def test_lock_file_names_process_host_and_time(tmp_path):
     FolderLock(tmp_path).release()
 
 
-def test_second_process_is_refused_with_the_holder_until_it_is_killed(tmp_path, holder):
+def test_rejects_second_process_until_holder_is_killed(tmp_path, holder):
     with pytest.raises(
         FolderInUseError,
         match=rf"{tmp_path} is being written by process {holder.pid} on this machine since 20.*stop it",
@@ -70,7 +70,7 @@ def test_normal_exit_releases_the_lock(tmp_path, holder):
     assert not (tmp_path / LOCK_FILE).exists()
 
 
-def test_second_runner_of_the_same_process_is_refused(tmp_path):
+def test_rejects_second_runner_of_same_process(tmp_path):
     lock = FolderLock(tmp_path)
     with pytest.raises(FolderInUseError, match="by another runner of this process"):
         FolderLock(tmp_path)
@@ -83,7 +83,7 @@ def test_lock_with_reused_pid_is_taken_over(tmp_path):
     FolderLock(tmp_path).release()
 
 
-def test_touched_lock_of_another_machine_is_refused(tmp_path):
+def test_rejects_touched_lock_of_another_machine(tmp_path):
     other = str(ProcessId.current()._replace(machine="00000000"))
     write_lock(tmp_path, age_s=50, process=other)
     with pytest.raises(FolderInUseError, match=r"process 7 on elsewhere since 2026-01-02 03:04:05.*or delete .*\.lock"):
@@ -133,7 +133,7 @@ def test_forked_child_neither_holds_nor_removes_the_lock(tmp_path):
     assert (tmp_path / LOCK_FILE).exists()
 
 
-def test_one_of_many_that_start_together_wins(tmp_path):
+def test_one_of_many_simultaneous_processes_gets_the_lock(tmp_path):
     write_lock(tmp_path, process=str(ProcessId.current()._replace(start="1")))  # of a killed process
     results, result_end = os.pipe()
     start, start_end = os.pipe()

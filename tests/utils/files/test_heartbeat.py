@@ -1,4 +1,4 @@
-"""Signs of life."""
+"""Heartbeat files of writers."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from st_rl.utils.files.heartbeat import (
 )
 from st_rl.utils.files.process_id import ProcessId
 
-# A pid of more digits than Python converts.
+# A pid with more digits than Python converts.
 DIGITS = json.dumps({"process": f"{'9' * 5000}-1-{ProcessId.current().machine}"})
 
 

@@ -63,8 +63,8 @@ def replace_pickle(path, data):
 
 
 @pytest.fixture(autouse=True)
-def few_seconds():
-    """No test of a limit may take as long as the work that the limit prevents."""
+def short_timeout():
+    """A test must not take as long as the work that its limit prevents."""
     start = time.process_time()
     yield
     assert time.process_time() - start < 5.0
@@ -225,12 +225,12 @@ def test_rejects_pipes_and_devices(tmp_path):
         read_json(pipe)
 
 
-def test_flipped_bytes_of_a_checkpoint_are_noticed_or_harmless(tmp_path):
+def test_flipped_bytes_of_checkpoint_are_detected_or_harmless(tmp_path):
     path, flipped = tmp_path / "model_1.pt", tmp_path / "model_2.pt"
     torch.manual_seed(0)
     save_checkpoint({"model_state_dict": torch.nn.Linear(3, 3).state_dict(), "iter": 1}, path)
     expected, data = load_checkpoint(path), path.read_bytes()
-    # Marks of folders in the directory of the archive, for which torch returns memory that it never wrote.
+    # Folder flags in the archive's directory, for which torch returns uninitialized memory.
     marks = [match.start() + 38 for match in re.finditer(b"PK\x01\x02", data)]
     flips = [(mark, 0x10) for mark in marks] + [(position, 1 << position % 8) for position in range(0, len(data), 11)]
     messages = []

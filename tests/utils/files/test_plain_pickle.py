@@ -46,16 +46,16 @@ def test_arrays_and_plain_containers_round_trip(tmp_path, protocol):
     with open(path, "rb") as file:
         check(load_plain_pickle(file), plain_data())
     loaded = load_plain_pickle(path)["observations"]
-    loaded += 1  # writable, as an array of one's own is
+    loaded += 1  # writable
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 def test_module_paths_of_numpy_1_and_2_are_both_read(protocol):
-    """A pickle names `numpy.core` or `numpy._core`, whichever numpy wrote it."""
+    """A pickle refers to `numpy.core` or `numpy._core`, depending on the numpy that wrote it."""
     data = pickle.dumps({"a": np.arange(4.0), "b": np.float32(1.5)}, protocol=protocol)
     here, there = (b"numpy._core", b"numpy.core") if b"numpy._core" in data else (b"numpy.core", b"numpy._core")
     assert here in data
-    if protocol >= 4:  # strings carry their length, frames theirs
+    if protocol >= 4:  # strings and frames are stored with their length
         module = b"numpy._core.multiarray" if here == b"numpy._core" else b"numpy.core.multiarray"
         for name in (module, module.replace(b"multiarray", b"numeric")):
             other = name.replace(here, there)
@@ -71,7 +71,7 @@ def test_module_paths_of_numpy_1_and_2_are_both_read(protocol):
 
 
 class Attack:
-    """Makes a folder when it is unpickled the ordinary way."""
+    """Creates a folder when it is unpickled without protection."""
 
     def __init__(self, function, *args):
         self.call = function, args
@@ -115,14 +115,14 @@ def test_rejects_object_arrays_and_dotted_names(tmp_path):
 
 
 class Forged:
-    """An array of objects whose addresses are bytes of the pickle, by numpy's constructor."""
+    """An object array with addresses from the pickle, by numpy's constructor."""
 
     def __reduce__(self):
         return np.ndarray, ((1,), "O", b"\0" * 8)
 
 
 class ForgedType:
-    """A dtype with an object in it that says it has none, so that bytes become its address."""
+    """An object dtype that claims to hold no objects, so that bytes become an address."""
 
     def __reduce__(self):
         state = (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)
@@ -156,7 +156,7 @@ def test_rejects_damaged_pickle(tmp_path):
 
 
 def joblib_like_dump(array, aligned=True):
-    """A pickle whose array bytes follow joblib's note, written here by hand from its published layout."""
+    """A pickle with array bytes after the wrapper object, in joblib's layout."""
     stream = io.BytesIO()
     wrapper_module = type(sys)("joblib.numpy_pickle")
 

@@ -22,7 +22,7 @@ def elementary(axis, angle):
     return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross
 
 
-def test_wrap_to_pi_is_periodic_and_leaves_the_input():
+def test_wrap_to_pi_is_periodic_and_keeps_input():
     angles = torch.tensor([0.0, 3.0, -3.0, 4.0, -4.0, 100.0, -100.0, math.pi], dtype=torch.float64)
     given = angles.clone()
     wrapped = wrap_to_pi(given)

@@ -11,7 +11,7 @@ SEGMENTS = OrderedDict(lin_vel=3, image=(1, 2, 4), command=[2], extra=np.int64(5
 WIDTH = 3 + 8 + 2 + 5
 
 
-def test_slices_are_python_ints_and_shapes_come_back_as_stored():
+def test_slices_have_python_ints_and_stored_shapes():
     where, shape = get_obs_slice(SEGMENTS, "command")
     assert (where.start, where.stop) == (11, 13)
     assert type(where.start) is int
@@ -37,7 +37,7 @@ def test_widths():
     assert get_subobs_size(SEGMENTS, []) == 0
 
 
-def test_sub_observation_is_in_segment_order_whatever_the_names_order():
+def test_sub_observation_is_in_segment_order():
     obs = torch.arange(2.0 * WIDTH).view(2, WIDTH)
     expected = torch.cat([obs[:, 0:3], obs[:, 11:13]], dim=-1)
     assert torch.equal(get_subobs_by_components(obs, ["command", "lin_vel"], SEGMENTS), expected)
@@ -46,7 +46,7 @@ def test_sub_observation_is_in_segment_order_whatever_the_names_order():
     assert get_subobs_by_components(obs, [], SEGMENTS).shape == (2, 0)
 
 
-def test_estimate_replaces_the_targets_in_segment_order_and_nothing_else():
+def test_estimate_replaces_targets_only_in_segment_order():
     obs = torch.zeros(2, WIDTH)
     estimate = torch.arange(1.0, 11.0).view(2, 5)
     returned = substitute_estimated_state(obs, ["command", "lin_vel"], estimate, SEGMENTS)
@@ -56,7 +56,7 @@ def test_estimate_replaces_the_targets_in_segment_order_and_nothing_else():
     assert torch.count_nonzero(obs) == 10
 
 
-def test_unknown_component_is_an_assertion_error_that_lists_the_known_ones():
+def test_unknown_component_raises_assertion_error_with_known_ones():
     obs = torch.zeros(2, WIDTH)
     for call in (
         lambda: get_obs_slice(SEGMENTS, "depth"),
@@ -68,6 +68,6 @@ def test_unknown_component_is_an_assertion_error_that_lists_the_known_ones():
             call()
 
 
-def test_estimate_of_the_wrong_width_is_refused():
+def test_rejects_estimate_of_wrong_width():
     with pytest.raises(ValueError, match="width 4"):
         substitute_estimated_state(torch.zeros(2, WIDTH), ["lin_vel"], torch.zeros(2, 4), SEGMENTS)

@@ -19,7 +19,7 @@ def rollout(num_steps, num_envs, done_prob, features=(3,)):
 
 
 def pieces_of(dones):
-    """All pieces as (env, first step, past-the-end step), by walking every environment step by step."""
+    """All pieces as (env, first step, end step), by a loop over environments and steps."""
     pieces = []
     num_steps, num_envs = dones.shape
     for env in range(num_envs):
@@ -78,7 +78,7 @@ def test_unpad_restores_the_rollout_by_mask_and_by_position(num_steps, num_envs,
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
-def test_dones_of_every_dtype_and_shape_split_alike_and_stay_untouched(dtype):
+def test_dones_of_any_dtype_and_shape_split_equally_and_are_not_modified(dtype):
     data, dones = rollout(9, 5, 0.3)
     expected, expected_masks = split_and_pad_trajectories(data, dones)
     given = dones.to(dtype).unsqueeze(-1)
@@ -101,7 +101,7 @@ def test_data_dtype_is_kept(dtype):
 
 def test_padding_is_zero_and_gradient_free_even_when_step_zero_is_nan():
     data, dones = rollout(9, 5, 0.3)
-    data[0, 0] = float("nan")  # the step every padded cell points at
+    data[0, 0] = float("nan")  # the step that every padded cell refers to
     data.requires_grad_()
     padded, masks = split_and_pad_trajectories(data, dones)
     assert torch.equal(padded[~masks], torch.zeros_like(padded[~masks]))
@@ -110,7 +110,7 @@ def test_padding_is_zero_and_gradient_free_even_when_step_zero_is_nan():
     assert torch.equal(data.grad, torch.zeros_like(data.grad))
 
 
-def test_gradient_flows_through_pad_and_both_ways_of_unpadding():
+def test_gradients_flow_through_padding_and_unpadding():
     data, dones = rollout(9, 5, 0.3)
     weight = torch.randn(9, 5, 3, generator=torch.Generator().manual_seed(1))
     index = index_trajectories(dones)
@@ -126,7 +126,7 @@ def test_non_contiguous_rollout_is_read_correctly():
     assert torch.equal(unpad_trajectories(padded, masks), data[:, 2:6])
 
 
-def test_wrong_shapes_are_named():
+def test_rejects_wrong_shapes():
     data, dones = rollout(9, 5, 0.3)
     with pytest.raises(ValueError, match=r"\(9, 4\)"):
         split_and_pad_trajectories(data, dones[:, :4])
@@ -140,7 +140,7 @@ def test_wrong_shapes_are_named():
 
 
 def test_given_number_of_trajectories_needs_no_host_sync():
-    """Meta tensors hold no data: whatever would wait on a device fails on them."""
+    """Meta tensors hold no data: operations with a host sync fail on them."""
     dones = torch.empty(9, 5, 1, dtype=torch.int64, device="meta")
     data = torch.empty(9, 5, 3, device="meta")
     index = index_trajectories(dones, num_trajectories=20)
