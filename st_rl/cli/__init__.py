@@ -28,6 +28,7 @@ COMMANDS = (
     "resume",
     "eval",
     "play",
+    "view",
     "report",
     "export",
     "deploy",
@@ -45,7 +46,7 @@ INTERRUPTED = 130
 # Errors with messages written for the user; any other error is printed with its class.
 _EXPECTED_ERRORS = (CommandError, OSError, ValueError)
 # More of them by name, so that their modules need not be imported.
-_EXPECTED_NAMES = ("ExportError", "RenderingError")
+_EXPECTED_NAMES = ("ExportError", "RenderingError", "ViewerError")
 
 
 _HELP = """usage: st-rl COMMAND [OPTIONS]

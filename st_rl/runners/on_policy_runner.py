@@ -132,6 +132,8 @@ class OnPolicyRunner(Configurable):
         self.git_status_repos = [st_rl.__file__]
         # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
         self.evaluator: Callable[[InferencePolicy], float] | None = None
+        # Called with the number of finished iterations after each of them, on the main rank.
+        self.iteration_observers: list[Callable[[int], None]] = []
         # Added to what `run.json` says about the training; the command line sets its options here.
         self.run_settings: dict[str, Any] = {}
         self._run_description: dict[str, Any] | None = None
@@ -344,6 +346,9 @@ class OnPolicyRunner(Configurable):
         self.current_learning_iteration = it + 1
         if self.current_learning_iteration % self.save_interval == 0:
             self._save_checkpoint()
+        if is_main():
+            for observe_iteration in self.iteration_observers:
+                observe_iteration(it + 1)
         if self.log_dir is not None and it == start_iter:
             self._background.wait()
             for path in store_code_state(self.log_dir, self.git_status_repos):

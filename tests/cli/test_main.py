@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from st_rl.cli import COMMANDS, main
+from st_rl.cli.commands import play, view
 from st_rl.cli.support.command_line import UsageError, option_names, parse_options
 
 
@@ -253,12 +255,27 @@ def test_sweep_and_resume_refuse_zero_minutes(tmp_path, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
-def test_play_viewer_without_a_display_says_so(monkeypatch, tmp_path, capsys):
+def test_play_viewer_without_a_display_opens_the_viewer_in_the_browser(monkeypatch, tmp_path):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert main(["play", str(tmp_path), "--viewer"]) == 1
-    assert "--viewer needs a display" in (line := only_error_line(capsys))
-    assert "--no-viewer writes a video" in line
+    run, shown = SimpleNamespace(source=SimpleNamespace(name="quadruped-walk")), []
+    monkeypatch.setattr(play, "open_run", lambda options: (run, tmp_path / "best.pt"))
+    monkeypatch.setattr(view, "view", lambda *arguments: shown.append(arguments) or 0)
+    assert main(["play", "latest", "--viewer", "--seed", "7"]) == 0
+    assert shown[0][:2] == (run, tmp_path / "best.pt")
+    assert (shown[0][2].run, shown[0][2].seed) == ("latest", 7)
+
+
+def test_viewer_without_its_extra_names_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "mjviser", None)
+    assert main(["train", "balance", "--view", "--log-dir", str(tmp_path / "run")]) == 1
+    assert 'pip install "st_rl[view]"' in only_error_line(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_viewer_shows_built_in_tasks_only(capsys):
+    assert main(["train", "gym:Pendulum-v1", "--view"]) == 1
+    assert "--view shows built-in tasks, not gym:Pendulum-v1" in only_error_line(capsys)
 
 
 def test_train_refuses_zero_threads(tmp_path, capsys):

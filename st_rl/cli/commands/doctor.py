@@ -20,6 +20,7 @@ EXTRAS = {
     "sim": (("mujoco",), "the built-in tasks"),
     "gym": (("gymnasium",), "gymnasium tasks (gym:ENV_ID)"),
     "video": (("imageio-ffmpeg",), "videos (st-rl play)"),
+    "view": (("viser", "mjviser"), "the viewer in the browser (st-rl view, st-rl train --view)"),
     "export": (("onnx", "onnxscript", "onnxruntime"), "ONNX files (st-rl export)"),
     "warp": (("mujoco-warp", "warp-lang"), "the built-in tasks on a GPU (--device cuda:0)"),
 }

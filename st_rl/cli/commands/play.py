@@ -1,4 +1,4 @@
-"""Watch a policy in a video (mp4 and gif) or in MuJoCo's viewer: st-rl play RUN."""
+"""Watch a policy in a video (mp4 and gif) or in a viewer: st-rl play RUN."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class PlayOptions(RunOptions):
     command: tuple[float, float, float] | None = None
     """Fixed command lin_vel_x lin_vel_y ang_vel_yaw (m/s, m/s, rad/s); None shows all directions in turn."""
     viewer: bool = field(default_factory=_has_display)
-    """Whether to open MuJoCo's viewer instead of writing a video; the default where there is a display."""
+    """Whether to open a viewer instead of writing a video: MuJoCo's, or without a display a page for the browser.
+
+    The default where there is a display.
+    """
     width: int = 640
     """Width of the video in pixels."""
     height: int = 360
@@ -53,13 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(PlayOptions, arguments, "play", __doc__)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be above 0, got {options.seconds:g}")
-    if options.viewer and not _has_display():
-        raise CommandError(
-            "--viewer needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; --no-viewer writes a video"
-        )
     run, checkpoint = open_run(options)
     if options.viewer and not is_external(run.source.name):
-        return _open_viewer(run, checkpoint, options)
+        return _open_viewer(run, checkpoint, options) if _has_display() else _open_page(run, checkpoint, options)
     make_writable(run.run.path)
     from st_rl.sim.evaluation.video import require_ffmpeg
 
@@ -114,6 +113,13 @@ def _write_gif(run: RunFolder, options: PlayOptions) -> None:
 
     mp4_to_gif(run.file(VIDEO_FILE), run.file(GIF_FILE))
     print(run.file(GIF_FILE))
+
+
+def _open_page(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
+    """Show the robot in the browser."""
+    from st_rl.cli.commands.view import ViewOptions, view
+
+    return view(run, checkpoint, ViewOptions(options.run, options.checkpoint, options.task, seed=options.seed))
 
 
 class _ViewerClosed(Exception):

@@ -35,6 +35,7 @@ from st_rl.cli.support.ranks import (
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
+from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_training
 from st_rl.loggers import LoggerName
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ st-rl train TASK --help lists all options of a task. The most useful:
   --minutes 2                    train for 2 minutes, whatever the iterations
   --num-envs 512                 number of robots simulated in parallel
   --seed 1                       random seed
+  --view                         watch them in the browser while they learn
   --log-dir FOLDER               folder of the run (default: runs/TASK/TIME)
   --runner.save-interval 100     any setting of the training by its dotted name
   --algorithm.learning-rate 1e-3
@@ -90,6 +92,12 @@ class TrainOptions(Generic[EnvConfig]):
     """Logger besides progress.csv; short for --runner.logger."""
     threads: int | None = None
     """Threads of torch, updates included; None chooses by network size and measures updates."""
+    view: bool = False
+    """Whether to show up to 16 of the robots in the browser while they learn."""
+    port: int = DEFAULT_PORT
+    """Port of the viewer; 0 takes a free one."""
+    host: str = LOOPBACK
+    """Address on which the viewer is served; any but the loopback address asks for the token that is printed."""
     set: tuple[str, ...] = ()
     """Settings without an option, as dotted.name=value: algorithm.discriminator_cfg.learning_rate=3e-4."""
 
@@ -165,9 +173,11 @@ def train(
     """Build the task and the runner, and train; returns the exit code."""
     from st_rl.cli.support.training import learn
 
+    check_viewer(source, options)
     runner, run = prepare_training(source, options, training, command_line)
     print(f"Training {escape_control(source.name)} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
-    return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)
+    with show_training(runner, options):
+        return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)
 
 
 def prepare_training(

@@ -97,6 +97,8 @@ class Task(VecEnv):
         """`(N, A)` the action before the last."""
         self._reward_functions, self._weights = self._active_rewards()
         self.extras: dict[str, Any] = {}
+        self.step_observers: list[Callable[[StepOutcome], None]] = []
+        """Called at the end of each step, without a host sync; a captured rollout captures them too."""
         # The tensor part of a step, eager or compiled.
         self._finish = self._finish_step
 
@@ -156,6 +158,11 @@ class Task(VecEnv):
         self._episode_length.copy_(value)
 
     @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Reward terms with a weight, in the order in which they begin the log of a step."""
+        return tuple(self._reward_functions)
+
+    @property
     def is_graph_safe(self) -> bool:
         """Whether a whole rollout can be captured as one CUDA graph."""
         return torch.device(self.device).type == "cuda"
@@ -204,6 +211,8 @@ class Task(VecEnv):
             # Unbound here: each tensor that compiled code returns costs host time.
             "log": dict(zip(self._log_names, outcome.log.unbind())),
         }
+        for observe in self.step_observers:
+            observe(outcome)
         return outcome.obs, outcome.rewards, outcome.dones, self.extras
 
     def compile_with(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

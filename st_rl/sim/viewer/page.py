@@ -1,0 +1,382 @@
+"""The page of the viewer: draws frames with mjviser, and turns what the user does into controls."""
+
+from __future__ import annotations
+
+import copy
+import html
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from st_rl.sim.require import MjModel, mujoco
+from st_rl.sim.viewer.controls import (
+    SPEEDS,
+    Controls,
+    LoadCheckpoint,
+    MoveToTerrain,
+    Push,
+    Reset,
+    slider_limits,
+    spread_offsets,
+)
+from st_rl.sim.viewer.frames import Frame, FrameLayout
+from st_rl.sim.viewer.traces import Traces
+from st_rl.utils.tensors import rotations
+
+if TYPE_CHECKING:
+    import viser
+
+COMMAND_COLOR, VELOCITY_COLOR = (44, 181, 115), (59, 130, 246)
+COMMAND_NAMES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
+_UNITS = ("m/s", "m/s", "rad/s")
+_TRACE_SECONDS = 8.0
+# Vertices of a height field that a browser draws at once.
+_MAX_VERTICES = 300_000
+# Length of an arrow in m per m/s, and its height above the base, m.
+_ARROW_SCALE, _ARROW_HEIGHT = 0.4, 0.25
+# Distance between robots that start at the same place, m, and step of the command sliders.
+_SPACING, _COMMAND_STEP = 1.6, 0.05
+
+
+class ViewerPage:
+    """Draws the robots of a task for all connected browsers.
+
+    Callbacks of the browser only set attributes and controls; `draw` and `draw_panels` send, from one thread.
+    """
+
+    def __init__(self, server: viser.ViserServer, model: MjModel, layout: FrameLayout, controls: Controls):
+        from mjviser import ViserMujocoScene
+
+        self._server, self._layout, self.controls = server, layout, controls
+        self._model = drawable_model(model)
+        self._data = mujoco.MjData(self._model)
+        server.gui.configure_theme(show_logo=False, show_share_button=False)
+        server.gui.main_panel.dock_right()
+        server.scene.set_up_direction("+z")
+        server.initial_camera.position, server.initial_camera.look_at = (-1.6, -1.6, 0.9), (0.0, 0.0, 0.0)
+        self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
+        self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
+        seconds_per_row = layout.step_dt
+        capacity = round(_TRACE_SECONDS / seconds_per_row)
+        self._velocity_traces = Traces(6, capacity)
+        self._joint_traces = Traces(2 * len(layout.joint_names), capacity)
+        self._shows_arrows = True
+        self._ghost: list[tuple[int, Any]] = []
+        self._arrows: Any = None
+        self._lock = threading.Lock()
+        self._status = server.gui.add_markdown("")
+        tabs = server.gui.add_tab_group()
+        self._robot_tab = tabs.add_tab("Robot")
+        with self._robot_tab:
+            self._add_view_gui()
+        with tabs.add_tab("Rewards"):
+            self._rewards_html = server.gui.add_html("")
+        with tabs.add_tab("Traces"):
+            self._add_plots()
+
+    # ---- what the user sets --------------------------------------------------------------------------------------
+
+    def _add_view_gui(self) -> None:
+        """Add what only changes the view: robot, camera, arrows, contact forces, terrain."""
+        gui, controls, scene = self._server.gui, self.controls, self._scene
+        with gui.add_folder("View", order=1.0):
+            if self._layout.num_robots > 1:
+                robot = gui.add_slider("Robot", 0, self._layout.num_robots - 1, 1, 0)
+                robot.on_update(lambda _: self._choose_robot(int(robot.value)))
+                alone = gui.add_checkbox("Hide others", False)
+                alone.on_update(lambda _: setattr(scene, "show_only_selected", alone.value))
+            follow = gui.add_checkbox("Follow camera", True)
+            follow.on_update(lambda _: setattr(scene, "camera_tracking_enabled", follow.value))
+            arrows = gui.add_checkbox("Velocity arrows", True, hint="green: command, blue: measured")
+            arrows.on_update(lambda _: setattr(self, "_shows_arrows", arrows.value))
+            forces = gui.add_checkbox("Contact forces", False)
+            forces.on_update(lambda _: setattr(scene, "show_contact_forces", forces.value))
+            ground = gui.add_checkbox("Terrain", True)
+            ground.on_update(lambda _: setattr(scene.fixed_bodies_frame, "visible", ground.value))
+            paused = gui.add_checkbox("Pause", False)
+            paused.on_update(lambda _: setattr(controls, "is_paused", paused.value))
+
+    def _choose_robot(self, robot: int) -> None:
+        self.controls.robot = self._scene.env_idx = robot
+        with self._lock:
+            self._velocity_traces.clear()
+            self._joint_traces.clear()
+
+    def add_steering_gui(self, ranges: Sequence[tuple[float, float]], start: Sequence[float]) -> None:
+        """Add sliders of the command within the trained `ranges`, pushes, reset and slow motion."""
+        gui, controls = self._server.gui, self.controls
+        if ranges:
+            values = [round(float(value) / _COMMAND_STEP) * _COMMAND_STEP for value in start]
+            controls.command = (values[0], values[1], values[2])
+            with self._robot_tab, gui.add_folder("Command", order=0.5):
+                for axis, (name, unit) in enumerate(zip(COMMAND_NAMES, _UNITS)):
+                    limits = slider_limits(*ranges[axis])
+                    if limits is not None:
+                        self._add_command_slider(f"{name} ({unit})", axis, limits, values)
+            with self._robot_tab, gui.add_folder("Push", order=0.6):
+                direction = gui.add_slider("Direction (deg)", -180, 180, 15, 90, hint="0 is forward, 90 to the left")
+                speed = gui.add_slider("Strength (m/s)", 0.1, 3.0, 0.1, 1.0)
+                button = gui.add_button("Push")
+                button.on_click(lambda _: controls.send(Push(direction.value, speed.value)))
+        with self._robot_tab, gui.add_folder("Time", order=0.7):
+            reset = gui.add_button("Reset")
+            reset.on_click(lambda _: controls.send(Reset()))
+            slow = gui.add_button_group("Speed", tuple(SPEEDS))
+            slow.on_click(lambda _: setattr(controls, "speed", SPEEDS[slow.value]))
+
+    def _add_command_slider(self, label: str, axis: int, limits: tuple[float, float], values: list[float]) -> None:
+        low, high = limits
+        slider = self._server.gui.add_slider(label, low, high, _COMMAND_STEP, min(max(values[axis], low), high))
+
+        def apply(_: object) -> None:
+            values[axis] = float(slider.value)
+            self.controls.command = (values[0], values[1], values[2])
+
+        slider.on_update(apply)
+
+    def add_terrain_gui(self, kinds: Sequence[str], num_levels: int, kind: int, level: int) -> None:
+        """Add a choice of the terrain on which the robot starts again."""
+        gui = self._server.gui
+        with self._robot_tab, gui.add_folder("Start on terrain", order=0.8):
+            kinds_list = gui.add_dropdown("Kind", tuple(kinds), initial_value=kinds[kind])
+            levels = gui.add_slider("Level", 0, max(1, num_levels - 1), 1, level)
+            move = gui.add_button("Go")
+
+            @move.on_click
+            def _(_: object) -> None:
+                chosen = min(int(levels.value), num_levels - 1)
+                self.controls.send(MoveToTerrain(list(kinds).index(kinds_list.value), chosen))
+
+    def add_clip_gui(self, clips: Sequence[tuple[str, float]]) -> None:
+        """Add the reference ghost: which clip, and a scrubber that holds it at a time."""
+        gui, controls = self._server.gui, self.controls
+        self._ghost = self._add_ghost()
+        names = [f"{number}: {name}" for number, (name, _) in enumerate(clips)]
+        with self._robot_tab, gui.add_folder("Reference", order=0.9):
+            shown = gui.add_checkbox("Ghost", True)
+            clip = gui.add_dropdown("Clip", tuple(names), initial_value=names[0])
+            plays = gui.add_checkbox("Play", True)
+            scrubber = gui.add_slider("Time (s)", 0.0, max(0.1, round(clips[0][1], 2)), 0.02, 0.0, disabled=True)
+
+            def apply(_: object) -> None:
+                controls.clip = names.index(clip.value)
+                scrubber.max = max(0.1, round(clips[controls.clip][1], 2))
+                scrubber.disabled = plays.value
+                controls.clip_time = None if plays.value else min(float(scrubber.value), scrubber.max)
+                for _, handle in self._ghost:
+                    handle.visible = shown.value
+
+            for element in (shown, clip, plays, scrubber):
+                element.on_update(apply)
+
+    def _add_ghost(self) -> list[tuple[int, Any]]:
+        """Add a translucent copy of the robot; returns its bodies and their handles."""
+        from mjviser.conversions import merge_geoms
+
+        model, handles = self._model, []
+        for body in range(1, model.nbody):
+            geoms = [int(g) for g in np.flatnonzero(model.geom_bodyid == body) if model.geom_rgba[g, 3] > 0]
+            if not geoms:
+                continue
+            mesh = merge_geoms(model, geoms)
+            handle = self._server.scene.add_mesh_simple(
+                f"/ghost/{body}", mesh.vertices, mesh.faces, color=(160, 120, 255), opacity=0.4, cast_shadow=False
+            )
+            handles.append((body, handle))
+        return handles
+
+    def add_checkpoint_gui(self, names: Sequence[str], current: str) -> Callable[[Sequence[str]], None]:
+        """Add a list of checkpoints to swap while the robot walks; returns a function that renews the names."""
+        gui = self._server.gui
+        with self._robot_tab, gui.add_folder("Policy", order=0.4):
+            chosen = gui.add_dropdown("Checkpoint", tuple(names), initial_value=current)
+        chosen.on_update(lambda _: self.controls.send(LoadCheckpoint(chosen.value)))
+
+        def renew(found: Sequence[str]) -> None:
+            if tuple(found) != tuple(chosen.options) and chosen.value in found:
+                chosen.options = tuple(found)
+
+        return renew
+
+    # ---- what the user sees --------------------------------------------------------------------------------------
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a browser is connected."""
+        return bool(self._server.get_clients())
+
+    def set_status(self, text: str) -> None:
+        """Show a line of Markdown above the controls."""
+        if self._status.content != text:
+            self._status.content = text
+
+    def record(self, frame: Frame, time_s: float) -> None:
+        """Add a frame to the traces of the chosen robot."""
+        robot, layout = self.controls.robot, self._layout
+        with self._lock:
+            self._joint_traces.add(
+                time_s, np.concatenate([frame.qpos[robot, list(layout.joint_qpos)], frame.actions[robot]])
+            )
+            if layout.has_commands:
+                velocity = self._base_velocity(frame)[robot]
+                self._velocity_traces.add(time_s, np.concatenate([frame.commands[robot], velocity]))
+
+    def draw(self, frame: Frame, ghost: np.ndarray | None = None) -> None:
+        """Send the poses of all robots, the arrows and the ghost with pose `(nq,)`."""
+        model, data, count = self._model, self._data, self._layout.num_robots
+        positions, rotation = np.empty((count, model.nbody, 3)), np.empty((count, model.nbody, 3, 3))
+        for robot in range(count):
+            data.qpos[:] = frame.qpos[robot]
+            mujoco.mj_kinematics(model, data)
+            positions[robot] = data.xpos + self._offsets[robot]
+            rotation[robot] = data.xmat.reshape(-1, 3, 3)
+        chosen = min(self.controls.robot, count - 1)
+        # Contacts are computed where the robot is drawn, which on flat ground makes no difference.
+        qpos = frame.qpos.astype(np.float64)
+        if self._layout.base_qpos is not None:
+            qpos[:, self._layout.base_qpos : self._layout.base_qpos + 3] += self._offsets
+        self._scene.mj_data.qfrc_applied[:] = frame.joint_force[chosen]
+        self._scene.update_from_arrays(positions, rotation, env_idx=chosen, qpos=qpos, qvel=frame.qvel)
+        shift = -positions[chosen, self._tracked_body] if self._scene.camera_tracking_enabled else np.zeros(3)
+        self._draw_arrows(frame, positions[:, self._layout.base_body] + shift)
+        if ghost is not None and self._ghost:
+            data.qpos[:] = ghost
+            mujoco.mj_kinematics(model, data)
+            for body, handle in self._ghost:
+                handle.position, handle.wxyz = data.xpos[body] + self._offsets[chosen] + shift, data.xquat[body]
+
+    @property
+    def _tracked_body(self) -> int:
+        body = self._scene._tracked_body_id
+        return self._layout.base_body if body is None else body
+
+    def _draw_arrows(self, frame: Frame, bases: np.ndarray) -> None:
+        """Draw command and velocity of each robot above its base `(K, 3)`."""
+        if not self._layout.has_commands:
+            return
+        if self._arrows is not None and self._arrows.visible != self._shows_arrows:
+            self._arrows.visible = self._shows_arrows
+        if not self._shows_arrows:
+            return
+        forward = rotations.rotate(self._orientations(frame), np.array([1.0, 0.0, 0.0]))
+        heading = np.arctan2(forward[:, 1], forward[:, 0])
+        points = np.empty((2, len(bases), 2, 3), dtype=np.float32)
+        for kind, planar in enumerate((frame.commands, self._base_velocity(frame))):
+            start = bases + np.array([0.0, 0.0, _ARROW_HEIGHT + 0.06 * kind])
+            along = np.stack(
+                [
+                    np.cos(heading) * planar[:, 0] - np.sin(heading) * planar[:, 1],
+                    np.sin(heading) * planar[:, 0] + np.cos(heading) * planar[:, 1],
+                    np.full(len(bases), 1e-4),
+                ],
+                axis=1,
+            )
+            points[kind] = np.stack([start, start + _ARROW_SCALE * along], axis=1)
+        flat = points.reshape(-1, 2, 3)
+        if self._arrows is None:
+            colors = np.repeat(np.array([COMMAND_COLOR, VELOCITY_COLOR], dtype=np.uint8), len(bases), axis=0)
+            self._arrows = self._server.scene.add_arrows(
+                "/velocities", flat, colors, shaft_radius=0.012, head_radius=0.03, head_length=0.06
+            )
+        else:
+            self._arrows.points = flat
+
+    def _orientations(self, frame: Frame) -> np.ndarray:
+        """`(K, 4)` quaternions of the bases."""
+        first = self._layout.base_qpos
+        if first is None:
+            return np.tile([1.0, 0.0, 0.0, 0.0], (self._layout.num_robots, 1))
+        return frame.qpos[:, first + 3 : first + 7].astype(np.float64)
+
+    def _base_velocity(self, frame: Frame) -> np.ndarray:
+        """`(K, 3)` measured lin_vel_x, lin_vel_y, ang_vel_yaw in the frame of the base."""
+        first = self._layout.base_qvel
+        if first is None:
+            return np.zeros((self._layout.num_robots, 3))
+        linear = rotations.rotate_inverse(self._orientations(frame), frame.qvel[:, first : first + 3])
+        return np.concatenate([linear[:, :2], frame.qvel[:, first + 5 : first + 6]], axis=1)
+
+    def _add_plots(self) -> None:
+        """Add plots of command against velocity, of joint positions and of actions."""
+        from viser import uplot
+
+        gui, layout = self._server.gui, self._layout
+        self._velocity_plots: list[Any] = []
+        times, empty = self._velocity_traces.columns()
+        if layout.has_commands:
+            for name, unit in zip(COMMAND_NAMES, _UNITS):
+                series = (
+                    uplot.Series(label="s"),
+                    uplot.Series(label="command", stroke="rgb(44,181,115)", width=2),
+                    uplot.Series(label="measured", stroke="rgb(59,130,246)", width=2),
+                )
+                title = f"{name} ({unit})"
+                plot = gui.add_uplot((times, *empty[:2]), series, title=title, height=150, scales=_no_dates())
+                self._velocity_plots.append(plot)
+        self._joint_plots: list[Any] = []
+        for title in ("joint positions (rad)", "actions"):
+            lines = tuple(
+                uplot.Series(label=name, stroke=f"hsl({360 * i // len(layout.joint_names)},65%,50%)", width=1)
+                for i, name in enumerate(layout.joint_names)
+            )
+            data = (times, *np.zeros((len(lines), 2)))
+            series = (uplot.Series(label="s"), *lines)
+            plot = gui.add_uplot(
+                data, series, title=title, height=190, scales=_no_dates(), legend=uplot.Legend(show=False)
+            )
+            self._joint_plots.append(plot)
+
+    def draw_panels(self, frame: Frame) -> None:
+        """Send the bars of the reward terms and the plots."""
+        self._rewards_html.content = reward_bars(self._layout.reward_names, frame.rewards)
+        with self._lock:
+            times, velocities = self._velocity_traces.columns()
+            joint_times, joints = self._joint_traces.columns()
+        for axis, plot in enumerate(self._velocity_plots):
+            plot.data = (times, velocities[axis], velocities[axis + 3])
+        count = len(self._layout.joint_names)
+        for plot, rows in zip(self._joint_plots, (joints[:count], joints[count:])):
+            plot.data = (joint_times, *rows)
+
+
+def _no_dates() -> dict[str, Any]:
+    return {"x": {"time": False}}
+
+
+def reward_bars(names: Sequence[str], values: np.ndarray) -> str:
+    """HTML of one bar for each reward term, rewards to the right in green and penalties in red."""
+    largest = max(1e-9, float(np.abs(values).max(initial=0.0)))
+    rows = []
+    for name, value in zip(names, values):
+        width, color = 100 * abs(float(value)) / largest, "#2cb573" if value >= 0 else "#e5484d"
+        rows.append(
+            f'<div style="margin:0 1em 0.45em">{html.escape(name)}<span style="float:right">{float(value):+.4f}</span>'
+            f'<div style="height:0.5em;background:rgba(128,128,128,0.2)"><div class="st-rl-bar" '
+            f'style="height:100%;width:{width:.1f}%;background:{color}"></div></div></div>'
+        )
+    return f'<div style="font-size:0.8em;padding-top:0.6em">{"".join(rows)}</div>'
+
+
+def drawable_model(model: MjModel) -> MjModel:
+    """A copy of a model for a page: without actuators, whose forces a frame has, and with height fields thinned out."""
+    model = copy.copy(model)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
+    write = 0
+    for field in range(model.nhfield):
+        rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
+        start = int(model.hfield_adr[field])
+        heights = model.hfield_data[start : start + rows * columns].reshape(rows, columns).copy()
+        stride = int(np.ceil(np.sqrt(rows * columns / _MAX_VERTICES)))
+        kept = heights[np.ix_(_thinned(rows, stride), _thinned(columns, stride))]
+        model.hfield_nrow[field], model.hfield_ncol[field] = kept.shape
+        model.hfield_adr[field] = write
+        model.hfield_data[write : write + kept.size] = kept.reshape(-1)
+        write += kept.size
+    return model
+
+
+def _thinned(count: int, stride: int) -> np.ndarray:
+    """Indices of about every `stride`-th of `count` points, first and last included."""
+    return np.linspace(0, count - 1, max(2, 1 + (count - 1) // stride)).round().astype(int)

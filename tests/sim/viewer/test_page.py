@@ -1,0 +1,110 @@
+import copy
+import threading
+import time
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from st_rl.sim.tasks import make_task
+from st_rl.sim.viewer.page import drawable_model, reward_bars
+from st_rl.sim.viewer.session import ViewSession
+from tests.browser import CHROMIUM, Browser, wait_for
+
+pytest.importorskip("mjviser", reason='pip install "st_rl[view]"')
+
+
+def make_session(name, num_envs=1):
+    task = make_task(name, num_envs=num_envs)
+
+    def load(checkpoint):
+        return lambda obs: torch.zeros(len(obs), task.num_actions)
+
+    return ViewSession(task, load("best.pt"), load, "best.pt")
+
+
+@pytest.mark.parametrize("name", ["quadruped-walk", "quadruped-parkour", "quadruped-amp", "balance"])
+def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
+    from st_rl.sim.viewer.server import open_server
+    from st_rl.sim.viewer.show import make_page
+
+    session = make_session(name, num_envs=2)
+    server, access = open_server("127.0.0.1", 0)
+    try:
+        page, renew = make_page(server, session, ["best.pt"])
+        page._scene.show_contact_forces = True
+        for _ in range(2):
+            session.step()
+            page.record(session.frame, session.time)
+            page.draw(session.frame, session.ghost_qpos())
+        page.draw_panels(session.frame)
+        renew(["best.pt", "model_1.pt"])
+        assert access.address == f"http://127.0.0.1:{server.get_port()}/"
+        handle = page._scene._mesh_groups[0].handle
+        assert np.isfinite(handle.batched_positions).all()
+        assert (page._arrows is None) == (name == "balance")
+    finally:
+        server.stop()
+
+
+def test_height_field_is_thinned_without_moving_it():
+    xml = """<mujoco><asset><hfield name="a" nrow="3" ncol="3" size="1 1 1 1"/>
+    <hfield name="b" nrow="801" ncol="1001" size="4 5 2 1"/></asset><worldbody><geom type="hfield" hfield="a"/>
+    <geom type="hfield" hfield="b"/></worldbody></mujoco>"""
+    model = mujoco.MjModel.from_xml_string(xml)
+    model.hfield_data[:9] = np.arange(9) / 9
+    slope = np.linspace(0, 1, 1001)
+    model.hfield_data[9:] = np.tile(slope, 801)
+    before = copy.copy(model)
+    thin = drawable_model(model)
+    np.testing.assert_array_equal(model.hfield_data, before.hfield_data)
+    rows, columns = int(thin.hfield_nrow[1]), int(thin.hfield_ncol[1])
+    assert 100_000 < rows * columns <= 300_000
+    np.testing.assert_array_equal(thin.hfield_size, model.hfield_size)
+    np.testing.assert_array_equal(thin.hfield_data[:9], before.hfield_data[:9])
+    heights = thin.hfield_data[9 : 9 + rows * columns].reshape(rows, columns)
+    np.testing.assert_allclose(heights[0], np.linspace(0, 1, columns), atol=1e-3)
+
+
+def test_reward_bars_scale_with_the_largest_term_and_escape_names():
+    page = reward_bars(["a<b", "energy"], np.array([2.0, -1.0]))
+    assert "a&lt;b" in page
+    assert page.count("width:100.0%") == 1
+    assert page.count("width:50.0%") == 1
+    assert "-1.0000" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_browser_steers_pushes_swaps_and_leaves(tmp_path):
+    from st_rl.sim.viewer.show import show_session
+
+    session, addresses, stop = make_session("quadruped-walk"), [], threading.Event()
+    arguments = (session, lambda: ["best.pt", "model_1.pt"], "127.0.0.1", 0, addresses.append, stop.is_set)
+    thread = threading.Thread(target=show_session, args=arguments, daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: addresses, 30, "the page")
+        time.sleep(0.3)
+        assert session.time == 0.0, "nothing is simulated while nobody looks"
+        with Browser(500, 400) as browser:
+            browser.open(addresses[0])
+            browser.wait("[...document.querySelectorAll('button')].some(b => b.textContent === 'Push')", 60)
+            wait_for(lambda: session.time > 0.1, 30, "the simulation")
+            browser.fill("lin_vel_x (m/s)", "0.4")
+            wait_for(lambda: session.controls.command == (0.4, *session.controls.command[1:]), 10, "the command")
+            wait_for(lambda: session.frame.commands[0, 0] == np.float32(0.4), 10, "the command to arrive")
+            pushes = []
+            original = session._apply
+            session._apply = lambda event: (pushes.append(event), original(event))
+            browser.click("Push")
+            wait_for(lambda: pushes, 10, "the push")
+            assert (pushes[0].direction_deg, pushes[0].speed) == (90, 1)
+            browser.choose("best.pt", "model_1.pt")
+            wait_for(lambda: session.checkpoint == "model_1.pt", 10, "the other checkpoint")
+        wait_for(lambda: session.time == (time.sleep(0.4), session.time)[1], 20, "the simulation to stop")
+        assert thread.is_alive()
+    finally:
+        stop.set()
+        thread.join(10)
+    assert not thread.is_alive()
