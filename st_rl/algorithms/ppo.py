@@ -22,6 +22,7 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
+from st_rl.modules.policy.weight_transfer import Observations, transfer_normalizer, transfer_policy
 from st_rl.modules.reward_scaling import DiscountedRewardScaling
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
@@ -41,6 +42,8 @@ GRAPHED_METHODS = {
     *("act", "process_env_step", "_training_reward", "_reset_policies"),
     *("compute_returns", "minibatch_step", "compute_losses"),
 }
+# Rollouts for which the statistics of a parent count in `start_from` if there are new components.
+_NEW_COMPONENT_ROLLOUTS = 10
 Losses = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 Settings = tuple[tuple[str, Any], ...]
 
@@ -738,6 +741,33 @@ class PPO(Configurable):
             self._rnd_trainer.load_state_dict(state_dict)
         # The optimizers have new tensors, captured steps the old ones.
         self.engine.discard_graphs()
+
+    def start_from(self, parent: ActorCritic, state_dict: Mapping[str, Any], with_noise: bool = True) -> list[str]:
+        """Copy the weights of a trained policy and the normalizers of its checkpoint; returns what is new, in words.
+
+        Observations may differ, see `transfer_policy`. Optimizer and schedules are not touched. ValueError if the
+        parent does not fit.
+        """
+        states = self._normalizer_states(state_dict)
+        if isinstance(self.obs_normalizer, EmpiricalNormalization) and not state_dict.get("obs_norm_state_dict"):
+            raise ValueError(
+                "its observations are not normalized, those of this training are: set empirical_normalization=False"
+            )
+        if not isinstance(self.actor_critic, ActorCritic):
+            raise ValueError(f"{type(self.actor_critic).__name__} cannot start from other weights")
+        ours, theirs = Observations.of(self.actor_critic), Observations.of(parent)
+        segments = {
+            "obs_norm_state_dict": (ours.actor, theirs.actor),
+            "critic_obs_norm_state_dict": (ours.critic, theirs.critic),
+        }
+        new = transfer_policy(self.actor_critic, parent, with_noise)
+        max_count = _NEW_COMPONENT_ROLLOUTS * self.storage.num_transitions_per_env * self.storage.num_envs
+        for key, state in states.items():
+            normalizer = self._normalizers()[key]
+            if isinstance(normalizer, EmpiricalNormalization):
+                transfer_normalizer(normalizer, state, segments.get(key), max_count)
+        self.engine.discard_graphs()
+        return new
 
     def _normalizer_states(self, state_dict: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """The normalizer states of a checkpoint by key; ValueError if this algorithm has no such normalizer."""

@@ -30,6 +30,7 @@ COMMANDS = (
     "play",
     "view",
     "report",
+    "config",
     "export",
     "deploy",
     "collect",

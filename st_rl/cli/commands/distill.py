@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from st_rl.cli.commands.train import EnvConfig, TrainOptions, drop_default_iterations, train
+from st_rl.cli.commands.train import (
+    EnvConfig,
+    TrainOptions,
+    drop_default_iterations,
+    joined_settings,
+    read_settings_file,
+    train,
+)
 from st_rl.cli.support.command_line import (
     CommandError,
     UsageError,
@@ -21,6 +28,7 @@ from st_rl.cli.support.command_line import (
 )
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
+from st_rl.cli.support.parent_run import without_symmetry_if_recurrent
 from st_rl.cli.support.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run, make_run_folder
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
@@ -111,19 +119,23 @@ def main(arguments: Sequence[str]) -> int:
     address = PolicyAddress.parse(names[0])
     source, teacher = find_source(names[1]), _load_teacher(find_run(address.run), names[1])
     defaults = TrainingConfig.from_dict(source.training)
+    start = DistillOptions(
+        _student_task(source, teacher),
+        defaults.runner,
+        _make_recurrent(defaults.policy),
+        dataclasses.replace(defaults.algorithm, class_name="TPPO", schedule="fixed"),
+        checkpoint=address.checkpoint,
+    )
+    file = read_settings_file(source, arguments[2:])
+    start = start if file is None else file.apply(start)
     options = parse_options(
         DistillOptions[type(source.default_config)],
         arguments[2:],
         f"distill {names[0]} {names[1]}",
         f"Distill a policy into a student for {names[1]}.",
-        DistillOptions(
-            _student_task(source, teacher),
-            defaults.runner,
-            _make_recurrent(defaults.policy),
-            dataclasses.replace(defaults.algorithm, class_name="TPPO", schedule="fixed"),
-            checkpoint=address.checkpoint,
-        ),
+        start,
     )
+    options.set = joined_settings(options, start)
     return distill(source, teacher, options, defaults.others, arguments)
 
 
@@ -174,7 +186,7 @@ def distill(
     options.log_dir = run.path
     _copy_teacher(checkpoint, run)
     algorithm = {
-        **_keep_symmetry(others.get("algorithm", {}), options.policy.class_name),
+        **without_symmetry_if_recurrent(others.get("algorithm", {}), options.policy.class_name),
         **options.distillation.to_dict(),
         "label_action_with_critic_obs": uses_critic_obs,
         "teacher_policy": {
@@ -188,16 +200,6 @@ def distill(
     training = options.training({**others, "algorithm": algorithm, "runner": runner})
     drop_default_iterations(options, training, arguments)
     return train(source, options, training, f"{program()} distill {shlex.join(arguments)}")
-
-
-def _keep_symmetry(algorithm: dict[str, Any], policy_class_name: str) -> dict[str, Any]:
-    """Return the settings of the task's algorithm, without symmetry if the student is recurrent: it needs the past."""
-    from st_rl.modules.policy.build import policy_class
-
-    if "symmetry_cfg" not in algorithm or not policy_class(policy_class_name).is_recurrent:
-        return algorithm
-    print("The student is recurrent: without the symmetry of the task, which needs a feed-forward policy")
-    return {key: value for key, value in algorithm.items() if key != "symmetry_cfg"}
 
 
 def _runner_settings(options: DistillOptions[EnvConfig]) -> dict[str, Any]:

@@ -17,11 +17,14 @@ from st_rl.cli.support.command_line import (
     check_minutes,
     drop_options,
     escape_control,
+    option_value,
     parse_options,
     print_help,
     program,
+    renamed_option,
     wrap,
 )
+from st_rl.cli.support.parent_run import PARENTS, ParentRun
 from st_rl.cli.support.ranks import (
     RUN_ID,
     check_gpus,
@@ -33,6 +36,7 @@ from st_rl.cli.support.ranks import (
     torchrun_id,
 )
 from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.settings_file import CHANGED, SettingsFile, changed_settings
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_training
@@ -41,6 +45,9 @@ from st_rl.loggers import LoggerName
 if TYPE_CHECKING:
     from st_rl.env import VecEnv
     from st_rl.runners import OnPolicyRunner
+
+# Parts of a configuration that are no settings of the runner, or that a training decides itself.
+_NOT_COMPARED = ("policy", "algorithm", "max_iterations", "update_threads", "strict")
 
 _HELP = """usage: st-rl train TASK [OPTIONS]
 
@@ -53,6 +60,8 @@ st-rl train TASK --help lists all options of a task. The most useful:
   --seed 1                       random seed
   --view                         watch them in the browser while they learn
   --log-dir FOLDER               folder of the run (default: runs/TASK/TIME)
+  --from RUN[:CHECKPOINT]        start from the weights of another run
+  --config FILE.yaml             settings of a file, as st-rl config RUN prints
   --runner.save-interval 100     any setting of the training by its dotted name
   --algorithm.learning-rate 1e-3
   --env.episode-length-s 20      any setting of the task, likewise
@@ -100,6 +109,12 @@ class TrainOptions(Generic[EnvConfig]):
     """Address on which the viewer is served; any but the loopback address asks for the token that is printed."""
     set: tuple[str, ...] = ()
     """Settings without an option, as dotted.name=value: algorithm.discriminator_cfg.learning_rate=3e-4."""
+    from_: renamed_option("from") = None  # pyright: ignore[reportInvalidTypeForm]
+    """Run to start from, RUN or RUN:CHECKPOINT: its weights and normalizers and, if its task is the same, its settings,
+    unless options change them. Iterations, optimizer and schedules start again."""
+    config: Path | None = None
+    """YAML file of settings by the names of these options, such as st-rl config RUN prints; options that are typed
+    win."""
 
     def training(self, others: dict[str, dict[str, Any]]) -> TrainingConfig:
         """Return the training configuration, with the settings `others` that have no option."""
@@ -112,16 +127,16 @@ class TrainOptions(Generic[EnvConfig]):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
+    file = option_value(arguments, "--config")
     if not arguments or arguments[0].startswith("-"):
-        from st_rl.sim.tasks import TASKS
-
         if asks_for_help(arguments):
-            tasks = f"{', '.join(TASKS)}, gym:ENV_ID (gymnasium), mjlab:TASK_ID (mjlab)"
-            return print_help(_HELP.format(purpose=wrap(f"Train a policy for a task. Tasks: {tasks}.")), arguments)
-        raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *EXTERNAL_TASKS])}")
-    source = find_source(arguments[0])
-    options, training = read_training(source, arguments[1:])
-    drop_default_iterations(options, training, arguments)
+            return _print_help(arguments)
+        task, rest = _task_of_file(file), arguments
+    else:
+        task, rest = arguments[0], arguments[1:]
+    source = find_source(task)
+    options, training = read_training(source, rest)
+    drop_default_iterations(options, training, rest)
     if options.gpus is not None:
         options.device = "cuda" if options.device == "cpu" else options.device
         if torchrun_id() is None:
@@ -134,12 +149,31 @@ def main(arguments: Sequence[str]) -> int:
     return train(source, options, training, f"{program()} train {shlex.join(arguments)}")
 
 
+def _print_help(arguments: Sequence[str]) -> int:
+    from st_rl.sim.tasks import TASKS
+
+    tasks = f"{', '.join(TASKS)}, gym:ENV_ID (gymnasium), mjlab:TASK_ID (mjlab)"
+    return print_help(_HELP.format(purpose=wrap(f"Train a policy for a task. Tasks: {tasks}.")), arguments)
+
+
+def _task_of_file(file: str | None) -> str:
+    """Return the task that a settings file names; UsageError without a file."""
+    if file is not None:
+        return SettingsFile.read(Path(file)).require_task()
+    from st_rl.sim.tasks import TASKS
+
+    raise UsageError(f"which task? st-rl train TASK ..., with TASK one of: {', '.join([*TASKS, *EXTERNAL_TASKS])}")
+
+
 def drop_default_iterations(
     options: TrainOptions[EnvConfig], training: TrainingConfig, arguments: Sequence[str]
 ) -> None:
     """Train without a limit of iterations if the arguments limit the minutes only."""
     check_minutes(options.minutes)
-    is_given = drop_options(arguments, {"--iterations", "--runner.max-iterations", "--steps"}) != list(arguments)
+    names = ("iterations", "runner.max-iterations", "steps")
+    is_given = drop_options(arguments, {f"--{name}" for name in names}) != list(arguments)
+    if options.config is not None:
+        is_given |= SettingsFile.read(options.config).sets(*(name.replace("-", "_") for name in names))
     if options.minutes is None or is_given:
         return
     training.runner.max_iterations = None
@@ -153,15 +187,52 @@ def read_training(
     source: TaskSource[EnvConfig], arguments: Sequence[str]
 ) -> tuple[TrainOptions[EnvConfig], TrainingConfig]:
     """Parse the options of `st-rl train` for a task."""
-    defaults = TrainingConfig.from_dict(source.training)
+    defaults, others = starting_options(source, arguments)
     options = parse_options(
         TrainOptions[type(source.default_config)],
         arguments,
         f"train {source.name}",
         f"Train a policy for {source.name}.",
-        TrainOptions(source.default_config, defaults.runner, defaults.policy, defaults.algorithm),
+        defaults,
     )
-    return options, options.training(defaults.others)
+    options.set, options.from_ = joined_settings(options, defaults), defaults.from_
+    return options, options.training(others)
+
+
+def starting_options(
+    source: TaskSource[EnvConfig], arguments: Sequence[str]
+) -> tuple[TrainOptions[EnvConfig], dict[str, dict[str, Any]]]:
+    """Return the options before the command line, and the settings without an option.
+
+    They are those of the task, replaced by those of `--from`, replaced by those of `--config`; `from_` names the parent
+    exactly, whatever is trained meanwhile.
+    """
+    env, training = source.default_config, TrainingConfig.from_dict(source.training)
+    file, address = read_settings_file(source, arguments), option_value(arguments, "--from")
+    if address is None and file is not None:
+        address = file.values.get("from")
+    parent = None if address is None else ParentRun.find(str(address))
+    if parent is not None:
+        env, training = parent.inherit(source, env, training)
+    options = TrainOptions(env, training.runner, training.policy, training.algorithm)
+    options = options if file is None else file.apply(options)
+    options.from_ = None if parent is None else parent.address
+    return options, training.others
+
+
+def read_settings_file(source: TaskSource[EnvConfig], arguments: Sequence[str]) -> SettingsFile | None:
+    """Return the file that `--config` names, None without it; UsageError if it is of another task."""
+    path = option_value(arguments, "--config")
+    if path is None:
+        return None
+    file = SettingsFile.read(Path(path))
+    file.check_task(source.name)
+    return file
+
+
+def joined_settings(options: TrainOptions[EnvConfig], defaults: TrainOptions[EnvConfig]) -> tuple[str, ...]:
+    """Return the assignments of `set` in a settings file, followed by those of `--set`, which win."""
+    return options.set if options.set == defaults.set else (*defaults.set, *options.set)
 
 
 def train(
@@ -212,6 +283,9 @@ def prepare_training(
     except TypeError as error:  # the algorithm cannot train this policy class
         raise CommandError(str(error)) from error
     runner.update_threads = update_threads
+    parent = None if options.from_ is None else ParentRun.find(options.from_)
+    if parent is not None:
+        parent.start(runner)
     if not is_main():
         return runner, run
     runner.evaluator = make_evaluator(source, options.env, device)
@@ -224,11 +298,37 @@ def prepare_training(
         "device": options.device,
         "iterations": training.runner.max_iterations,
         "minutes": options.minutes,
+        "threads": options.threads,
         "torch_threads": threads,
         "measures_update_threads": bool(update_threads.candidates),
         "command_line": command_line,
+        CHANGED: _find_changed(source, options, config, env.num_envs, training.runner.max_iterations),
+        **({} if parent is None else {PARENTS: parent.chain()}),
     }
     return runner, run
+
+
+def _find_changed(
+    source: TaskSource[EnvConfig],
+    options: TrainOptions[EnvConfig],
+    config: Mapping[str, Any],
+    num_envs: int,
+    iterations: int | None,
+) -> dict[str, list[Any]]:
+    """Return the settings that differ from the defaults of the task, dotted name -> [default, value used]."""
+    default = TrainingConfig.from_dict(source.training).to_dict()
+    env = dataclasses.asdict(source.default_config)
+    sizes = {"num_envs": env.get("num_envs"), "iterations": default.get("max_iterations")}
+    parts = [
+        {
+            "env": {key: value for key, value in task.items() if key != "num_envs"},
+            "runner": {key: value for key, value in part.items() if key not in _NOT_COMPARED},
+            "policy": part["policy"],
+            "algorithm": part["algorithm"],
+        }
+        for task, part in ((env, default), (dataclasses.asdict(options.env), config))
+    ]
+    return changed_settings(sizes | parts[0], {"num_envs": num_envs, "iterations": iterations} | parts[1])
 
 
 def _check_iterations(iterations: int | None, minutes: float | None) -> None:

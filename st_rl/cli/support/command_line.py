@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 OptionsT = TypeVar("OptionsT")
 # Names that other libraries, or other commands, use for an option.
@@ -31,7 +31,7 @@ _HINTS = {
     "--headless": "leave it out: training opens no window",
     "--video": "st-rl play RUN records a video",
     "--resume": "st-rl resume RUN resumes a run",
-    "--load-run": "st-rl resume RUN resumes a run",
+    "--load-run": "st-rl resume RUN resumes a run, st-rl train TASK --from RUN starts a new one from its weights",
     "--checkpoint": "st-rl resume RUN --checkpoint NUMBER resumes a run",
 }
 # Maximum width of wrapped text; also the width where there is no terminal.
@@ -207,6 +207,26 @@ def unknown_option(name: str, parsed: object, command: str) -> str:
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + see
 
 
+def renamed_option(name: str) -> Any:
+    """Return the type of an optional word with an option name that Python has as a keyword, such as `from`.
+
+    As an annotation it is evaluated when options are parsed, so that a command's module does not import tyro.
+    """
+    import tyro
+
+    return Annotated[str | None, tyro.conf.arg(name=name)]
+
+
+def option_value(arguments: Sequence[str], option: str) -> str | None:
+    """Return the value of an option before all options are parsed; None if it is not given."""
+    found = None
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            found = value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return found
+
+
 def drop_options(arguments: Sequence[str], options: Collection[str]) -> list[str]:
     """Return the arguments without the given options and their values."""
     kept, is_dropped = [], False
@@ -221,7 +241,7 @@ def drop_options(arguments: Sequence[str], options: Collection[str]) -> list[str
 def option_names(options: object, prefix: str = "--") -> Iterator[str]:
     """Yield the option names of all fields of a dataclass, nested dataclasses and dictionaries included."""
     for key, value in (options if isinstance(options, Mapping) else vars(options)).items():
-        name = str(key).replace("_", "-")
+        name = str(key).rstrip("_").replace("_", "-")
         if dataclasses.is_dataclass(value) or (isinstance(value, Mapping) and value):
             yield from option_names(value, f"{prefix}{name}.")
         else:

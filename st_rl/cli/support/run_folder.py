@@ -27,9 +27,10 @@ EXPORT_FILE = "policy.json"
 REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
+PRETRAINED_PREFIX = "pretrained:"
 _SHOWN_RUNS = 8
 # Beginnings of names in which the colon does not separate a checkpoint.
-_NAME_PREFIXES = ("gym:", "mjlab:", "pretrained:")
+_NAME_PREFIXES = ("gym:", "mjlab:", PRETRAINED_PREFIX)
 # Commands that write a file of a run.
 _WRITERS = {EVAL_FILE: "eval", TRACES_FILE: "play", VIDEO_FILE: "play", EXPORT_FILE: "export"}
 
@@ -157,14 +158,14 @@ def find_policy(name: str, checkpoint: str = "best", root: Path = RUNS) -> tuple
     return run, run.checkpoint(address.checkpoint)
 
 
-def find_run(name: str, root: Path = RUNS) -> RunFolder:
-    """Find the run that a user names and, unless the name is its folder, print which one it is.
+def find_run(name: str, root: Path = RUNS, announce: bool = True) -> RunFolder:
+    """Find the run that a user names and, unless the name is its folder, print which one it is (with `announce`).
 
     A name is a folder, `latest`, a task (its newest run), or the beginning of a run's name. A folder of runs stands for
     the newest of them, the folder of a sweep for its best trial.
     """
     run = _find_run(name, root)
-    if run.path != Path(name).expanduser():
+    if announce and run.path != Path(name).expanduser():
         print(f"Run: {run.path}", flush=True)
     return run
 

@@ -5,6 +5,7 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, TypeVar
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
@@ -114,8 +115,15 @@ def _replace(part: Any, keys: list[str], value: object, name: str) -> Any:
     old = part[head] if isinstance(part, dict) else vars(part)[head]
     new = _replace(old, rest, value, name) if rest else value
     if isinstance(part, dict):
-        return {**part, head: new}
+        return {**part, head: new if rest else _like(old, new, name)}
     return dataclasses.replace(part, **{head: new if rest else _as_declared(part, head, new, name)})
+
+
+def _like(old: object, value: object, name: str) -> object:
+    """Return the new value of a dictionary, a list as the tuple that it replaces; ValueError if that is a number."""
+    if isinstance(old, float) and (not isinstance(value, Real) or isinstance(value, bool)):
+        raise ValueError(f"option '{name}' takes a number, such as {old!r}; got {value!r}")
+    return tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
 
 
 def _as_declared(part: Any, field_name: str, value: object, name: str) -> Any:

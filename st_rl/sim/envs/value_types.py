@@ -5,6 +5,7 @@ import types
 import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 _PLAIN: dict[Any, tuple[Any, str]] = {
@@ -39,6 +40,10 @@ def fitted(kind: object, value: object) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError("a dictionary")
         return {key: fitted(parts[1], item) for key, item in value.items()}
+    if kind is Path:
+        if not isinstance(value, str | Path):
+            raise TypeError("a path")
+        return Path(value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
         raise TypeError(f"a {kind.__name__}")
     return value

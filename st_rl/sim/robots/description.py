@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from st_rl.utils.config import unknown_name_message
-from st_rl.utils.files import limits, name_file, read_text
+from st_rl.utils.files import name_file, read_yaml_object
 
 SUFFIXES = (".yaml", ".yml")
 """Suffixes of descriptions; other files are MJCF."""
@@ -57,11 +55,8 @@ class RobotDescription:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"no robot description '{path}': give the path of a .yaml file")
-        with name_file(path, "correct the file; docs/own-robot.md shows one", problem="no YAML file"):
-            text = read_text(path, max_bytes=limits.MAX_YAML_BYTES)
-            limits.check_yaml(text)
-            content = yaml.safe_load(text)
-        if not isinstance(content, Mapping):
+        content = read_yaml_object(path, "correct the file; docs/own-robot.md shows one", "no YAML file")
+        if not content:
             raise ValueError(f"{path} describes no robot: it needs lines 'key: value', at least 'mjcf: robot.xml'")
         known = [f.name for f in dataclasses.fields(cls) if f.name != "path"]
         for key in content:

@@ -5,15 +5,18 @@ import json
 import math
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import torch
 
 from st_rl.utils.files.process_id import ProcessId
+
+if TYPE_CHECKING:
+    import torch
 
 StrPath = str | os.PathLike[str]
 TEMPORARY_PREFIX = ".tmp-"
@@ -96,7 +99,7 @@ def to_json_values(obj: object) -> Any:
     """Convert to JSON types: tensors and arrays to numbers or lists, other values (NaN included) to `str`."""
     if obj is None or type(obj) in (bool, int, str):
         return obj
-    if isinstance(obj, torch.Tensor | np.ndarray | np.generic):
+    if isinstance(obj, np.ndarray | np.generic) or _is_tensor(obj):
         return to_json_values(obj.tolist())
     if isinstance(obj, float):
         return float(obj) if math.isfinite(obj) else str(obj)
@@ -105,3 +108,9 @@ def to_json_values(obj: object) -> Any:
     if isinstance(obj, list | tuple):
         return [to_json_values(item) for item in obj]
     return str(obj)
+
+
+def _is_tensor(obj: object) -> "TypeGuard[torch.Tensor]":
+    """Whether a value is a tensor; without torch there are none, and this does not import it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)

@@ -1,7 +1,9 @@
 """Readers for files of unknown origin, and errors that name the file."""
 
 import contextlib
+import functools
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 from st_rl.utils.files import limits
 from st_rl.utils.files.atomic import StrPath
 
+_YAML_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 # Characters of a reason in a message.
 _MAX_REASON = 400
 
@@ -63,6 +66,39 @@ def read_json_object(path: StrPath, remedy: str = "restore it from a copy") -> d
     if not isinstance(content, dict):
         raise FileError(f"cannot read {path}: it holds a {type(content).__name__}, not an object {{...}}; {remedy}")
     return content
+
+
+def read_yaml_object(path: StrPath, remedy: str, problem: str = "cannot read") -> dict[str, Any]:
+    """Read a YAML file with `key: value` lines; FileError if it is damaged, exceeds a limit or repeats a key.
+
+    Numbers such as `1e-3`, which YAML 1.1 takes for words, are numbers. An empty file has no keys.
+    """
+    import yaml
+
+    with name_file(path, remedy, problem=problem):
+        text = read_text(path, max_bytes=limits.MAX_YAML_BYTES)
+        limits.check_yaml(text)
+        content = yaml.load(text, _yaml_loader())
+        if not isinstance(content, dict | None):
+            raise ValueError(f"it holds a {type(content).__name__}, not lines 'key: value'")
+    return content or {}
+
+
+@functools.cache
+def _yaml_loader() -> type[Any]:
+    """Return `yaml.SafeLoader` with the floats of YAML 1.2, and an error for a repeated key."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            repeated = next((key for key in keys if keys.count(key) > 1), None)
+            if repeated is not None:
+                raise ValueError(f"the key '{repeated}' appears twice")
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _YAML_FLOAT, list("-+.0123456789"))
+    return Loader
 
 
 def read_text(path: StrPath, remedy: str = "restore it from a copy", max_bytes: int = limits.MAX_TEXT_BYTES) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from st_rl.cli.commands.train import read_training
+from st_rl.cli.commands.train import read_training, starting_options
 from st_rl.cli.support.command_line import (
     CommandError,
     UsageError,
@@ -19,7 +19,6 @@ from st_rl.cli.support.command_line import (
 )
 from st_rl.cli.support.run_folder import RUN_FILE, TIMESTAMP, make_writable, new_run_folder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, find_source
-from st_rl.cli.support.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     import optuna
@@ -59,13 +58,16 @@ def main(arguments: Sequence[str]) -> int:
     from st_rl.cli.commands.sweep.options import SweepOptions
 
     source, rest = find_source(arguments[0]), arguments[1:]
-    defaults = TrainingConfig.from_dict(source.training)
+    defaults = starting_options(source, rest)[0]
+    if defaults.from_ is not None:
+        # Once for all trials, which may become the latest run.
+        rest = [*drop_options(rest, {"--from"}), "--from", defaults.from_]
     options = parse_options(
         SweepOptions[type(source.default_config)],
         rest,
         f"sweep {source.name}",
         f"Search for better training settings of {source.name}.",
-        SweepOptions(source.default_config, defaults.runner, defaults.policy, defaults.algorithm),
+        SweepOptions(**vars(defaults)),
     )
     return sweep(source, options, rest)
 
