@@ -1,4 +1,4 @@
-"""What every test starts from: one torch thread, a fixed seed, and no GPU test where there is no GPU."""
+"""Common setup: one torch thread, a fixed seed, and GPU tests skipped without a GPU."""
 
 import os
 import random

@@ -92,7 +92,7 @@ class EchoEnv(VecEnv):
 
     @property
     def target(self) -> torch.Tensor:
-        """The action `(N, A)` that the next step rewards most."""
+        """The optimal action `(N, A)` of the next step."""
         return self.previous_target if self.memory else self.obs[:, : self.num_actions]
 
     def get_observations(self) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -131,7 +131,7 @@ class EchoEnv(VecEnv):
         return obs, rewards, dones.to(self.dones_dtype), infos
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a later step depends on, as tensors and numbers."""
+        """Return the complete state as tensors and numbers."""
         return {
             "generator": self.generator.get_state(),
             "obs": self.obs.clone(),
@@ -168,7 +168,7 @@ class EchoEnv(VecEnv):
     def _inject(
         self, obs: torch.Tensor, groups: dict[str, torch.Tensor], rewards: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
-        """Put the planned bad number into what this step delivers; the state stays clean."""
+        """Insert the planned non-finite value into the results of this step; the state stays finite."""
         bad_numbers = {self.nan_at_step: float("nan"), self.inf_at_step: float("inf")}
         if self.num_steps_done not in bad_numbers:
             return obs, groups, rewards
@@ -186,7 +186,7 @@ class EchoEnv(VecEnv):
 
 
 class ClientEnv(VecEnv):
-    """The echo task behind a wrapper with the habits of st_gym.
+    """The echo task behind a wrapper like that of st_gym.
 
     Sizes are read-only properties, `episode_length_buf` a settable one; `extras` is one dict that lives as long as the
     environment and is mutated in place, with `log` filled before the first step; `dones` are int64; segments are plain
@@ -349,7 +349,7 @@ class TensorDictEnv(EchoEnv):
         return self._tensordict(infos.pop("observations")), rewards, dones, infos
 
     def _tensordict(self, groups: dict[str, torch.Tensor]) -> Any:
-        """Pack the groups, with one that nobody asked for."""
+        """Pack the groups, with one unused group."""
         from tensordict import TensorDict
 
         extra = torch.zeros(self.num_envs, 2, device=self.device)

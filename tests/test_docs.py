@@ -28,12 +28,12 @@ EXAMPLES = sorted(set((REPOSITORY / "examples").glob("*.py")) - {REPOSITORY / "e
 
 
 def python_blocks(page: str) -> list[str]:
-    """The blocks of a Markdown page that are marked as Python."""
+    """Python code blocks of a Markdown page."""
     return re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def documented_config() -> dict:
-    """The configuration with which the page on configurations begins."""
+    """The first configuration of docs/configuration.md."""
     namespace: dict = {}
     exec(python_blocks("docs/configuration.md")[0], namespace)
     return {**namespace["config"], "strict": True}
@@ -46,7 +46,7 @@ def fragment(page: str, key: str) -> dict:
 
 
 class WalkerEnv(EchoEnv):
-    """Echoes, and names its observation as the page on configurations assumes."""
+    """The echo task with the segments assumed in docs/configuration.md."""
 
     def __init__(self):
         super().__init__(num_envs=4, num_obs=15, num_actions=6)
@@ -96,7 +96,7 @@ def test_readme_fits_on_a_screen():
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 90
 
 
-def test_the_first_configuration_shown_is_complete():
+def test_first_configuration_shown_is_complete():
     before = documented_config()
     config = copy.deepcopy(before)
     runner = build_runner("OnPolicyRunner", EchoEnv(), config)
@@ -114,7 +114,7 @@ def test_algorithm_options_shown_are_accepted(key: str):
     assert (runner.alg.symmetry is not None) == (key == "symmetry_cfg")
 
 
-def test_memory_shown_is_accepted():
+def test_recurrent_policy_shown_is_accepted():
     config = documented_config()
     config["policy"] = fragment("docs/first-steps.md", "policy")
     runner = OnPolicyRunner(EchoEnv(), config)
@@ -122,7 +122,7 @@ def test_memory_shown_is_accepted():
     assert runner.alg.actor_critic.is_recurrent
 
 
-def test_the_motion_prior_shown_is_accepted():
+def test_motion_prior_shown_is_accepted():
     namespace: dict = {}
     exec(python_blocks("docs/motion-priors.md")[0], namespace)
     config = {**namespace["config"], "strict": True}
@@ -157,7 +157,7 @@ def documented_defaults(heading: str, page: str = "docs/configuration.md") -> di
         ("Saturation, and what helps", [DiscriminatorOptions], "docs/motion-priors.md"),
     ],
 )
-def test_defaults_shown_are_those_of_the_code(heading: str, classes: list[type], page: str):
+def test_defaults_shown_equal_code(heading: str, classes: list[type], page: str):
     defaults: dict[str, object] = {}
     for cls in classes:
         parameters = inspect.signature(cls).parameters.values()

@@ -1,4 +1,4 @@
-"""The package as others see it: its names (SPEC 1), what importing it costs, and what the wheel holds."""
+"""The package: public names, import dependencies, and contents of the wheel."""
 
 import importlib
 import json
@@ -122,7 +122,7 @@ WRITER_MODULES = {"st_rl.utils.neptune_utils", "st_rl.utils.wandb_utils"}
 
 
 def find(module: str, name: str) -> object | None:
-    """The object of that name, None where the module or the name is missing."""
+    """The object of that name; None if the module or the name is missing."""
     try:
         return getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
@@ -217,7 +217,7 @@ class TestNames:
             [((4,), {"num_epochs": 2})],
         )
 
-    def test_everything_a_package_exports_exists(self):
+    def test_exported_names_exist(self):
         for module in PRESENT:
             package = importlib.import_module(module)
             for name in getattr(package, "__all__", []):
@@ -312,7 +312,7 @@ def test_one_version_of_torch_is_pinned_for_every_machine():
     assert "torch==2.13.0" in pins
 
 
-def test_make_venv_installs_what_the_examples_need():
+def test_make_venv_installs_packages_of_examples():
     """`gym:Pendulum-v1` of the README is rendered by pygame."""
     project = (REPOSITORY / "pyproject.toml").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()

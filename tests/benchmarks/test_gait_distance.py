@@ -1,4 +1,4 @@
-"""How near a walk is to a reference, on walks that are known."""
+"""Gait distance to a reference, on known walks."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_cycles_are_strides_on_a_grid_of_phases():
     torch.testing.assert_close(cycles[4], REFERENCE, atol=0.02, rtol=0)
 
 
-def test_the_reference_itself_is_at_distance_zero_whatever_its_phase_and_pace():
+def test_distance_of_reference_is_zero_at_any_phase_and_speed():
     for frequency, phase in ((2.0, 0.0), (3.1, 0.37), (1.5, 0.9)):
         joints = wave(TIME * frequency + phase)[:, None]
         assert float(joint_distance(joints, REFERENCE, PERIOD)) < 0.06
@@ -63,6 +63,6 @@ def test_offsets_of_contacts_are_found(offsets):
     assert offset_error(found, torch.tensor(offsets).double()).max() < 0.03
 
 
-def test_distance_of_phases_goes_the_shorter_way_round():
+def test_phase_distance_is_the_shorter_one():
     got = offset_error(torch.tensor([0.95, -0.5, 0.2]), torch.tensor([0.0, 0.5, 0.5]))
     torch.testing.assert_close(got, torch.tensor([0.05, 0.0, 0.3]))

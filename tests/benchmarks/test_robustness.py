@@ -1,4 +1,4 @@
-"""The evaluate of hard robots: what it counts, and that its conditions reach the robots."""
+"""The robustness benchmark: its metrics, and that its conditions are applied."""
 
 import pytest
 import torch
@@ -29,15 +29,15 @@ class Still:
         pass
 
 
-def test_a_robot_that_stands_survives_and_misses_the_whole_command():
+def test_standing_robot_survives_and_misses_command():
     row = evaluate_tracking(TASK, CFG, Still(), PLAN)
     assert row["survival"] == 1.0
     assert row["forward_error"] == pytest.approx(0.4, abs=0.03)
-    # Half of the mark is for not turning, exp(-0.16 / 0.15) of the other half for standing where 0.4 m/s were asked.
+    # Half of the score for the yaw rate, exp(-0.16 / 0.15) of the other half for standing at a command of 0.4 m/s.
     assert row["tracking"] == pytest.approx(0.5 + 0.5 * 0.344, abs=0.05)
 
 
-def test_conditions_reach_the_robots(monkeypatch):
+def test_conditions_are_applied(monkeypatch):
     seen = {}
 
     def remember(name, robots, device, seed, cfg):
@@ -54,14 +54,14 @@ def test_conditions_reach_the_robots(monkeypatch):
         assert seen["push"] == 0
 
 
-def test_hard_pushes_make_robots_fall():
+def test_strong_pushes_cause_falls():
     plan = PLAN._replace(seconds=5.0, robots=8)
     table = survival_table(TASK, CFG, Still(), plan, {"none": Condition(), "hard": Condition(push_speed=4.0)})
     assert table["none"]["survival"] == 1.0
     assert table["hard"]["survival"] < 0.5
 
 
-def test_sim_to_sim_says_what_is_lost():
+def test_sim_to_sim_reports_loss():
     before = {"tracking": 0.8, "forward_error": 0.05, "turning_error": 0.1}
     after = {"tracking": 0.72, "forward_error": 0.07, "turning_error": 0.1}
     row = sim_to_sim(before, after)

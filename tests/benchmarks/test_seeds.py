@@ -28,7 +28,7 @@ class TestSeeds:
         rows = [{"a": {"b": 1, "only": 2.0}, "text": "x", "curve": [1, 2]}, {"a": {"b": 4}, "text": "y", "curve": [3]}]
         assert seeds.spread(rows) == {"a": {"b": {"mean": 2.5, "lowest": 1.0, "highest": 4.0}}}
 
-    def test_no_seed_has_no_spread(self, seeds):
+    def test_empty_results_have_no_range(self, seeds):
         assert seeds.spread([]) == {}
 
     def test_files_of_several_processes_become_one(self, seeds, tmp_path):

@@ -1,4 +1,4 @@
-"""The work that the speed benchmarks divide by their times."""
+"""FLOPs of an iteration in the speed benchmarks."""
 
 import sys
 from itertools import pairwise
@@ -31,7 +31,7 @@ def _head(sizes) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(width, following) for width, following in pairwise(sizes)))
 
 
-def test_work_of_a_feed_forward_iteration_is_what_torch_counts(workload):
+def test_feed_forward_flops_equal_torch_flop_counter(workload):
     row = workload.Workload(robots=8, hidden_dims=(16, 12), steps=3, observations=5, actions=4, epochs=2)
     work = workload.matrix_work(row)
     actor, critic = _head((5, 16, 12, 4)), _head((5, 16, 12, 1))
@@ -42,7 +42,7 @@ def test_work_of_a_feed_forward_iteration_is_what_torch_counts(workload):
     assert work["update"] == 2 * 3 * learn
 
 
-def test_work_of_an_lstm_counts_its_gates(workload):
+def test_lstm_flops_include_gates(workload):
     row = workload.Workload(robots=8, hidden_dims=(16,), rnn_hidden_size=6, steps=3, observations=5, actions=4)
     cell = 2 * 4 * 6 * (5 + 6)
     actor, critic = 2 * (6 * 16 + 16 * 4), 2 * (6 * 16 + 16 * 1)

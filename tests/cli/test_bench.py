@@ -1,4 +1,4 @@
-"""`st-rl bench` finds the repository's benchmarks and hands them their options."""
+"""`st-rl bench` finds the benchmarks of the repository and forwards options."""
 
 import pytest
 

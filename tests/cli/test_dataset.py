@@ -329,7 +329,7 @@ class TestDataset:
         assert list(target.iterdir()) == []
 
     def test_minari(self, recorded, tmp_path, monkeypatch):
-        """Against a stand-in for h5py that keeps what it is given; Minari's layout by its documentation."""
+        """With a fake h5py that records its calls; layout according to Minari's documentation."""
         files: dict[str, FakeGroup] = {}
         stand_in = types.ModuleType("h5py")
         stand_in.File = lambda path, mode, **kwargs: files.setdefault(str(path), FakeGroup(path))  # pyright: ignore[reportAttributeAccessIssue]
@@ -362,7 +362,7 @@ class TestDataset:
 
 
 class FakeGroup:
-    """As much of a group of h5py as the export uses."""
+    """The part of `h5py.Group` that the export uses."""
 
     def __init__(self, path=None):
         self.attrs: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""From a teacher that sees everything to a student's policy file, as a user would do it."""
+"""From a privileged teacher to a student's policy file on the command line."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The doctor names what is missing and the command that brings it."""
+"""`st-rl doctor` lists missing packages and their install commands."""
 
 import subprocess
 

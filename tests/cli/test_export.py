@@ -97,7 +97,7 @@ def test_metadata_of_the_training_is_that_of_an_evaluation(run, tmp_path):
     assert contents[0]["observations_compared"] == contents[1]["observations_compared"] == 256 + 800
 
 
-def test_a_checkpoint_without_observations_is_compared_on_simulated_ones(run, tmp_path):
+def test_checkpoint_without_observations_is_verified_on_simulated_ones(run, tmp_path):
     checkpoint = load_checkpoint(run / "model_2.pt")
     checkpoint["runner_state_dict"]["observations"] = None
     file = tmp_path / "model.pt"
@@ -107,7 +107,7 @@ def test_a_checkpoint_without_observations_is_compared_on_simulated_ones(run, tm
     assert json.loads((tmp_path / "policy.json").read_text())["observations_compared"] == 256 + 800
 
 
-def test_recorded_observations_are_those_of_the_environment(run):
+def test_recorded_observations_equal_environment(run):
     policy, _, obs = _read_run(RunFolder(run), run / "model_2.pt")
     stored = load_checkpoint(run / "model_2.pt")["runner_state_dict"]["observations"][0]
     torch.testing.assert_close(policy.obs_normalizer.eval()(obs[: len(stored)]), stored, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""The first signal asks, the second one ends."""
+"""The first signal requests a stop, the second one exits."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def test_first_signal_stops_gracefully_second_exits(monkeypatch, capsys, name, c
 
 
 def test_second_signal_under_torchrun_changes_nothing(monkeypatch):
-    """torchrun passes on the Ctrl-C that its processes have received already."""
+    """torchrun forwards the Ctrl-C that its processes have received already."""
     ended, asked = [], []
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")

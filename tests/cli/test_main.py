@@ -1,4 +1,4 @@
-"""`st-rl` itself: help, errors in one line, exit codes, and nothing heavy before it is needed."""
+"""`st-rl`: help, one-line errors, exit codes, and lazy imports."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from st_rl.cli.support.command_line import UsageError, option_names, parse_optio
 
 
 def run(*arguments, **keywords):
-    """`python -m st_rl` in a process of its own."""
+    """Run `python -m st_rl` in a subprocess."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-m", "st_rl", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **keywords)
@@ -49,7 +49,7 @@ def test_version(capsys):
 
 
 def only_error_line(capsys) -> str:
-    """The one line that was written to standard error."""
+    """The single line of stderr."""
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if not line.startswith("[st_rl]")]
     assert len(lines) == 1, captured.err
@@ -73,7 +73,7 @@ def test_unknown_task_lists_them(capsys):
     assert "gym:ENV_ID" in line
 
 
-def test_train_without_a_task_explains_itself(capsys):
+def test_train_without_task_shows_usage(capsys):
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
     assert "quadruped-walk" in text
@@ -141,12 +141,12 @@ def test_rejects_an_algorithm_that_cannot_train_the_policy(capsys, tmp_path):
     assert only_error_line(capsys).startswith("st-rl: APPO needs a policy with a discriminator")
 
 
-def test_unexpected_argument_is_named(capsys):
+def test_error_names_unexpected_argument(capsys):
     assert main(["train", "balance", "quickly"]) == 2
     assert "unexpected argument 'quickly'" in only_error_line(capsys)
 
 
-def test_a_wrong_value_names_the_option_and_exits_with_2(capsys):
+def test_wrong_value_names_the_option_and_exits_with_2(capsys):
     assert main(["train", "balance", "--algorithm.learning-rate", "fast"]) == 2
     assert "--algorithm.learning-rate" in capsys.readouterr().err
 
@@ -186,7 +186,7 @@ def test_tasks_lists_the_built_in_ones(capsys):
     assert "gym:ENV_ID" in capsys.readouterr().out
 
 
-def test_a_gymnasium_id_that_does_not_exist(capsys):
+def test_rejects_unknown_gymnasium_id(capsys):
     pytest.importorskip("gymnasium")
     assert main(["train", "gym:NoSuchThing-v7"]) == 2
     assert "NoSuchThing" in only_error_line(capsys)
@@ -240,14 +240,14 @@ def test_usage_errors_exit_with_2():
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_train_refuses_minutes_that_are_not_above_zero(minutes, tmp_path, capsys):
+def test_train_rejects_non_positive_minutes(minutes, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["train", "balance", "--minutes", minutes, "--log-dir", str(folder)]) == 2
     assert f"--minutes must be above 0, got {minutes}; leave it out for no time limit" in only_error_line(capsys)
     assert not folder.exists()
 
 
-def test_sweep_and_resume_refuse_zero_minutes(tmp_path, capsys):
+def test_sweep_and_resume_reject_zero_minutes(tmp_path, capsys):
     search = ["--search", "algorithm.gamma", "0.9", "0.99"]
     for arguments in (["resume", str(tmp_path)], ["sweep", "balance", *search, "--log-dir", str(tmp_path / "sweep")]):
         assert main([*arguments, "--minutes", "0"]) == 2
@@ -278,6 +278,6 @@ def test_viewer_shows_built_in_tasks_only(capsys):
     assert "--view shows built-in tasks, not gym:Pendulum-v1" in only_error_line(capsys)
 
 
-def test_train_refuses_zero_threads(tmp_path, capsys):
+def test_train_rejects_zero_threads(tmp_path, capsys):
     assert main(["train", "balance", "--threads", "0", "--log-dir", str(tmp_path / "run")]) == 2
     assert "--threads must be at least 1, got 0; leave it out" in only_error_line(capsys)

@@ -1,4 +1,4 @@
-"""`--minutes`: the length of a training in time, whatever its iterations; with both, the first that comes."""
+"""`--minutes`: a time limit for training; with iterations, the first limit reached ends it."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def train(folder, *options):
     return iterations, json.loads((folder / "run.json").read_text())
 
 
-def test_minutes_alone_ignore_the_iterations_of_the_task(tmp_path, capsys, monkeypatch):
+def test_minutes_alone_ignore_iterations_of_task(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(TASKS["balance"].training, "max_iterations", 1)
     iterations, settings = train(tmp_path / "run", "--minutes", "0.02")
     assert iterations > 1
@@ -63,7 +63,7 @@ def test_remaining_time_is_that_of_the_first_limit(tmp_path, capsys):
     assert etas[-1] == "0:00:00"
 
 
-def test_resume_trains_what_is_left_of_either_limit(tmp_path, capsys):
+def test_resume_trains_the_rest_of_either_limit(tmp_path, capsys):
     folder = tmp_path / "run"
     train(folder, "--minutes", "0.01")
     settings = json.loads((folder / "run.json").read_text())
@@ -74,7 +74,7 @@ def test_resume_trains_what_is_left_of_either_limit(tmp_path, capsys):
     assert main(["resume", str(folder), "--minutes", "0.005"]) == 0
     settings = json.loads((folder / "run.json").read_text())
     assert settings["iterations"] is None
-    # Interrupted long before its time.
+    # Interrupted long before its time limit.
     settings["minutes"] = 0.04
     (folder / "run.json").write_text(json.dumps(settings))
     before = len((folder / "progress.csv").read_text().splitlines())

@@ -84,7 +84,7 @@ def test_training_config_is_that_of_mjlab(mjlab):
         "critic_obs_normalization": True,
     }
     assert training["algorithm"] == {**ALGORITHM, "optimizer_class_name": "AdamW"}
-    # Its episodes are too slow to be judged by.
+    # Its episodes are too slow for evaluation.
     assert make_evaluator(source, source.default_config, "cpu") is None
 
 
@@ -121,7 +121,7 @@ def test_tracking_task_takes_a_motion_file(mjlab, tmp_path, capsys):
     assert "Mjlab-Walk tracks no motion: leave motion_file=" in capsys.readouterr().err
 
 
-def test_setting_without_counterpart_is_named(mjlab, monkeypatch, capsys):
+def test_error_names_setting_without_counterpart(mjlab, monkeypatch, capsys):
     settings = make_settings()
     settings.actor.distribution_cfg["class_name"] = "BetaDistribution"
     monkeypatch.setattr(sys.modules["mjlab.tasks.registry"], "load_rl_cfg", lambda task_id: settings)

@@ -116,8 +116,8 @@ def test_inspect_reports_the_quaternion_order(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_inspect_tells_the_quaternion_order_from_sliding_feet(capsys, tmp_path, direction):
-    # Both orders are upright: a robot that turned its back on the x axis, and one that walks backward along it.
+def test_inspect_finds_quaternion_order_from_sliding_feet(capsys, tmp_path, direction):
+    # Both orders are upright: a robot that faces -x, and one that walks backward along x.
     (clip,) = load_clips(["walk_0.4"])
     columns, signs = [0, 1, 2, 3], np.array([-1.0, -1.0, 1.0])
     rot, pos = rotations.multiply(np.array([0.0, 0.0, 0.0, 1.0]), clip.root_rot), clip.root_pos * signs
@@ -195,7 +195,7 @@ def test_invalid_make_and_convert_report_an_error_and_write_nothing(capsys, tmp_
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_a_walk_can_be_made_for_a_robot_with_a_description(tmp_path):
+def test_make_walk_for_described_robot(tmp_path):
     (tmp_path / "robot.yaml").write_text(f"mjcf: {robot_path('humanoid')}\n")
     arguments = ["--robot", str(tmp_path / "robot.yaml"), "--speeds", "0.4", "--output", str(tmp_path)]
     assert main(["motion", "make", "walk", *arguments]) == 0

@@ -1,4 +1,4 @@
-"""Commands that are shown to the user work as they are: the program that was started, quoted, without control codes."""
+"""Printed commands can be copied: the started program, quoted, without control characters."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def program(monkeypatch):
     return command_line.detect_program
 
 
-def test_program_is_what_was_started(program, tmp_path, monkeypatch):
+def test_program_is_the_started_one(program, tmp_path, monkeypatch):
     script = tmp_path / "bin" / "st-rl"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\n")
@@ -44,7 +44,7 @@ def test_program_is_what_was_started(program, tmp_path, monkeypatch):
     assert command_line.program() == "python 'my terms.py'"
 
 
-def test_own_script_is_named_by_the_next_commands(tmp_path, monkeypatch, capsys):
+def test_next_commands_use_own_script(tmp_path, monkeypatch, capsys):
     script = REPOSITORY / "examples/own_terms.py"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": str(Path(sys.executable).parent)}
     command = [sys.executable, str(script), "train", "quadruped-walk", *SMALL, "--log-dir", "my run"]

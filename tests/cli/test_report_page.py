@@ -1,4 +1,4 @@
-"""The report: right numbers in the charts, one file, nothing loaded, and a real browser that shows it."""
+"""The report: correct values in the charts, one self-contained file, rendered in a real browser."""
 
 import html
 import itertools
@@ -84,7 +84,7 @@ def make_data(**changes) -> ReportData:
 
 
 class Collector(HTMLParser):
-    """Every tag with its attributes; complains about tags that are closed in the wrong order."""
+    """Collects every tag with its attributes; raises on tags closed in the wrong order."""
 
     VOID = ("meta", "link", "br", "img", "input")
 
@@ -105,7 +105,7 @@ class Collector(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_well_formed_and_has_all_its_parts():
+def test_page_is_well_formed_and_complete():
     page = build_page(make_data())
     parsed = Collector(page)
     assert parsed.open == []
@@ -131,7 +131,7 @@ def test_the_page_is_well_formed_and_has_all_its_parts():
         assert words in page
 
 
-def test_the_page_refers_to_nothing_outside_itself():
+def test_page_has_no_external_references():
     page = build_page(make_data())
     for tag, attrs in Collector(page).tags:
         for name in ("src", "href", "srcset", "poster", "action"):
@@ -236,7 +236,7 @@ def test_curves_are_read_from_the_csv(tmp_path):
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-# Runs before anything else in the page and counts what the page asks for, whether or not its policy stops it.
+# Runs first in the page and counts its requests, even those blocked by its content policy.
 WATCHER = """<script>
 let refused = 0;
 document.addEventListener("securitypolicyviolation", () => { refused += 1; });
@@ -248,7 +248,7 @@ addEventListener("load", () => setTimeout(() => {
 
 
 def dump_dom(page: str, folder) -> str:
-    """The page's elements after its script ran in a browser that can reach no server."""
+    """Elements of the page after its script ran in an offline browser."""
     path = folder / "report.html"
     path.write_text(page.replace('<meta name="viewport"', WATCHER + '<meta name="viewport"', 1), encoding="utf-8")
     command = [
@@ -281,7 +281,7 @@ def test_browser_shows_the_page_without_requests(tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")
-def test_the_browser_test_would_notice_a_request(tmp_path):
+def test_browser_test_detects_requests(tmp_path):
     page = build_page(make_data()).replace("</main>", '<img src="http://example.invalid/x.png"></main>')
     assert re.search(r'data-asked="[1-9]', dump_dom(page, tmp_path))
 
@@ -300,7 +300,7 @@ def test_evaluation_of_an_older_checkpoint_is_not_shown_as_current():
     assert "forward velocity error" in page.split("<h2>")[0]
 
 
-def test_report_prints_what_updates_outdated_parts(tmp_path, capsys):
+def test_report_prints_commands_for_outdated_parts(tmp_path, capsys):
     folder = tmp_path / "my run"
     small = ["--num-envs", "4", "--runner.num-steps-per-env", "2", "--env.physics.num-threads", "1"]
     assert main(["train", "balance", "--iterations", "1", *small, "--log-dir", str(folder)]) == 0

@@ -1,4 +1,4 @@
-"""Runs are found by what a user would type."""
+"""Runs are found by name, folder or checkpoint file."""
 
 import json
 import shlex
@@ -52,11 +52,11 @@ def runs(tmp_path):
         ("gym:Pendulum-v1", "gym-Pendulum-v1/2026-01-02_09-00-00"),
     ],
 )
-def test_a_run_is_found_by_name(runs, name, found):
+def test_run_is_found_by_name(runs, name, found):
     assert find_run(name, runs).path == runs / found
 
 
-def test_a_run_is_found_by_its_folder_wherever_it_is(tmp_path, runs):
+def test_run_is_found_by_any_folder(tmp_path, runs):
     elsewhere = make_run(tmp_path, "mine", "2020-01-01 00:00:00")
     assert find_run(str(elsewhere), runs).path == elsewhere
     assert find_run(str(runs / "walk"), runs).path == runs / "walk/2026-01-03_10-00-00"
@@ -74,12 +74,12 @@ def test_eval_of_folder_of_runs_prints_the_selected_run(runs, capsys):
     assert f"Run: {runs / 'walk/2026-01-03_10-00-00'}\n" in capsys.readouterr().out
 
 
-def test_the_folder_of_a_run_is_not_repeated(runs, capsys):
+def test_folder_of_run_is_printed_once(runs, capsys):
     find_run(str(runs / "walk/2026-01-01_10-00-00"), runs)
     assert capsys.readouterr().out == ""
 
 
-def test_an_ambiguous_or_unknown_name_lists_runs(runs):
+def test_ambiguous_or_unknown_name_lists_runs(runs):
     with pytest.raises(UsageError, match=r"2 runs begin with.*2026-01-01.*2026-01-03"):
         find_run("wa", runs)
     with pytest.raises(UsageError, match=r"no run 'nothing'.*balance"):
@@ -91,7 +91,7 @@ def test_without_runs_error_names_the_train_command(tmp_path):
         find_run("latest", tmp_path / "runs")
 
 
-def test_a_checkpoint_file_in_place_of_a_run(runs):
+def test_checkpoint_file_instead_of_run(runs):
     with pytest.raises(UsageError, match=r"--checkpoint model_1\.pt"):
         find_run(str(runs / "walk/2026-01-01_10-00-00/model_1.pt"), runs)
 
@@ -163,7 +163,7 @@ def test_rejects_folder_that_is_not_a_run(tmp_path):
         _ = RunFolder(tmp_path).settings
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_error_names_damaged_file(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(CommandError, match=r"cannot read .*run\.json"):
         _ = RunFolder(tmp_path).settings
@@ -214,7 +214,7 @@ def test_new_folder_names_are_unique_and_portable(tmp_path):
     assert new_run_folder("gym:ALE/Pong-v5", "now", tmp_path).name == "now-2"
 
 
-def test_a_folder_that_cannot_be_made_or_written(tmp_path, monkeypatch):
+def test_rejects_unwritable_folder(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("x")
     with pytest.raises(CommandError, match=r"cannot create the folder .*; choose another with --log-dir"):

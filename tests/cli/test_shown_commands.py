@@ -1,4 +1,4 @@
-"""Every command that the guides show is understood, with all of its options."""
+"""Every command in the guides is accepted with all of its options."""
 
 import importlib
 import pkgutil
@@ -25,7 +25,7 @@ class Understood(BaseException):
 
 
 def shown_commands(page: Path) -> set[str]:
-    """What a page says after `st-rl`, in blocks and within lines, without mere names of commands."""
+    """Arguments of the `st-rl` commands of a page, in blocks and inline, without bare command names."""
     text = page.read_text().replace("\\\n", " ")
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert not [language for language, block in fenced if language not in LANGUAGES and "st-rl " in block]
@@ -34,7 +34,7 @@ def shown_commands(page: Path) -> set[str]:
     parts += re.findall(r"`(st-rl [^`]*)`", text)
     commands = (re.fullmatch(r"\s*(?:\$ )?st-rl (\S+ .*)", part) for part in parts)
     shown = {command[1].replace("TASK", "quadruped-walk").replace("...", "").strip() for command in commands if command}
-    # A benchmark hands its options on and begins at once.
+    # `bench` forwards its options and starts immediately.
     return {command for command in shown if not command.startswith("bench ")}
 
 
@@ -47,7 +47,7 @@ def only_read(monkeypatch, tmp_path):
         original(*arguments, **keywords)
         raise Understood
 
-    # All of them first: one that is loaded while another is replaced would keep the replacement for good.
+    # Import all first: a module loaded while another is patched would keep the patch.
     modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(st_rl.cli.__path__, "st_rl.cli.")]
     for module in modules:
         if getattr(module, "parse_options", None) is original:
@@ -56,17 +56,17 @@ def only_read(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page_are_understood(page, only_read, capsys):
+def test_commands_of_a_page_are_accepted(page, only_read, capsys):
     for command in sorted(shown_commands(page)):
         try:
             status = main(shlex.split(command))
         except Understood:
             continue
-        # A student's options depend on its teacher, whose run is looked for first, those of a task of mjlab on mjlab.
+        # The options of a student depend on the run of its teacher, those of an mjlab task on mjlab.
         looked_for = {"distill ": "no run 'runs/", "train mjlab:": 'pip install "st_rl[mjlab]"'}
         said = capsys.readouterr().err
         assert status == 0 or any(command.startswith(c) and sign in said for c, sign in looked_for.items()), command
 
 
-def test_the_pages_show_commands():
+def test_pages_show_commands():
     assert len({command for page in PAGES for command in shown_commands(page)}) > 40

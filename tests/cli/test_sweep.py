@@ -46,8 +46,8 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def judged_by(monkeypatch):
-    """Trials get the scores that a function of their number gives them; it may raise as well."""
+def scored_by(monkeypatch):
+    """Replace the score of a trial by a function of its number, which may raise."""
 
     def replace(score):
         def prepare_training(source, options, *arguments):
@@ -108,8 +108,8 @@ def test_results_show_the_best_trials_and_a_command_to_train_longer(finished, ca
     assert (training.runner.max_iterations, training.runner.save_interval, options.num_envs) == (40, 50, 8)
 
 
-def test_same_command_continues_the_sweep(tmp_path, judged_by, capsys):
-    judged_by(float)
+def test_same_command_continues_the_sweep(tmp_path, scored_by, capsys):
+    scored_by(float)
     assert sweep(tmp_path, 2, *SEARCH) == 0
     before = results(tmp_path)["trials"]
     assert sweep(tmp_path, 4, *SEARCH) == 0
@@ -138,8 +138,8 @@ def test_bad_learning_rate_scores_lower(tmp_path):
     assert "--algorithm.learning-rate 3e-3" in content["train_longer"]
 
 
-def test_bad_trials_are_pruned_after_a_quarter_of_their_iterations(tmp_path, judged_by, capsys):
-    judged_by(lambda number: -1.0 if number == 2 else 1.0)
+def test_bad_trials_are_pruned_after_a_quarter_of_their_iterations(tmp_path, scored_by, capsys):
+    scored_by(lambda number: -1.0 if number == 2 else 1.0)
     assert sweep(tmp_path, 4, *SEARCH, "--iterations", "8") == 0
     trials = results(tmp_path)["trials"]
     assert [trial["state"] for trial in trials] == ["complete", "complete", "pruned", "complete"]
@@ -149,13 +149,13 @@ def test_bad_trials_are_pruned_after_a_quarter_of_their_iterations(tmp_path, jud
     assert "pruned after 3 iterations, score -1" in capsys.readouterr().out
 
 
-def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path, judged_by, capsys):
+def test_failed_trial_does_not_end_the_sweep(tmp_path, scored_by, capsys):
     def score(number):
         if number == 1:
             raise RuntimeError("the physics\nexploded")
         return float("nan") if number == 2 else 1.0
 
-    judged_by(score)
+    scored_by(score)
     assert sweep(tmp_path, 4, *SEARCH) == 0
     trials = results(tmp_path)["trials"]
     assert [trial["state"] for trial in trials] == ["complete", "failed", "failed", "complete"]
@@ -233,7 +233,7 @@ def test_rejects_the_folder_of_a_run(finished, capsys):
 
 
 @pytest.mark.parametrize("damage", ["{", "[1]\n", '{"op_code": 99}\n', "[" * 100_000 + "\n"])
-def test_damaged_study_is_named(tmp_path, damage):
+def test_error_names_damaged_study(tmp_path, damage):
     open_study(tmp_path, "command", 4, 10)
     path = tmp_path / STUDY_FILE
     whole = path.read_text()
@@ -244,7 +244,7 @@ def test_damaged_study_is_named(tmp_path, damage):
     assert open_study(tmp_path, "command", 4, 10).user_attrs["command"] == "command"
 
 
-def test_without_optuna_one_line_says_what_to_install(monkeypatch, capsys):
+def test_missing_optuna_gives_install_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert error_of(capsys, "sweep", "balance", *SEARCH) == (
         'st-rl: st-rl sweep needs Optuna: pip install "st_rl[sweep]"'
@@ -270,7 +270,7 @@ def test_ranges_are_integer_linear_or_logarithmic():
     assert (whole.low, whole.high, type(whole.low), whole.log) == (3, 8, int, False)
     assert read("algorithm.learning_rate", "1e-4", "1e-3").distribution.log
     assert not read("algorithm.learning-rate", "2e-4", "1e-3").distribution.log
-    # A setting that is no whole number stays so, however its ends are written.
+    # A float setting stays one, even if its limits are integers.
     assert type(read("algorithm.entropy-coef", "0", "1").distribution.low) is float
     assert not read("algorithm.entropy-coef", "0", "1").distribution.log
     assert read("policy.rnn-hidden-size", "32", "256").distribution.high == 256
@@ -291,7 +291,7 @@ def test_values_are_formatted_as_arguments():
         read("algorithm.gama", "0.5", "0.6")
 
 
-def test_the_folder_of_a_sweep_means_its_best_trial(finished):
+def test_folder_of_sweep_selects_its_best_trial(finished):
     assert find_run(str(finished)).path == finished / f"trial_{results(finished)['best_trial']}"
 
 
@@ -309,7 +309,7 @@ def test_settings_with_equal_last_names_are_shown_with_full_names(tmp_path, caps
     assert line.startswith("trial 0: num-envs 8, env.num-envs 64: score")
 
 
-def test_the_same_settings_are_not_trained_twice(tmp_path, capsys):
+def test_equal_settings_are_not_trained_twice(tmp_path, capsys):
     assert sweep(tmp_path, 5, "--search", "policy.activation", "elu,tanh") == 0
     trained = sorted(path.name for path in tmp_path.glob("trial_*"))
     assert len(trained) == 2

@@ -59,7 +59,7 @@ def test_threads_are_not_measured_if_known(measured, threads, settings, device, 
     assert measured == []
 
 
-def test_a_run_keeps_its_threads_and_a_resumed_one_uses_them(tmp_path, monkeypatch):
+def test_run_keeps_its_threads_on_resume(tmp_path, monkeypatch):
     seen = []
     folder = tmp_path / "run"
     arguments = ["--iterations", "1", "--num-envs", "4", "--runner.update-threads", "2", "--log-dir", str(folder)]

@@ -1,4 +1,4 @@
-"""Typed training options become the runner's dictionary and come back."""
+"""Typed training options convert to the runner's dictionary and back."""
 
 import copy
 
@@ -31,11 +31,11 @@ def test_task_configuration_round_trip(task):
     assert again == result
 
 
-def test_the_dictionary_is_one_that_a_strict_runner_takes():
+def test_strict_runner_accepts_the_dictionary():
     read_train_config(TrainingConfig().to_dict())
 
 
-def test_every_option_is_a_setting_that_something_reads():
+def test_every_option_is_read():
     import dataclasses
 
     names = {f.name for f in dataclasses.fields(RunnerConfig)}
@@ -45,7 +45,7 @@ def test_every_option_is_a_setting_that_something_reads():
     assert {f.name for f in dataclasses.fields(PolicyConfig)} - {"class_name"} <= accepted_keys(ActorCritic) | others
 
 
-def test_the_nested_layout_of_config_json_is_read():
+def test_reads_nested_layout_of_config_json():
     config = {
         "runner": {
             "num_steps_per_env": 7,
@@ -67,7 +67,7 @@ def test_the_nested_layout_of_config_json_is_read():
     assert "rnn_type" not in result["policy"]
 
 
-def test_settings_that_are_not_set_are_not_sent():
+def test_unset_settings_are_omitted():
     result = TrainingConfig(RunnerConfig(keep_last=None)).to_dict()
     assert "keep_last" not in result
     assert "mu_activation" not in result["policy"]
@@ -95,6 +95,6 @@ class TestSettings:
         assert result["new"] == {"part": {"key": [1, 2]}}
 
     @pytest.mark.parametrize("wrong", ["gamma", "=3", "algorithm.=3"])
-    def test_what_is_no_assignment_is_refused(self, wrong):
+    def test_rejects_arguments_that_are_not_assignments(self, wrong):
         with pytest.raises(UsageError, match=r"--set takes dotted\.name=value"):
             with_settings({}, [wrong])

@@ -57,7 +57,7 @@ def test_run_folder_cannot_import_a_module(command, planted_run, imports, capsys
 
 
 @pytest.mark.parametrize("command", ["distill", "motion make"])
-def test_commands_without_the_option_refuse_it_too(command, planted_run, imports, capsys):
+def test_commands_without_the_option_reject_it(command, planted_run, imports, capsys):
     assert main([*command.split(), planted_run, *(["balance"] if command == "distill" else [])]) == 2
     assert "planted_module" not in imports
     assert f"is a run of {TASK}" in capsys.readouterr().err

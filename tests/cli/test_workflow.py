@@ -30,7 +30,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished little training."""
+    """A finished short training."""
     folder = tmp_path_factory.mktemp("work") / "run"
     arguments = ["train", "balance", "--iterations", "4", "--seed", "5", *SMALL, "--log-dir", str(folder)]
     assert main([*arguments, "--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]) == 0
@@ -62,7 +62,7 @@ def weights(folder, name="model_4.pt"):
     return torch.load(folder / name, weights_only=True)["model_state_dict"]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_gives_another(run, tmp_path):
+def test_runs_are_determined_by_seed(run, tmp_path):
     arguments = ["train", "balance", "--iterations", "4", *SMALL]
     settings = ["--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]
     assert main([*arguments, "--seed", "5", *settings, "--log-dir", str(tmp_path / "same")]) == 0
@@ -87,7 +87,7 @@ def test_seed_determines_the_initial_states(tmp_path):
     assert not torch.equal(first, initial_observation(6, "other"))
 
 
-def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
+def test_resumed_run_equals_uninterrupted_run(run, tmp_path, capsys):
     arguments = ["--seed", "5", *SMALL, "--env.max-angle", "0.5", "--algorithm.learning-rate", "2e-3"]
     folder = tmp_path / "run"
     assert main(["train", "balance", "--iterations", "2", *arguments, "--log-dir", str(folder)]) == 0
@@ -100,7 +100,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(run, tmp_path, capsys):
     assert settings["resumed"][0]["from_iteration"] == 2
     assert main(["resume", str(folder)]) == 1
     assert "add more with --iterations" in last_line_of_error(capsys)
-    # From an older checkpoint, fewer iterations than are left leave the goal of the run as it is.
+    # From an older checkpoint, fewer iterations than remain do not change the total of the run.
     assert main(["resume", str(folder), "--checkpoint", "2", "--iterations", "1"]) == 0
     assert json.loads((folder / "run.json").read_text())["iterations"] == 4
 
@@ -186,7 +186,7 @@ def test_observation_can_be_computed_from_the_metadata():
         torch.tensor(facts["default_joint_pos"], dtype=torch.float32),
     )
     assert list(facts["stiffness"]) == env.robot.model.actuator_gainprm[:, 0].tolist() == [35.0] * 12
-    phase, action = env.phase.clone(), torch.full((8, 12), 0.1)  # the runs of a real controller may start anywhere
+    phase, action = env.phase.clone(), torch.full((8, 12), 0.1)  # a real controller may start in any state
     for _ in range(5):
         obs, *_ = env.step(action)
         phase = phase + facts["control_period_s"] / clock["period_s"]
@@ -250,7 +250,7 @@ def test_report_is_one_page_about_the_run(run, capsys):
     capsys.readouterr()
 
 
-def test_the_newest_run_is_found_from_the_working_folder(tmp_path, monkeypatch, capsys):
+def test_latest_is_newest_run_of_working_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "balance", "--iterations", "1", *SMALL]) == 0
     assert main(["report", "latest"]) == 0
@@ -282,7 +282,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_prints_resume(tmp_path, capsys)
     assert f"st-rl resume {folder}" in captured.out
     assert "Ctrl-C again stops immediately" in captured.err
     assert len(list(folder.glob("model_*.pt"))) == 1
-    # The usual meaning of Ctrl-C is back.
+    # The default handler of Ctrl-C is restored.
     assert signal.getsignal(signal.SIGINT) is usual
     assert main(["resume", str(folder), "--iterations", "1"]) == 0
 
@@ -338,11 +338,11 @@ class TestNewcomersErrors:
         return lines[0]
 
     @pytest.mark.parametrize("command", ["play", "eval", "export", "resume"])
-    def test_a_run_folder_without_checkpoints(self, tmp_path, command):
+    def test_run_folder_without_checkpoints(self, tmp_path, command):
         (tmp_path / "run.json").write_text('{"task": "balance"}')
         assert "has no checkpoints (model_*.pt)" in self.error([command, str(tmp_path)])
 
-    def test_a_folder_that_cannot_be_written(self, tmp_path):
+    def test_unwritable_folder(self, tmp_path):
         file = tmp_path / "file"
         file.write_text("")
         line = self.error(["train", "balance", "--iterations", "1", *SMALL, "--log-dir", str(file / "run")])
@@ -350,7 +350,7 @@ class TestNewcomersErrors:
         assert "--log-dir" in line
 
     @pytest.mark.parametrize("command", ["eval", "export", "report"])
-    def test_an_output_that_cannot_be_written_is_refused_at_once(self, run, tmp_path, command):
+    def test_rejects_unwritable_output_before_training(self, run, tmp_path, command):
         file = tmp_path / "file"
         file.write_text("")
         line = self.error([command, str(run), "--output", str(file / "out")])
@@ -366,16 +366,16 @@ class TestNewcomersErrors:
         )
         assert "--seconds must be above 0, got 0" in self.error(["play", str(run), "--seconds", "0"], code=2)
 
-    def test_a_read_only_run(self, run, monkeypatch):
+    def test_read_only_run(self, run, monkeypatch):
         real = os.access
         monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK and real(path, mode))
         assert "no permission to write" in self.error(["eval", str(run)])
 
-    def test_a_folder_that_holds_a_run_already(self, run):
+    def test_folder_that_already_has_a_run(self, run):
         line = self.error(["train", "balance", "--iterations", "1", *SMALL, "--log-dir", str(run)], code=2)
         assert f"st-rl resume {run}" in line
 
-    def test_an_mjcf_without_a_free_joint(self, tmp_path):
+    def test_mjcf_without_free_joint(self, tmp_path):
         robot = tmp_path / "arm.xml"
         robot.write_text(
             '<mujoco><worldbody><body><joint name="a"/><geom size=".1"/></body></worldbody>'
@@ -386,7 +386,7 @@ class TestNewcomersErrors:
         assert "no free joint" in line
         assert not folder.exists(), "a training that cannot start leaves no folder"
 
-    def test_a_robot_file_that_is_not_there(self):
+    def test_missing_robot_file(self):
         assert "no robot file 'nothing.xml'" in self.error(["train", "balance", "--env.robot", "nothing.xml"])
 
     def test_no_rendering_library(self, run, monkeypatch):
@@ -403,12 +403,12 @@ class TestNewcomersErrors:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         assert 'pip install "st_rl[export]"' in self.error(["export", str(run)])
 
-    def test_a_damaged_checkpoint(self, run, tmp_path):
+    def test_damaged_checkpoint(self, run, tmp_path):
         damaged = tmp_path / "damaged.pt"
         damaged.write_bytes(b"not a checkpoint")
         assert "damaged.pt" in self.error(["eval", str(run), "--checkpoint", str(damaged)])
 
-    def test_a_device_that_is_not_here(self):
+    def test_unavailable_device(self):
         if torch.cuda.is_available():
             pytest.skip("there is a GPU here")
         assert "torch finds no GPU" in self.error(["train", "balance", "--device", "cuda:0"])
@@ -417,12 +417,12 @@ class TestNewcomersErrors:
     def test_no_iterations(self):
         assert "at least 1" in self.error(["train", "balance", "--iterations", "0"], code=2)
 
-    def test_an_unknown_class(self, tmp_path):
+    def test_unknown_class(self, tmp_path):
         line = self.error(["train", "balance", "--policy.class-name", "ActorCrtic", "--log-dir", str(tmp_path / "r")])
         assert "did you mean 'ActorCritic'?" in line
 
 
-def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
+def test_gymnasium_environment_as_task(tmp_path, capsys):
     pytest.importorskip("gymnasium")
     folder = tmp_path / "run"
     arguments = ["train", "gym:Pendulum-v1", "--iterations", "2", "--num-envs", "2"]
@@ -435,7 +435,7 @@ def test_a_gymnasium_environment_is_a_task_too(tmp_path, capsys):
     capsys.readouterr()
 
 
-def test_the_quadruped_from_train_to_report(tmp_path, capsys):
+def test_quadruped_from_train_to_report(tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = ["train", "quadruped-walk", "--iterations", "1", "--num-envs", "8", "--runner.num-steps-per-env", "8"]
     settings = ["--runner.engine", "eager", "--env.commands.lin-vel-x", "0.3", "0.8", "--env.rewards.gait", "0.25"]

@@ -1,4 +1,4 @@
-"""The one form of a motion: it is checked, and what a file lacks is estimated."""
+"""`MotionClip`: validation, and estimates of missing fields."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_velocities_that_are_given_are_kept():
     assert "joint_vel" not in clip.estimated
 
 
-def test_signs_of_quaternions_do_not_jump_and_the_input_stays():
+def test_quaternion_signs_are_continuous_and_input_is_kept():
     q = smooth_rotations(TIME) * np.where(np.arange(101) % 3 == 0, -2.0 / 2.0, 1.0)[:, None]
     before = q.copy()
     clip = clip_without_velocities(root_rot=q * 1.02)
@@ -83,7 +83,7 @@ def test_time_stamps_give_the_frame_rate_and_must_rise_evenly():
         frame_rate("f", [0.0, 0.1], 3)
 
 
-def test_a_single_number_may_be_in_an_array():
+def test_accepts_scalar_in_array():
     for value in (30, 30.0, np.array(30.0), np.array([30]), [30]):
         assert single_number("f", "fps", value) == 30.0
     for value in (None, "soon", [], [30, 20], [[1], [2, 3]], float("nan")):

@@ -1,4 +1,4 @@
-"""Every format round-trips, and what cannot be used is refused with the file, the field and the remedy."""
+"""Every motion format round-trips; errors name the file, the field and the fix."""
 
 import json
 import pickle
@@ -340,7 +340,7 @@ def test_rejects_unreadable_files(tmp_path):
         read_motion(tmp_path / "walk.json")
 
 
-def test_names_of_columns_are_those_of_the_blocks():
+def test_column_names_follow_blocks():
     names = column_names()
     assert len(names) == 61
     assert names[3:7] == ("root_rot_x", "root_rot_y", "root_rot_z", "root_rot_w")

@@ -1,4 +1,4 @@
-"""`AMPLoader`: SPEC 9, against interpolation in numpy."""
+"""`AMPLoader`, compared with interpolation in NumPy."""
 
 import json
 
@@ -69,7 +69,7 @@ def test_columns_and_attributes(loader):
         assert (full[:, 6] >= 0).all()
 
 
-def test_blocks_of_the_layout_are_where_they_belong():
+def test_blocks_are_in_layout_order():
     names = ("root_pos", "root_rot", "joint_pose", "tar_toe_pos_local", "linear_vel", "angular_vel", "joint_vel")
     edges = (0, 3, 7, 19, 31, 34, 37, 49, 61)
     frame = np.arange(61)
@@ -248,7 +248,7 @@ def test_rejects_folder_without_usable_motions(tmp_path):
         AMPLoader("cpu", 0.02, data_dir=tmp_path)
 
 
-def test_a_folder_is_read_without_its_hidden_files(folder, monkeypatch):
+def test_hidden_files_of_folder_are_skipped(folder, monkeypatch):
     (folder / ".DS_Store").write_bytes(b"\0\1")
     (folder / ".tmp-1-clip_2.txt").write_text("half a fi")
     monkeypatch.setenv("HOME", str(folder.parent))
@@ -256,5 +256,5 @@ def test_a_folder_is_read_without_its_hidden_files(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path, lambda path: [str(path)]])
-def test_one_motion_file_may_be_named_alone(folder, kind):
+def test_accepts_single_motion_file(folder, kind):
     assert AMPLoader("cpu", 0.02, motion_files=kind(folder / "clip_1.txt")).trajectory_names == ["clip_1"]

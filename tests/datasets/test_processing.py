@@ -28,7 +28,7 @@ def test_joints_are_reordered_by_name_and_others_left_out():
     np.testing.assert_array_equal(got.joint_vel, clip.joint_vel[:, [3, 0]])
 
 
-def test_unknown_joints_are_named_with_the_nearest():
+def test_unknown_joints_suggest_nearest():
     with pytest.raises(
         MotionError, match=r"some: joint_names lack FR_hip_jnt;.*nearest to 'FR_hip_jnt': 'FR_hip_joint'"
     ):
@@ -56,7 +56,7 @@ def test_resampling_to_the_same_rate_changes_nothing():
         np.testing.assert_allclose(getattr(got, name), getattr(clip, name), atol=1e-12)
 
 
-def test_resampling_remembers_what_was_estimated():
+def test_resampling_keeps_estimated_fields():
     clip = some_clip(joint_vel=None)
     assert resample(clip, 100.0).estimated == clip.estimated == ("joint_vel",)
 
@@ -68,7 +68,7 @@ def test_resampling_needs_two_frames():
         resample(some_clip(), 0.0)
 
 
-def test_a_cut_keeps_both_ends():
+def test_cut_includes_both_ends():
     clip = full_clip()
     got = cut(clip, 0.04, 0.1)
     np.testing.assert_array_equal(got.joint_pos, clip.joint_pos[2:6])

@@ -1,4 +1,4 @@
-"""A policy file does what the policy does, or is not written."""
+"""An exported file equals the policy, or is not written."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_export_leaves_the_policy_in_training_mode_and_on_its_statistics(tmp_pat
     assert torch.equal(normalizer._mean, before)
 
 
-def test_a_file_that_differs_is_refused_and_removed(tmp_path):
+def test_rejects_and_removes_file_that_differs(tmp_path):
     policy, normalizer = make_policy()
     path = tmp_path / "policy.onnx"
     with pytest.raises(ExportError, match="differs from torch by"):
@@ -92,7 +92,7 @@ def test_a_file_that_differs_is_refused_and_removed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_actions_that_are_no_numbers_are_refused(tmp_path):
+def test_rejects_non_finite_actions(tmp_path):
     policy, normalizer = make_policy()
     with torch.no_grad():
         next(policy.actor.parameters())[0, 0] = float("nan")
@@ -102,7 +102,7 @@ def test_actions_that_are_no_numbers_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("recorded", [None, torch.randn(50, 7) * 3.0 + 1.5])
-def test_a_file_without_the_normalizer_is_refused(tmp_path, monkeypatch, recorded):
+def test_rejects_file_without_normalizer(tmp_path, monkeypatch, recorded):
     def write_without_normalizer(policy, example, path, metadata):
         write_graph(DeployedPolicy(policy.actor_critic, torch.nn.Identity()), example, path, metadata)
 
@@ -113,7 +113,7 @@ def test_a_file_without_the_normalizer_is_refused(tmp_path, monkeypatch, recorde
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recurrent_file_that_returns_its_input_states_is_refused(tmp_path, monkeypatch):
+def test_rejects_recurrent_file_that_returns_its_input_states(tmp_path, monkeypatch):
     class Forgetful(DeployedPolicy):
         def forward(self, obs, state=()):
             return (super().forward(obs, state)[0], *(leaf * 1.0 for leaf in state))
@@ -131,9 +131,9 @@ def test_a_recurrent_file_that_returns_its_input_states_is_refused(tmp_path, mon
 
 @pytest.mark.parametrize("is_recurrent", [False, True])
 @pytest.mark.parametrize("is_single", [False, True], ids=["in a batch", "alone"])
-def test_a_file_that_is_wrong_for_some_batch_sizes_is_noticed(monkeypatch, is_recurrent, is_single):
+def test_rejects_file_that_differs_for_some_batch_sizes(monkeypatch, is_recurrent, is_single):
     class WrongSession:
-        """Computes what torch does, except for one robot alone or for several."""
+        """Equals torch except for a batch of one or for larger batches."""
 
         def __init__(self, path, providers):
             pass
@@ -152,7 +152,7 @@ def test_a_file_that_is_wrong_for_some_batch_sizes_is_noticed(monkeypatch, is_re
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_type):
+def test_hidden_states_are_inputs_and_outputs_of_recurrent_file(tmp_path, rnn_type):
     torch.manual_seed(1)
     sizes = {"actor_hidden_dims": [8], "critic_hidden_dims": [8], "rnn_hidden_size": 5, "rnn_num_layers": 2}
     policy = ActorCriticRecurrent(7, 9, 3, rnn_type=rnn_type, **sizes)
@@ -165,7 +165,7 @@ def test_the_controller_carries_the_memory_of_a_recurrent_policy(tmp_path, rnn_t
     assert names == ["obs", "memory_a_hidden", *(["memory_a_cell"] if rnn_type == "lstm" else [])]
     facts = json.loads(session.get_modelmeta().custom_metadata_map["memory"])
     assert facts["inputs"] == {name: [2, "batch", 5] for name in names[1:]}
-    # One robot and three, along steps of which one ends an episode: zeros start anew.
+    # One robot and three, with an episode end: hidden states restart at zero.
     for robots in (1, 3):
         state = {name: np.zeros((2, robots, 5), dtype=np.float32) for name in names[1:]}
         policy.clear_hidden_states()

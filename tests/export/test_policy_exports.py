@@ -1,4 +1,4 @@
-"""Policies with encoders, estimators and images become files too."""
+"""Export of policies with encoders, estimators and images."""
 
 import copy
 import warnings
@@ -29,14 +29,14 @@ def normalizer() -> EmpiricalNormalization:
         ("PrivilegeStateAcRecurrent", "adapts and replaces; replaces", [0.1, 0.2, 0.3]),
     ],
 )
-def test_a_policy_is_one_file(name, options, bound, tmp_path):
+def test_policy_is_exported_to_one_file(name, options, bound, tmp_path):
     policy = make_policy(name, options, action_bound=bound)
     report = export_onnx(policy, normalizer(), tmp_path / "policy.onnx")
     assert report.largest_difference <= 1e-5
 
 
 class ClientExporter(nn.Module):
-    """What st_gym exports: normaliser, encoder of the last component, memory and actor, with the state outside."""
+    """The exporter of st_gym: normalizer, encoder of the last component, RNN and actor, with external states."""
 
     def __init__(self, policy, normalizer, component: str):
         super().__init__()
@@ -61,7 +61,7 @@ class ClientExporter(nn.Module):
 
 
 @pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
-def test_the_pieces_export_as_the_client_exports_them(rnn_type, tmp_path):
+def test_exports_like_the_client(rnn_type, tmp_path):
     torch.manual_seed(0)
     policy = EncoderAmpActorCriticRecurrent(
         12, 9, 3, obs_segments={"obs": 8, "privileged_obs": 4}, encoder_component_names=["privileged_obs"],

@@ -1,4 +1,4 @@
-"""Tasks by name, their configurations and what a mistyped one is told."""
+"""Tasks by name, their configurations, and errors for misspelled ones."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ def test_unknown_task_lists_the_tasks_with_the_nearest_first():
         make_task("quadruped-wlak", 2)
 
 
-def test_a_task_by_path_takes_its_configuration():
+def test_task_by_path_gets_its_configuration():
     path = "st_rl.sim.tasks.balance:Balance"
     assert type(make_task(path, 2, cfg=BalanceCfg())) is Balance
     with pytest.raises(ValueError, match="needs its configuration"):
@@ -39,7 +39,7 @@ def test_unknown_option_names_the_nearest(option, message):
         make_task("quadruped-walk", 2, **{option: 1.0})
 
 
-def test_overrides_reach_every_level_and_leave_the_original_alone():
+def test_overrides_reach_every_level_and_keep_original():
     cfg = QuadrupedWalkCfg()
     before = dataclasses.asdict(cfg)
     changed = with_overrides(

@@ -1,4 +1,4 @@
-"""All kernels of a step are loaded together before the first one, and nothing is launched meanwhile."""
+"""All kernels of a step are loaded before the first step, without launching them."""
 
 from types import ModuleType, SimpleNamespace
 
@@ -9,7 +9,7 @@ from st_rl.sim.tasks import make_task
 
 
 class FakeWarp(ModuleType):
-    """Counts what is launched and loaded."""
+    """Counts launches and loads."""
 
     def __init__(self):
         super().__init__("warp")
@@ -32,7 +32,7 @@ def test_kernels_are_loaded_once_for_each_size_of_block_and_none_is_launched():
         warp.launch(first, dim=3, inputs=[])
         warp.launch(kernel=third, dim=4)
         warp.launch_tiled(second, dim=3, inputs=[], block_dim=64)
-        # As long as the condition holds, which no kernel would change here.
+        # A loop on a condition that no kernel changes here.
         warp.capture_while([1], while_body=lambda data: warp.launch_tiled(second, dim=data, block_dim=32), data=5)
 
     load_kernels(warp, "cuda:0", step)

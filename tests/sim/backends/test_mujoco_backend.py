@@ -1,4 +1,4 @@
-"""Stepping many robots equals stepping each alone; resets, pushes and randomisation touch only whom they name."""
+"""Batched steps equal single ones; resets, pushes and randomization apply to the selected robots only."""
 
 import gc
 import logging
@@ -139,7 +139,7 @@ def test_tensors_keep_their_address(robot, backend):
     assert [t.data_ptr() for t in (backend.qpos, backend.qvel, backend.sensordata)] == addresses
 
 
-def test_push_changes_the_velocity_of_the_masked_only(robot, backend):
+def test_push_changes_velocity_of_masked_robots_only(robot, backend):
     run(backend, controls(robot, 3))
     before = backend.batch.state.copy()
     velocity = backend.qvel.clone()
@@ -163,7 +163,7 @@ def test_detects_divergence_despite_engine_reset(robot, backend, cause, tmp_path
     backend.step(2)
     assert backend.qpos.isfinite().all()  # MuJoCo has reset the robot silently
     assert backend.check_diverged().tolist() == one_mask(3).tolist()
-    assert not list(tmp_path.iterdir())  # nor does it leave a log file behind
+    assert not list(tmp_path.iterdir())  # and it leaves no log file
     run(backend, controls(robot, 1))
     assert not backend.check_diverged().any()
 
@@ -264,7 +264,7 @@ def run_in_fork(function, timeout_s=30.0):
             code = function()
         finally:
             gc.collect()
-            # Inherited pytest handlers must not run, deletion of objects must.
+            # Objects must be deleted, but inherited pytest handlers must not run.
             os._exit(code)
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:

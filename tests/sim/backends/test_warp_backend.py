@@ -1,4 +1,4 @@
-"""The backend of the GPU gives the numbers of the CPU's, and a rollout on it can be one graph."""
+"""`WarpBackend` equals `MujocoBackend`, and a rollout can be captured as one CUDA graph."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from st_rl.sim.tasks import find_task, make_task
 pytestmark = pytest.mark.gpu
 
 NUM_ENVS = 16
-# With few solver iterations the two engines stop at different points on the way to the same solution.
+# With few solver iterations the two engines stop at different approximations of the same solution.
 FINE = fine_physics(PhysicsCfg())
 
 
 @pytest.fixture
 def pair(request):
-    """The same task on both devices, without randomness, at the same state after some steps of the CPU's."""
+    """The same task on both devices, without randomness, in the same state after some steps on the CPU."""
     name = getattr(request, "param", "quadruped-walk")
     cfg = find_task(name).cfg().for_evaluation()
     tasks = [make_task(name, NUM_ENVS, device, cfg=cfg) for device in ("cpu", "cuda")]
@@ -28,7 +28,7 @@ def pair(request):
 
 
 def copy_state(source, target) -> None:
-    """Put the robots of one task where those of the other are."""
+    """Copy the robot states of one task to another."""
     everyone = torch.ones(NUM_ENVS, dtype=torch.bool, device=target.device)
     target.backend.reset(everyone, source.backend.qpos.to(target.device), source.backend.qvel.to(target.device))
     for name in ("actions", "last_actions", "phase", "episode_length", "commands"):
@@ -44,7 +44,7 @@ def test_one_step_agrees_with_the_cpu(pair):
         actions = 0.5 * torch.randn(NUM_ENVS, on_cpu.num_actions, generator=generator)
         obs, rewards, dones, infos = on_cpu.step(actions)
         gpu_obs, gpu_rewards, gpu_dones, gpu_infos = on_gpu.step(actions.cuda())
-        # Robots that were reset start at random places.
+        # Robots that were reset start in random states.
         going_on = ~(dones | gpu_dones.cpu())
         assert torch.equal(dones, gpu_dones.cpu())
         torch.testing.assert_close(gpu_obs.cpu()[going_on], obs[going_on], rtol=1e-4, atol=1e-4)
@@ -93,8 +93,8 @@ def test_masses_and_friction_differ_between_robots(pair):
     torch.testing.assert_close(backends[1].qpos.cpu(), backends[0].qpos, rtol=1e-3, atol=1e-3)
 
 
-def test_a_captured_rollout_trains(tmp_path):
-    """A few iterations with the whole rollout as one graph: everything is finite, steps are counted, robots improve."""
+def test_captured_rollout_trains(tmp_path):
+    """A few iterations with the whole rollout as one graph: finite values, counted steps, higher rewards."""
     task = make_task("quadruped-walk", 512, "cuda")
     config = find_task("quadruped-walk").training_config()
     runner = OnPolicyRunner(task, {**config, "engine": "graph"}, log_dir=tmp_path, device="cuda")

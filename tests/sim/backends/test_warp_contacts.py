@@ -1,4 +1,4 @@
-"""MuJoCo Warp, here on the CPU: robots that touch more than there is room for are not passed over in silence."""
+"""MuJoCo Warp on the CPU: too many contacts for its buffers are reported."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ from st_rl.sim.tasks import find_task
 
 
 class DriftingBackend(Backend):
-    """Robots whose joints go where they are told and whose bases sink and lean, in torch alone."""
+    """A fake backend in torch: joints follow their targets, bases sink and tilt."""
 
     def __init__(self, model, num_envs, physics, device):
         super().__init__(model, num_envs, physics, device)

@@ -1,4 +1,4 @@
-"""The task `quadruped-amp`: what it shows of robots and references, and where robots start."""
+"""The task `quadruped-amp`: motion features of robots and references, and initial states."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def test_styles_are_delivered_as_the_contract_says():
 
 def test_robots_start_from_states_of_the_reference():
     amp = build(32, motions=("pace",), **{"style.fields": FIELDS})
-    # A robot that starts like its reference has its style; it did not come from anywhere else.
+    # A robot that starts at its reference has the reference's features, without a transition from another state.
     own, reference = amp.style_transition, amp.reference_transition.view(32, 2, -1)
     torch.testing.assert_close(own[:, 0], own[:, 1])
-    # Between two frames a turned vector is not quite the blend of two turned vectors.
+    # Rotating an interpolated vector is not exactly interpolating rotated vectors.
     torch.testing.assert_close(own[:, 1], reference[:, 0], atol=3e-3, rtol=1e-4)
     torch.testing.assert_close(own[:, 1, :25], reference[:, 0, :25], atol=2e-5, rtol=1e-4)
     assert torch.unique(amp.clip).numel() == 4
-    # The clock has the beat of the clip.
+    # The gait clock has the frequency of the clip.
     torch.testing.assert_close(amp.phase, (amp.clip_time / 0.32).frac())
 
 
@@ -51,8 +51,8 @@ def test_start_fraction_of_reference_states():
 
 
 @pytest.mark.parametrize("name", ["quadruped-amp", "humanoid-amp"])
-def test_default_starts_keep_nothing_of_an_earlier_reference(name):
-    # Without randomness all starts near the default pose are the default pose.
+def test_default_initial_states_are_independent_of_earlier_references(name):
+    # Without randomization the initial state is the default pose.
     still = {"reset.joint_pos": 0.0, "reset.velocity": 0.0, "reset.yaw": 0.0}
     amp = make_task(name, 64, **(QUIET | still | {"style.start_fraction": 0.5}))
     default = torch.tensor(amp.robot.default_qpos, dtype=torch.float32)
@@ -112,7 +112,7 @@ def test_transitions_chain_and_never_cross_a_reset():
         _, _, dones, infos = amp.step(actions)
         own = infos["observations"]["ref_obs"]
         torch.testing.assert_close(own[:, 0], before)
-        # In 20 ms joints do not jump; a reset would make them.
+        # Joint positions are continuous within 20 ms, except across a reset.
         assert ((own[:, 1, :12] - own[:, 0, :12]).abs() < 0.6).all()
         start = torch.cat([amp.joint_pos, amp.joint_vel, amp.base_height], dim=1)
         before = torch.where(dones[:, None], start, own[:, 1])
@@ -120,7 +120,7 @@ def test_transitions_chain_and_never_cross_a_reset():
     assert ended >= 16
 
 
-def test_style_is_made_of_the_fields_asked_for():
+def test_features_have_configured_fields():
     amp = build(4, **{"style.fields": ("base_ang_vel", "projected_gravity")})
     amp.step(torch.zeros(4, 12))
     own = amp.style_transition[:, 1]
@@ -142,7 +142,7 @@ def test_other_fields_need_no_other_noise():
     assert amp.random["style_noise"].shape == (4, 4 * 12)
 
 
-def test_noise_is_added_to_robots_and_references_alike():
+def test_noise_is_added_to_robots_and_references():
     plain, noisy = build(200), build(200, **{"style.noise": {"joint_pos": 0.5}})
     noisy.load_state_dict(plain.state_dict() | {"buffers": plain.state_dict()["buffers"]})
     for amp in (plain, noisy):
@@ -154,12 +154,12 @@ def test_noise_is_added_to_robots_and_references_alike():
         assert (difference[..., 12:] == 0).all()
 
 
-def test_the_same_reward_without_any_shaping_of_the_gait():
+def test_rewards_have_no_gait_shaping():
     amp = build()
     assert set(amp._reward_functions) == {"track_lin_vel_xy", "track_ang_vel_z", "alive", "action_rate"}
 
 
-def test_an_evaluation_starts_from_the_default_pose_without_noise():
+def test_evaluation_starts_at_default_pose_without_noise():
     cfg = find_task("quadruped-amp").cfg().for_evaluation()
     assert cfg.style.start_fraction == 0.0
     assert cfg.style.noise == {}
@@ -220,7 +220,7 @@ def test_on_a_gpu_a_whole_rollout_is_captured_and_trains(tmp_path):
     assert runner.tot_timesteps == 10 * 24 * 256
     assert all(torch.isfinite(p).all() for p in runner.alg.actor_critic.parameters())
     assert amp.reference_transition.isfinite().all()
-    # References are somewhere else for every robot, and have moved on.
+    # References differ between robots and advance.
     assert torch.unique(amp.clip_time).numel() > 128
 
 

@@ -1,4 +1,4 @@
-"""A teacher sees what only the critic of its student sees."""
+"""The actor of a teacher reads the privileged observations of its student's critic."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_privileged_actor_obs_equals_critic_obs_of_student(name):
     assert teacher.get_privileged_observations() is None
     assert teacher.num_obs == (student.num_privileged_obs or student.num_obs)
     assert "noise" not in teacher.random
-    # In the same state both tell the same.
+    # Equal observations in equal states.
     teacher.backend.load_state_dict(student.backend.state_dict())
     for buffer in ("commands", "phase", "properties", "desired_heading"):
         if buffer in student.buffers:

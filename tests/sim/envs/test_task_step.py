@@ -1,4 +1,4 @@
-"""Promises of the step that all tasks share."""
+"""The step shared by all tasks."""
 
 import math
 
@@ -20,7 +20,7 @@ def test_last_action_is_that_of_the_step_before_clipped():
     _, _, _, infos = task.step(second)
     assert torch.equal(task.last_actions, first)
     assert torch.equal(task.actions, torch.full((4, 12), -0.5))
-    # The change of 12 actions by 0.7 each is what the reward of smooth actions sees.
+    # The action-rate term is that of 12 actions that change by 0.7 each.
     expected = task.cfg.rewards["action_rate"] * 12 * 0.7**2
     assert float(infos["log"]["Reward/action_rate"]) == pytest.approx(expected, rel=1e-5)
 

@@ -1,4 +1,4 @@
-"""What tasks on uneven ground share."""
+"""`TerrainWalk`: the base class of tasks on uneven terrain."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Evaluations measure what the robots do: checked on a fake task whose motion is known."""
+"""Evaluation metrics, checked on a fake task with known motion."""
 
 import math
 from types import SimpleNamespace
@@ -139,7 +139,7 @@ def test_error_of_the_mean_ignores_an_oscillation_that_the_mae_includes():
     task = KnownWalk(bias=0.1, wave=0.3)
     commands = command_grid([(0.2, 1.0), (0.0, 0.0), (0.0, 0.0)], 4)
     figures = walk_metrics(EvaluationRollout(task, still, 6.0).run(commands), task)
-    # Whole periods after the settling second: the wave cancels in the mean.
+    # Whole periods after the settling time: the mean of the wave is zero.
     steps = range(51, 301)
     instant = [abs(0.1 + 0.3 * math.sin(2 * math.pi * s * PERIOD / 0.5)) for s in steps]
     for axis in AXES:
@@ -157,7 +157,7 @@ def test_errors_exclude_steps_after_fall():
 
 
 class LedWalk(KnownWalk):
-    """Robots that the task itself leads: it sets, and they follow, another yaw rate than requested."""
+    """The task overrides the requested yaw rate, and the robots follow the override."""
 
     def step(self, actions):
         outcome = super().step(actions)
@@ -204,7 +204,7 @@ NEVER = 100.0
 
 
 def test_success_before_fall_and_end_of_course_is_no_fall():
-    # Robot 0 has a free way; 1 falls after it got past everything, 2 before; 3 needs its second life; 4 never does.
+    # Robot 0 has no obstacles; 1 falls after the last one, 2 before; 3 succeeds in its second episode; 4 never.
     task = CourseWalk([math.nan, 1.0, 1.0, 3.0, NEVER, 3.0], falls={1: 100, 2: 25, 3: 120})
     plan = EvaluationCfg(num_envs=6, seconds=10.0, push_speed=0.0)
     figures, robots = evaluate_walk(task, still, plan)
@@ -260,7 +260,7 @@ def test_gait_figures_of_a_known_trot():
     result = EvaluationRollout(task, still, 5.0).run(torch.full((4, 3), 0.5))
     figures = walk_metrics(result, task)
     assert figures["foot_clearance"] == pytest.approx(0.05)
-    assert figures["swing_rate"] == pytest.approx(2.0, abs=0.15)  # a swing cut off by either end does not count
+    assert figures["swing_rate"] == pytest.approx(2.0, abs=0.15)  # incomplete swings at either end do not count
     assert figures["stance_fraction"] == pytest.approx([0.5] * 4, abs=0.03)
     assert figures["alternation"] == pytest.approx(1.0)
     speed = math.hypot(0.5, 0.5)
@@ -294,7 +294,7 @@ def test_score_prefers_standing_to_small_errors():
     nan = float("nan")
     fallen = {"num_envs": 64, "falls": 64, **{f"{axis}_mae": nan for axis in AXES}}
     assert walk_score(fallen) < walk_score(precise)
-    # The fraction of robots that fell counts, whatever their number.
+    # The fraction of fallen robots counts, not their number.
     assert walk_score({**precise, "num_envs": 640, "falls": 320}) == pytest.approx(walk_score(precise))
 
 
@@ -361,7 +361,7 @@ def test_wrapped_step_is_reused_until_the_tensors_of_the_policy_move():
 
 
 def test_steps_on_a_course_are_not_wrapped():
-    # A captured step would read the progress of the step that was captured.
+    # A captured step would read the iteration at capture.
     made, network = [], torch.nn.Linear(2, 12)
     network.is_recurrent = False
 
@@ -432,7 +432,7 @@ class TestBuiltInTask:
         assert figures["ang_vel_yaw_error"] == pytest.approx(0.6 / 4, abs=0.05)
         assert torch.equal(task.commands, commands)
 
-    def test_small_commands_are_those_of_standing_robots(self, task):
+    def test_small_commands_count_as_standing(self, task):
         result = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 0.2).run(torch.full((4, 3), 0.05))
         assert (result.commands > 0).all()
         assert (result.effective_commands == 0).all()

@@ -1,4 +1,4 @@
-"""Gait figures against loops over plain numbers."""
+"""Gait metrics compared with Python loops."""
 
 import math
 
@@ -20,7 +20,7 @@ PERIOD = 0.02
 
 
 def loop_swings(height, contact, valid, min_steps=2):
-    """Clearance and count of one robot's swings, foot by foot, step by step."""
+    """Clearance and number of swings of one robot, by a loop over feet and steps."""
     peaks = []
     for foot in range(height.shape[1]):
         lifted, peak, steps = False, 0.0, 0
@@ -41,7 +41,7 @@ def loop_swings(height, contact, valid, min_steps=2):
 def test_swings_equal_a_walk_through_every_foot():
     rng = np.random.default_rng(4)
     steps, robots, feet = 120, 5, 4
-    # Stretches of random length on and off the ground.
+    # Contact phases of random length.
     contact = np.zeros((steps, robots, feet), dtype=bool)
     for robot in range(robots):
         for foot in range(feet):
@@ -114,7 +114,7 @@ def test_cost_of_transport_is_power_over_weight_times_speed():
     assert math.isnan(float(cost[1]))
 
 
-def test_mean_over_time_leaves_out_invalid_steps_even_if_they_are_no_numbers():
+def test_mean_over_time_excludes_invalid_and_nan_steps():
     values = torch.tensor([[1.0, 2.0], [3.0, float("nan")], [5.0, 4.0]])
     valid = torch.tensor([[True, True], [True, False], [False, True]])
     assert mean_over_time(values, valid).tolist() == [2.0, 3.0]
@@ -122,7 +122,7 @@ def test_mean_over_time_leaves_out_invalid_steps_even_if_they_are_no_numbers():
 
 
 def walking_feet(steps, stride, landings, stance):
-    """Contacts `(steps, 1, feet)` of feet that touch down at these instants of every stride and stand so long."""
+    """Contacts `(steps, 1, feet)` with the given touch-down phases and stance durations."""
     time = np.arange(steps)[:, None]
     return torch.tensor((time - np.array(landings)) % stride < stance)[:, None]
 
@@ -137,7 +137,7 @@ def test_step_asymmetry_is_the_difference_of_left_and_right_steps(landings, expe
     assert float(step_asymmetry(chatter, valid, [(1, 0)])) == pytest.approx(expected)
 
 
-def test_step_asymmetry_counts_only_valid_steps_and_needs_feet_that_take_turns():
+def test_step_asymmetry_uses_valid_alternating_steps_only():
     even, limping = walking_feet(200, 40, (0, 20), 24), walking_feet(200, 40, (0, 12), 24)
     contact = torch.cat([torch.cat([even, limping]), torch.cat([limping, even])], dim=1)
     valid = torch.zeros(400, 2, dtype=torch.bool)

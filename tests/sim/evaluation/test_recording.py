@@ -1,4 +1,4 @@
-"""A recording keeps what one robot does, and its tour stays within the task's commands."""
+"""Recordings of one robot; the command schedule stays within the ranges of the task."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Frames without a screen, videos, and clear words where they cannot be made."""
+"""Offscreen frames, videos, and errors if rendering is not available."""
 
 import ctypes.util
 import subprocess
@@ -77,7 +77,7 @@ def test_frame_renders_model_and_scaled_arrows():
     assert np.array_equal(dotted, plain), "an arrow of no length must not be drawn"
 
 
-def test_an_unknown_camera_lists_those_of_the_file():
+def test_unknown_camera_lists_cameras_of_model():
     needs_library()
     model = mujoco.MjModel.from_xml_string(BALL.replace("<geom", '<camera name="side" pos="0 -3 0"/><geom'))
     with pytest.raises(ValueError, match=r"no camera 'top'.*side"):

@@ -1,4 +1,4 @@
-"""A made walk on two legs, against MuJoCo's own kinematics and the dynamics of a pendulum."""
+"""A generated biped walk, compared with MuJoCo kinematics and inverted-pendulum dynamics."""
 
 import mujoco
 import numpy as np
@@ -90,17 +90,17 @@ def test_center_of_mass_is_inverted_pendulum(geometry):
     height = GAIT.base_height + geometry.centre_of_mass[2]
     pressure = clip.root_pos[:, :2] + [geometry.centre_of_mass[0], 0.0] - acceleration * height / GRAVITY
     for foot, other in ((0, 1), (1, 0)):
-        # Alone on a foot, away from the moments at which the weight goes over.
+        # In single support, away from the weight transfer.
         alone = (phase[:, other] > GAIT.stance_fraction + 0.1) & (phase[:, other] < 0.9)
         apart = np.abs(pressure - clip.feet.pos[:, foot, :2])[alone]
         assert apart.max() < 0.015  # well within the sole
-    # It sways towards the standing foot, by less than the feet are apart.
+    # It sways towards the stance foot, by less than the step width.
     left_alone = (phase[:, 1] > 0.7) & (phase[:, 1] < 0.9)
     assert (clip.root_pos[left_alone, 1] > 0.005).all()
     assert np.abs(clip.root_pos[:, 1]).max() < 0.03
 
 
-def test_the_walk_is_its_own_mirror_image_half_a_stride_later(geometry):
+def test_walk_is_mirrored_after_half_a_stride(geometry):
     clip = make_biped_gait(geometry, "walk", 0.5, fps=50.0, strides=2)
     half = round(0.5 * GAIT.period_s * clip.fps)
     np.testing.assert_allclose(mirror(clip).joint_pos[:-half], clip.joint_pos[half:], atol=1e-9)
@@ -111,12 +111,12 @@ def test_arms_swing_against_the_legs(geometry):
     clip = make_biped_gait(geometry, "walk", 0.8, fps=100.0, strides=1)
     ahead = clip.feet.pos[:, 0, 0] - clip.feet.pos[:, 1, 0]
     left, right = (clip.joint_pos[:, shoulder] for shoulder in geometry.shoulders)
-    # A positive angle of the shoulder takes the arm back.
+    # A positive shoulder angle moves the arm back.
     assert np.corrcoef(ahead, left - right)[0, 1] > 0.9
     assert 0.3 < np.ptp(left) < 1.2
 
 
-def test_velocities_are_those_of_the_positions(robot, geometry):
+def test_velocities_equal_finite_differences(robot, geometry):
     clip = make_biped_gait(geometry, "walk", 0.5, fps=1000.0, strides=1)
     moving = (clip.joint_pos[2:] - clip.joint_pos[:-2]) * 500.0
     assert np.median(np.abs(moving - clip.joint_vel[1:-1])) < 2e-3

@@ -1,4 +1,4 @@
-"""Made gaits and clips on robots, against MuJoCo's own kinematics."""
+"""Generated gaits and clips, compared with MuJoCo kinematics."""
 
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -99,7 +99,7 @@ def test_rejects_foot_out_of_reach(geometry):
 
 
 @pytest.mark.parametrize("name", QUADRUPED_GAITS)
-def test_standing_feet_stay_where_they_are_and_swinging_feet_clear_the_ground(robot, geometry, name):
+def test_stance_feet_do_not_move_and_swing_feet_clear_the_ground(robot, geometry, name):
     clip = add_body_poses(robot, make_quadruped_gait(geometry, name, 0.6, fps=200.0, strides=2))
     gait = QUADRUPED_GAITS[name]
     phase = foot_phases(gait, np.arange(clip.num_frames) / clip.fps)
@@ -112,10 +112,10 @@ def test_standing_feet_stay_where_they_are_and_swinging_feet_clear_the_ground(ro
 
 
 @pytest.mark.parametrize("name", QUADRUPED_GAITS)
-def test_velocities_are_those_of_the_positions(robot, geometry, name):
+def test_velocities_equal_finite_differences(robot, geometry, name):
     clip = make_quadruped_gait(geometry, name, 0.5, fps=1000.0, strides=1)
     moving = (clip.joint_pos[2:] - clip.joint_pos[:-2]) * 500.0
-    # Where a foot leaves or meets the ground, accelerations jump.
+    # Accelerations are discontinuous at lift-off and touch-down.
     assert np.median(np.abs(moving - clip.joint_vel[1:-1])) < 2e-3
     np.testing.assert_allclose((clip.root_pos[2:] - clip.root_pos[:-2]) * 500.0, clip.root_lin_vel[1:-1], atol=1e-3)
     complete = add_body_poses(robot, clip)
@@ -149,7 +149,7 @@ def test_base_follows_rigid_body_dynamics(geometry):
     assert pitch(pace) < 0.03
     assert 0.1 < pitch(bound) < 0.35
     assert roll(bound) < 0.01
-    # While the right feet carry it, the robot is pushed up on its right side.
+    # While the right feet are in contact, the right side is pushed up.
     standing_right = foot_phases(QUADRUPED_GAITS["pace"], np.arange(pace.num_frames) / pace.fps)[:, 0]
     middle = int(np.argmin(np.abs(standing_right - 0.5 * QUADRUPED_GAITS["pace"].stance_fraction)))
     rolling = np.gradient(np.gradient(pace.root_rot[:, 1]))

@@ -1,4 +1,4 @@
-"""Robot descriptions: what a file of somebody else's needs, found by name, and the words for what is not found."""
+"""Robot descriptions of foreign MJCF files: elements found by name, and errors for missing ones."""
 
 import importlib.util
 import os
@@ -105,7 +105,7 @@ def test_foreign_robot_is_found_by_name(describe):
     assert {foot.radius for foot in robot.feet} == {0.02}
     assert [robot.feet[foot].name[:2] for foot in robot.feet_by_place] == ["FR", "FL", "RR", "RL"]
     assert len(robot.fall_sensors) == 5
-    # It stands on its feet: two links of 20 cm, the knee folded by 1.6 and each at 0.8 from the vertical.
+    # Standing height: two links of 20 cm, each at 0.8 rad from the vertical.
     assert robot.default_qpos[2] == pytest.approx(2 * 0.2 * np.cos(0.8) + 0.02)
 
 
@@ -191,11 +191,11 @@ def test_feet_are_geoms_bodies_or_sites(describe, feet):
     assert all(foot.name[2:] in ("_ball", "_pad") for foot in robot.feet)
 
 
-def test_mirror_signs_are_those_of_the_axes(describe):
+def test_mirror_signs_follow_joint_axes(describe):
     robot = Robot.from_file(describe())
     mirror = robot.mirror()
     assert list(mirror.joints) == joint_mirror(robot.joint_names).permutation.tolist()
-    # The roll axes of the left are turned round: a mirrored pose has the same angle, which the name would get wrong.
+    # The left roll axes are inverted: a mirrored pose has equal angles, unlike the joint names suggest.
     assert mirror.signs == (1,) * 12
     assert joint_mirror(robot.joint_names).signs.tolist() == [-1, 1, 1] * 4
 
@@ -297,10 +297,10 @@ def test_description_replaces_the_actuators_of_the_file(describe, tmp_path):
     mjcf.write_text(mjcf.read_text().replace("</mujoco>", motors).replace("</keyframe>", key))
     robot = Robot.from_file(describe('default_pose: {".*_knee": -1.6}', without=["default_pose"]))
     assert robot.num_joints == 12
-    np.testing.assert_allclose(robot.default_joint_pos[:3], [0.1, 0.2, -1.6])  # what it does not name is the file's
+    np.testing.assert_allclose(robot.default_joint_pos[:3], [0.1, 0.2, -1.6])  # the rest comes from the file
 
 
-def test_servos_are_as_described_whatever_the_file_says_of_its_own_actuators(describe, tmp_path):
+def test_described_gains_override_actuators_of_file(describe, tmp_path):
     mjcf = tmp_path / "model" / "robot.xml"
     defaults = '<default><general gear="50" ctrlrange="-1 1" forcerange="-3 3"/></default><worldbody>'
     mjcf.write_text(mjcf.read_text().replace("<worldbody>", defaults))

@@ -1,4 +1,4 @@
-"""What a robot file says, and what a file that cannot be driven is told."""
+"""Robot files: what is read from them, and errors for unsupported ones."""
 
 import mujoco
 import numpy as np
@@ -101,7 +101,7 @@ def test_added_ground_collides_with_every_robot(write_mjcf, world, task):
     assert env.base_height > 0.3
 
 
-def test_sensors_of_the_file_count_only_if_they_measure_in_the_world(write_mjcf):
+def test_file_sensors_are_used_only_in_world_frame(write_mjcf):
     text = torque_quadruped()
     for leg in ("fl", "fr", "rl", "rr"):
         text = text.replace('<geom type="sphere"', f'<geom name="{leg}_foot" type="sphere"', 1)

@@ -1,4 +1,4 @@
-"""A robot written as a file of its own behaves like the one that was read."""
+"""A saved robot file behaves like the original."""
 
 import numpy as np
 import pytest

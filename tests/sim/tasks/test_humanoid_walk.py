@@ -1,4 +1,4 @@
-"""The humanoid, and the tasks `humanoid-walk` and `humanoid-amp`: what is in the file and what is rewarded."""
+"""The humanoid model and the tasks `humanoid-walk` and `humanoid-amp`."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_contact_of_knee_or_pelvis_is_fall(robot, home):
     assert len(robot.fall_sensors) == 3
 
 
-def test_a_gpu_has_room_for_all_contacts_of_feet_knees_and_pelvis(robot):
+def test_contact_buffers_fit_feet_knees_and_pelvis(robot):
     assert max_ground_contacts(robot.model) - 4 <= find_task("humanoid-walk").cfg().physics.max_contacts
 
 
@@ -99,7 +99,7 @@ def test_standing_humanoid_is_rewarded_until_fall():
         _, reward, done, infos = task.step(torch.zeros(16, 21))
         rewards.append(reward)
         dones.append(done)
-    # Until it tips over, which takes a while without feedback, almost all that can be had.
+    # Nearly the maximum until it tips over.
     assert torch.stack(rewards[:20]).mean() > 0.8 * 0.02 * (2.5 + 1.5 + 1.0 + 0.3)
     assert not torch.stack(dones[:20]).any()
     assert torch.stack(rewards).min() >= 0.0
@@ -111,7 +111,7 @@ def test_step_width_is_measured_in_the_frame_of_the_base():
     task.step(torch.zeros(8, 21))
     torch.testing.assert_close(task.step_width, torch.full((8,), 0.18), atol=0.01, rtol=0)
     assert task.REWARDS["narrow_step"].function(task).max() == 0.0
-    # Hips that roll inward cross the feet.
+    # Inward hip roll crosses the feet.
     qpos = task.backend.qpos.clone()
     qpos[:, 7 + 1], qpos[:, 7 + 7] = -0.2, 0.2
     task.backend.reset(torch.ones(8, dtype=torch.bool), qpos, torch.zeros(8, 27))
@@ -130,7 +130,7 @@ def test_yaw_rate_reward_tolerates_pelvis_swing():
     assert task.REWARDS["track_lin_vel_xy"].function(task).min() == 1.0
 
 
-def test_posture_leaves_the_joints_that_step_alone():
+def test_posture_reward_excludes_stepping_joints():
     task = build()
     task.joint_offset = torch.zeros(4, 21)
     names = task.robot.joint_names
@@ -159,7 +159,7 @@ def test_episodes_start_from_reference_walk():
     torch.testing.assert_close(own, reference, atol=2e-4, rtol=1e-4)
     torch.testing.assert_close(amp.phase, (amp.clip_time / 0.8).frac())
     assert find_task("humanoid-amp").training["policy"]["amp_discriminator"]["input_dim"] == 2 * width
-    # Feet that the clock wants on the ground are there: it has the beat of the clip, on the right side.
+    # Stance feet of the gait clock are on the ground: its frequency and phase are those of the clip.
     for _ in range(3):
         amp.step(amp.joint_offset / amp.cfg.control.action_scale)
     assert (amp.foot_contact == amp.foot_stance).float().mean() > 0.7

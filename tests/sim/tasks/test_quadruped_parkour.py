@@ -1,4 +1,4 @@
-"""The task `quadruped-parkour`: what it shows, what it asks for, and how its levels change."""
+"""The task `quadruped-parkour`: observations, commands and levels."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def place(task, x, y=None, z=None, yaw=0.0):
 
 
 def track_row(task, robot):
-    """The row of the tables that a robot runs on, by hand."""
+    """Track-table row of a robot, computed independently."""
     return robot % len(task.cfg.terrain_kinds) * task.cfg.tracks.num_levels + int(task.level[robot])
 
 
@@ -46,7 +46,7 @@ def segment(task, name, obs=None):
 
 
 class TestObservation:
-    def test_segments_and_what_stands_where_in_proprioception(self):
+    def test_segments_and_columns_of_proprioception(self):
         task = build()
         assert task.obs_segments == {"proprioception": 48, "engaging_block": 9, "forward_depth": (1, 16, 12)}
         hidden = ["base_lin_vel", "base_height", "foot_contact", "foot_height", "properties", "terrain_scan"]
@@ -73,7 +73,7 @@ class TestObservation:
         blocks = task._tracks.blocks[2]
         for x in np.linspace(0.0, 8.0, 60):
             place(task, float(x))
-            # by hand: the first block that is not cleared, told from 0.8 m before it on
+            # expected: the first uncleared block, engaged from 0.8 m before it
             left = [block for block in blocks if x < block.end + 0.4]
             expected = np.zeros(9)
             expected[0], expected[1] = 2.0, 1.0
@@ -94,7 +94,7 @@ class TestObservation:
             assert int(segment(task, "engaging_block")[0, 1:6].argmax()) == ids[block.kind]
 
     def test_depth_is_that_of_rays_through_the_track_in_numpy(self):
-        """State to image by an independent ray caster: marching along each ray in steps of a millimetre."""
+        """Depth image by an independent ray caster that marches along each ray in steps of 1 mm."""
         task = build(
             num_envs=3, **{"camera": DepthCameraCfg(height=6, width=3), "curriculum.start_levels": (3, 3)},
             **{"tracks.sequences": MIXED},
@@ -264,7 +264,7 @@ class TestEpisodes:
         success, is_at_end = task.course()
         assert success[::2].isnan().all()
         assert success[1::2].tolist() == [0.0, 1.0, 1.0]
-        # The way without blocks begins at -2 m and ends at 3 m.
+        # The section without blocks is from -2 m to 3 m.
         assert is_at_end.tolist() == [False, False, False, False, True, True]
 
     def test_falls_only_after_end_of_course(self):

@@ -1,4 +1,4 @@
-"""The task `quadruped-rough`: heights above the ground, levels that follow success, and commands that cross a patch."""
+"""The task `quadruped-rough`: heights above ground, terrain levels, and commands within a patch."""
 
 import math
 
@@ -15,7 +15,7 @@ EVERYONE = torch.ones(NUM_ENVS, dtype=torch.bool)
 
 
 def build(num_envs=NUM_ENVS, **overrides):
-    # A small ground is built faster.
+    # A small terrain is built faster.
     small = {"terrain.num_levels": 3, "terrain.patch_size": 5.0, "terrain.border": 1.0, "physics.num_threads": 1}
     return make_task("quadruped-rough", num_envs, **{**small, **overrides})
 
@@ -26,14 +26,14 @@ def task():
 
 
 def place(task, x, y, yaw=0.0, height=0.0):
-    """Put every robot at a place of its patch, so high above the ground, looking in a direction, and read the state."""
+    """Place every robot on its patch at a position, height and heading, and read the state."""
     qpos = task._default_qpos.repeat(task.num_envs, 1)
     qpos[:, :2] = task._patch_centers() + torch.tensor([x, y])
     qpos[:, 2] += task.ground.height_at(qpos[:, :2]) + height
     qpos[:, 3], qpos[:, 6] = math.cos(yaw / 2), math.sin(yaw / 2)
     everyone = torch.ones(task.num_envs, dtype=torch.bool)
     task.backend.reset(everyone, qpos, torch.zeros_like(task.backend.qvel))
-    # The sensors read what was before a step: one in which nothing moves much.
+    # Sensors lag by one step: take one with little motion.
     task.backend.set_control(qpos[:, 7:])
     task.backend.step(1)
     task._read_state()
@@ -80,7 +80,7 @@ class TestObservations:
         assert ("height_scan" in task.obs_segments) == observe
         assert task.critic_obs_segments["height_scan"] == 65
 
-    def test_the_scan_of_the_actor_has_noise_of_its_size_and_commands_have_none(self):
+    def test_actor_scan_has_configured_noise_and_commands_have_none(self):
         task = build(**{"noise.height_scan": 0.03})
         task.step(torch.zeros(NUM_ENVS, 12))
         difference = (task.obs_buf - task.privileged_obs_buf[:, : task.num_obs]).abs()
@@ -116,7 +116,7 @@ class TestCommands:
         task._reset_envs(nobody)
         off = (task.desired_heading - math.pi).remainder(2 * math.pi)
         assert torch.all(torch.minimum(off, 2 * math.pi - off) <= 0.5 + 1e-5)
-        # Already on the way back, or not there yet: nothing changes.
+        # No change if it moves back already or is not at the rim yet.
         for x, heading in ((2.4, 2.5), (1.5, 0.3)):
             place(task, x, 0.0)
             task.desired_heading.fill_(heading)
@@ -126,7 +126,7 @@ class TestCommands:
 
 class TestLevels:
     def walked(self, task, farthest, speed=0.5):
-        """The levels after an episode in which every robot came so far from the middle."""
+        """Levels after an episode in which every robot moved a given distance from the center."""
         task.commands[:] = torch.tensor([speed, 0.0, 0.0])
         place(task, 0.0, 0.0)
         task.farthest.fill_(farthest)
@@ -141,7 +141,7 @@ class TestLevels:
         assert torch.all(self.walked(task, task.rim) == 2)
         assert torch.all(task.farthest == 0)
         task.level.fill_(1)
-        # 0.5 m/s for 10 s lead beyond the rim, so that half the way to it counts.
+        # 0.5 m/s for 10 s leads beyond the rim, so half the distance to it is required.
         assert torch.all(self.walked(task, 0.51 * task.rim) == 1)
         assert torch.all(self.walked(task, 0.49 * task.rim) == 0)
         assert torch.all(self.walked(task, 0.0) == 0)
@@ -191,7 +191,7 @@ def test_rejects_asymmetric_or_empty_scan(name, line, message):
         build(**{f"scan.{name}": line})
 
 
-def test_a_robot_off_the_ground_ends_its_episode(task):
+def test_leaving_the_terrain_ends_the_episode(task):
     qpos = place(task, 0.0, 0.0)
     qpos[3, 0] -= 100.0
     task.backend.reset(EVERYONE, qpos, torch.zeros_like(task.backend.qvel))

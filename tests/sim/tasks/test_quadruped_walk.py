@@ -1,4 +1,4 @@
-"""What `quadruped-walk` computes, against MuJoCo's own figures and against runs that should be the same."""
+"""The task `quadruped-walk`, compared with quantities of MuJoCo and with equivalent runs."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_feet_and_torques_match_the_engine():
     assert torch.equal(contact, task.foot_contact.float())
 
 
-def test_metrics_are_those_of_the_robots():
+def test_metrics_equal_robot_states():
     task = walk()
     task.hold_commands(torch.tensor([[0.5, 0, 0], [1.0, 0, 0], [0, 0, 0], [-0.5, 0.1, 0]]))
     for row in actions_for(6):
@@ -154,7 +154,7 @@ def test_gait_clock_pairs_diagonal_feet():
     assert height.amax(dim=0).allclose(torch.tensor(0.06), atol=0.003)
 
 
-def test_noise_is_bounded_and_only_the_actor_sees_it():
+def test_noise_is_bounded_and_for_the_actor_only():
     task = walk(num_envs=64, **{"noise.level": 1.0})
     obs, extras = task.get_observations()
     noise = obs - extras["observations"]["critic"][:, : task.num_obs]
@@ -262,7 +262,7 @@ def test_commands_are_within_range_and_change_when_due():
     changed = (task.commands != before).any(dim=1)
     due = torch.arange(512) % 5 == 4
     assert not changed[~due].any()
-    assert changed[due].float().mean() > 0.5  # a standing robot may be told to stand again
+    assert changed[due].float().mean() > 0.5  # a standing robot may get a standing command again
 
 
 def test_held_commands_stay_over_episodes():

@@ -1,4 +1,4 @@
-"""Skills trained on `quadruped-parkour` by the runner, played together by the containers as the guide shows it."""
+"""Skills trained on `quadruped-parkour`, combined in a mutex policy as in docs/parkour.md."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What every built-in task promises to a runner."""
+"""The contract between built-in tasks and the runner."""
 
 import pytest
 import torch
@@ -152,7 +152,7 @@ def test_fall_in_the_last_step_is_a_termination_and_not_a_time_out(monkeypatch):
 
 
 def test_final_observation_precedes_reset(name):
-    # The same robots with a longer episode show what the finished ones would have seen next.
+    # The same robots with longer episodes give the expected final observations.
     actions = actions_of(build(name), 5)
     quiet = {} if name == "balance" else {"noise.level": 0.0, "push.max_speed": 0.0}
     short, long = (build(name, **quiet, episode_length_s=seconds) for seconds in (0.1, 10.0))
@@ -198,7 +198,7 @@ def test_log_adds_up_to_the_reward(name):
         assert all(value.dim() == 0 for value in infos["log"].values())
 
 
-def test_log_of_an_earlier_step_stays_what_it_was(name):
+def test_log_of_earlier_step_is_not_modified(name):
     task = build(name)
     actions = actions_of(task, 2)
     log = task.step(actions[0])[3]["log"]

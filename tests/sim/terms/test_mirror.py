@@ -1,4 +1,4 @@
-"""Mirror images of walking tasks: a mirrored robot under mirrored actions does the mirrored thing."""
+"""Mirror symmetry of walking tasks: mirrored robots under mirrored actions stay mirror images."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from st_rl.sim.terms.mirror import mirror_columns
 
 QUIET = {"noise.level": 0.0, "push.max_speed": 0.0, "physics.num_threads": 1, "commands.standing_fraction": 0.0}
 ALIKE = {f"randomization.{name}": None for name in ("friction", "base_mass", "motor_strength")}
-# How positions and velocities of a free joint look in the mirror: x, y, z, then a quaternion; a free joint's
-# velocities are linear in the world's frame and angular in the body's.
+# Mirror signs of the positions and velocities of a free joint: x, y, z, then a quaternion; its
+# linear velocity is in the world frame, its angular velocity in the body frame.
 FREE_POSITION = torch.tensor([1.0, -1, 1, 1, -1, 1, -1])
 FREE_VELOCITY = torch.tensor([1.0, -1, 1, -1, 1, -1])
 
@@ -25,7 +25,7 @@ def symmetry_of(task):
 
 
 def write_mirrored_pairs(task, joints):
-    """Make every second robot the mirror image of the one before it, at half a stride from it."""
+    """Make every second robot the mirror image of the previous one, half a stride later."""
     qpos, qvel = task.backend.qpos.clone(), task.backend.qvel.clone()
     for values, free in ((qpos, FREE_POSITION), (qvel, FREE_VELOCITY)):
         width = len(free)
@@ -53,7 +53,7 @@ def test_mirrored_robots_under_mirrored_actions_stay_mirror_images(name):
         torch.testing.assert_close(obs[1::2], symmetry.obs(obs[::2]), atol=2e-3, rtol=1e-3)
         torch.testing.assert_close(critic_obs[1::2], symmetry.critic_obs(critic_obs[::2]), atol=2e-3, rtol=1e-3)
         torch.testing.assert_close(rewards[1::2], rewards[::2], atol=1e-3, rtol=1e-3)
-    # They have moved, and one of a pair is not the other.
+    # They have moved, and the robots of a pair differ.
     assert (obs[1::2] - obs[::2]).abs().max() > 0.1
 
 
@@ -68,7 +68,7 @@ def test_clock_signs_of_trot_pace_and_bound():
     assert clock_signs(0.0, 0.0, 0.5, 0.5) == [1, 1]  # bound
 
 
-def test_rejects_what_has_no_mirror_image():
+def test_rejects_terms_without_mirror():
     robot = Robot.from_mjcf(robot_path("quadruped"))
     with pytest.raises(ValueError, match="another gait in the mirror"):
         clock_signs(0.0, 0.25, 0.5, 0.75)
@@ -129,7 +129,7 @@ def test_runner_reads_mirror_of_task():
         torch.testing.assert_close(mirrored, image)
 
 
-def test_the_inner_settings_of_a_variant_are_completed_as_well():
+def test_inner_algorithm_settings_get_the_mirror():
     task = make_task("quadruped-walk", 2, seed=1, **QUIET)
     config = TASKS["quadruped-walk"].training_config()
     teacher = {"actor_hidden_dims": [8], "critic_hidden_dims": [8]}
@@ -139,7 +139,7 @@ def test_the_inner_settings_of_a_variant_are_completed_as_well():
 
 
 def test_configured_mirror_takes_precedence_over_task():
-    """A task may know no mirror image of its own; that is no reason to refuse one that somebody wrote."""
+    """A configured mirror map is accepted for a task without one."""
     task = make_task("quadruped-walk", 2, seed=1, **QUIET)
     own = task.mirror
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Each reward term and termination on a state made by hand."""
+"""Each reward and termination term on an explicit state."""
 
 from types import SimpleNamespace
 
@@ -82,7 +82,7 @@ def test_every_term_of_the_table_is_tested():
     assert all(term.function is getattr(rewards, name) for name, term in table.items())
 
 
-def test_terms_leave_the_state_alone():
+def test_terms_do_not_modify_state():
     _, state = random_state()
     before = {name: torch.as_tensor(value).clone() for name, value in vars(state).items()}
     for name in EXPECTED:

@@ -1,4 +1,4 @@
-"""The tables of parkour tracks, the boxes in the world, and what a camera sees of them."""
+"""Track tables, their boxes in the MuJoCo model, and depth images of them."""
 
 import math
 
@@ -26,7 +26,7 @@ def tracks():
 
 
 def height_at(tracks, row, x):
-    """Height of the ground by a search through the columns."""
+    """Ground height by a search over the columns."""
     for start, end, top in zip(tracks.edges[row], tracks.edges[row][1:], tracks.ground[row]):
         if start <= x < end:
             return top
@@ -150,8 +150,8 @@ def test_depth_equals_that_of_rays_cast_one_by_one(tracks, row):
     np.testing.assert_allclose(depth.numpy(), expected, atol=2e-4)
 
 
-def test_depth_equals_what_mujoco_hits_in_the_world_of_the_robot(tracks):
-    """The boxes that physics steps on are the columns that the camera sees; other tracks are out of sight."""
+def test_depth_equals_mujoco_ray_casts(tracks):
+    """The boxes of the physics are the columns of the camera; other tracks are not visible."""
     model = Robot.from_mjcf(robot_path("quadruped"), lambda spec: add_boxes(spec, tracks, 2.0)).model
     data = mujoco.MjData(model)
     data.qpos[2] = -50.0  # the robot itself is out of the way

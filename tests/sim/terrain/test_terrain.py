@@ -1,4 +1,4 @@
-"""Rough ground has the slopes, steps and stones that it is asked for, and heights are those that MuJoCo touches."""
+"""Generated terrain has the configured slopes, steps and stones; heights equal those of MuJoCo's collision."""
 
 import math
 
@@ -17,7 +17,7 @@ STRAIGHT = np.arange(round(CFG.patch_size / CFG.spacing) + 1) * CFG.spacing - HA
 
 
 def along_x(kind, share, cfg=CFG):
-    """Heights on the way from the middle of a patch to its rim, and how far from the middle they are."""
+    """Heights from the center of a patch to its rim, and their distances from the center."""
     patch = build_patch(kind, share, cfg, np.random.default_rng(0))
     row = patch[len(patch) // 2]
     return STRAIGHT[STRAIGHT >= -1e-9], row[STRAIGHT >= -1e-9]
@@ -45,7 +45,7 @@ class TestPatches:
         assert height[-1] == 0.0
         np.testing.assert_allclose(along_x("steps_down", share)[1], -height)
 
-    def test_stones_are_as_high_as_asked_for_and_flat(self):
+    def test_stones_have_configured_height_and_are_flat(self):
         cfg = TerrainCfg(rubble_height=(0.05, 0.05))
         patch = build_patch("rubble", 1.0, cfg, np.random.default_rng(3))
         assert 0.045 < patch.max() <= 0.05
@@ -56,7 +56,7 @@ class TestPatches:
         assert (inside.max(axis=1) == inside.min(axis=1)).mean() > 0.9
         assert len(np.unique(inside[:, 0])) > 40
 
-    def test_waves_are_as_high_as_asked_for_and_have_no_steps(self):
+    def test_waves_have_configured_height_and_no_steps(self):
         cfg = TerrainCfg(wave_height=(0.2, 0.2))
         patch = build_patch("waves", 1.0, cfg, np.random.default_rng(0))
         assert 0.15 < patch.max() - patch.min() <= 0.2 + 1e-9
@@ -124,7 +124,7 @@ class TestHeights:
         heights = Ground(field, "cpu").height_at(torch.tensor(places, dtype=torch.float32))
         np.testing.assert_allclose(heights, rays, atol=1e-5)
 
-    def test_heights_at_grid_points_are_those_given_and_beyond_the_edge_those_of_the_edge(self, world):
+    def test_heights_at_grid_points_are_exact_and_clamped_at_edge(self, world):
         field = world[2]
         ground = Ground(field, "cpu")
         for row, column in ((0, 0), (5, 7), (22, 30)):
@@ -141,7 +141,7 @@ class TestHeights:
         assert [int(model.geom_type[g]) for g in ground] == [int(kinds.mjGEOM_HFIELD)]
         assert (model.geom_contype[ground[0]], model.geom_conaffinity[ground[0]]) == (1, 0)
 
-    def test_a_dropped_robot_stays_on_top(self):
+    def test_dropped_robot_stays_on_top(self):
         field = HeightField(np.full((41, 41), 0.37), (-1.0, -1.0), 0.05)
         robot = Robot.from_mjcf(robot_path("quadruped"), lambda spec: add_height_field(spec, field))
         data = mujoco.MjData(robot.model)

@@ -1,4 +1,4 @@
-"""What is drawn of a large height field is its part around the robot, where and as high as it is."""
+"""Rendering crops a large height field around the robot and keeps its heights."""
 
 import mujoco
 import numpy as np
@@ -48,6 +48,6 @@ def test_crops_again_only_far_from_center(model):
     assert ground.model.hfield_nrow[0] >= 2
 
 
-def test_a_world_without_height_fields_is_left_alone():
+def test_model_without_height_fields_is_unchanged():
     plain = Robot.from_mjcf(robot_path("quadruped")).model
     assert not VisibleGround(plain).follow(np.array([0.0, 0.0]))

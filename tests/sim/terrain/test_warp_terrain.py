@@ -1,4 +1,4 @@
-"""Height fields on the GPU: touched as on the CPU, seen as on the CPU, and walked on in one graph."""
+"""Height fields on the GPU: contacts and heights equal the CPU's, and rollouts can be captured."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SMALL = {"terrain.num_levels": 3, "terrain.patch_size": 5.0, "terrain.border": 1
 
 
 def test_feet_on_large_triangles_move_as_on_the_cpu():
-    """Feet that touch one triangle each; where they touch more, MuJoCo Warp keeps four contacts and MuJoCo all."""
+    """Each foot touches one triangle; with more, MuJoCo Warp keeps four contacts and MuJoCo all."""
     columns = np.arange(9)[None, :] * 0.05
     field = HeightField(np.repeat(columns, 9, axis=0), (-2.0, -2.0), 0.5)
     robot = Robot.from_mjcf(robot_path("quadruped"), lambda spec: add_height_field(spec, field))
@@ -65,7 +65,7 @@ def test_terrain_observation_equal_on_cpu_and_gpu():
         torch.testing.assert_close(other, mine, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_a_captured_rollout_on_rough_ground_trains(tmp_path):
+def test_captured_rollout_on_terrain_trains(tmp_path):
     task = make_task("quadruped-rough", 512, DEVICE, **SMALL)
     config = find_task("quadruped-rough").training_config()
     runner = OnPolicyRunner(task, {**config, "engine": "graph"}, log_dir=tmp_path, device=DEVICE)
