@@ -96,9 +96,16 @@ class Browser:
 
     def open_tab(self, name: str) -> None:
         """Click the tab with this name."""
-        self.evaluate(
-            f"[...document.querySelectorAll('[role=tab]')].find(t => t.textContent === {json.dumps(name)}).click()"
-        )
+        found = f"[...document.querySelectorAll('[role=tab]')].find(t => t.textContent === {json.dumps(name)})"
+        self.wait(f"{found} !== undefined")
+        self.click_at(found)
+
+    def click_at(self, element: str) -> None:
+        """Click the middle of the element that a JavaScript expression finds, with the mouse."""
+        box = self.evaluate(f"(r => [r.x, r.y, r.width, r.height])({element}.getBoundingClientRect())")
+        x, y = box[0] + box[2] / 2, box[1] + box[3] / 2
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key: str, code: int) -> None:
         """Press a key."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from st_rl.cli.support.command_line import parse_options
+from st_rl.cli.support.pretrained import pretrained_names
 
 
 @dataclass
@@ -37,5 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     table.add_row("mjlab:TASK_ID", "any task of mjlab, if it is installed", "", "4096", "")
     console = Console()
     console.print(table)
+    policies = ", ".join(f"pretrained:{name}" for name in pretrained_names())
+    if policies:
+        console.print(f"Policies to play, view or train further: {policies}.", highlight=False)
     console.print("st-rl train TASK trains a task; st-rl train TASK --help lists its options.", highlight=False)
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError, program
+from st_rl.cli.support.pretrained import PRETRAINED_PREFIX, copy_pretrained
 
 RUNS = Path("runs")
 RUN_FILE = "run.json"
@@ -27,7 +28,6 @@ EXPORT_FILE = "policy.json"
 REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
-PRETRAINED_PREFIX = "pretrained:"
 _SHOWN_RUNS = 8
 # Beginnings of names in which the colon does not separate a checkpoint.
 _NAME_PREFIXES = ("gym:", "mjlab:", PRETRAINED_PREFIX)
@@ -122,7 +122,10 @@ class RunOptions:
     """Options of commands that read the policy of a run."""
 
     run: str
-    """Run: its folder, the beginning of its name, a task (its newest run), or latest; RUN:CHECKPOINT names both."""
+    """Run: its folder, the beginning of its name, a task (its newest run), latest, or pretrained:NAME.
+
+    RUN:CHECKPOINT names a checkpoint too.
+    """
     checkpoint: str = "best"
     """Checkpoint: best, last, an iteration number, or a file."""
     task: str | None = None
@@ -161,8 +164,8 @@ def find_policy(name: str, checkpoint: str = "best", root: Path = RUNS) -> tuple
 def find_run(name: str, root: Path = RUNS, announce: bool = True) -> RunFolder:
     """Find the run that a user names and, unless the name is its folder, print which one it is (with `announce`).
 
-    A name is a folder, `latest`, a task (its newest run), or the beginning of a run's name. A folder of runs stands for
-    the newest of them, the folder of a sweep for its best trial.
+    A name is a folder, `latest`, a task (its newest run), the beginning of a run's name, or `pretrained:NAME`, which is
+    copied from the package. A folder of runs stands for the newest of them, the folder of a sweep for its best trial.
     """
     run = _find_run(name, root)
     if announce and run.path != Path(name).expanduser():
@@ -171,6 +174,8 @@ def find_run(name: str, root: Path = RUNS, announce: bool = True) -> RunFolder:
 
 
 def _find_run(name: str, root: Path) -> RunFolder:
+    if name.startswith(PRETRAINED_PREFIX):
+        return RunFolder(copy_pretrained(name, root))
     folder = Path(name).expanduser()
     if folder.is_file() and folder.suffix == ".pt":
         raise UsageError(f"{name} is a checkpoint: name its folder {folder.parent}, and --checkpoint {folder.name}")

@@ -34,6 +34,8 @@ _UNITS = ("m/s", "m/s", "rad/s")
 _TRACE_SECONDS = 8.0
 # Vertices of a height field that a browser draws at once.
 _MAX_VERTICES = 300_000
+# Width below which a page is one of a phone, pixels.
+_PHONE_WIDTH = 600
 # Length of an arrow in m per m/s, and its height above the base, m.
 _ARROW_SCALE, _ARROW_HEIGHT = 0.4, 0.25
 # Distance between robots that start at the same place, m, and step of the command sliders.
@@ -56,6 +58,7 @@ class ViewerPage:
         server.gui.main_panel.dock_right()
         server.scene.set_up_direction("+z")
         server.initial_camera.position, server.initial_camera.look_at = (-1.6, -1.6, 0.9), (0.0, 0.0, 0.0)
+        server.on_client_connect(_look_above_panel)
         self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
         self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
         seconds_per_row = layout.step_dt
@@ -339,6 +342,12 @@ class ViewerPage:
         count = len(self._layout.joint_names)
         for plot, rows in zip(self._joint_plots, (joints[:count], joints[count:])):
             plot.data = (joint_times, *rows)
+
+
+def _look_above_panel(client: viser.ClientHandle) -> None:
+    """On a phone the panel covers the lower half: look at a place below the robot."""
+    if client.camera.image_width < _PHONE_WIDTH:
+        client.camera.position, client.camera.look_at = (-2.4, -2.4, 0.6), (0.0, 0.0, -0.9)
 
 
 def _no_dates() -> dict[str, Any]:
