@@ -47,6 +47,9 @@ class NeptuneSummaryWriter(RemoteSummaryWriter):
     def _send_file(self, path: str) -> None:
         self.run[f"git_diff/{Path(path).stem}"].upload(path)
 
+    def _send_film(self, name: str, path: str, iteration: int) -> None:
+        self.run[f"{name}_{iteration}"].upload(path)
+
     def _finish(self) -> None:
         self.run.stop()
 

@@ -50,6 +50,10 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
         """Upload a file that describes the run."""
 
     @abstractmethod
+    def _send_film(self, name: str, path: str, iteration: int) -> None:
+        """Upload the mp4 of the policy of an iteration, which may be an earlier one than that of the last values."""
+
+    @abstractmethod
     def _finish(self) -> None:
         """End the run."""
 
@@ -78,6 +82,11 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
         """Upload a file that describes the run, such as the diff to the last commit."""
         if self.run is not None:
             self._guard.call("save_file", self._send_file, os.fspath(path))
+
+    def send_film(self, tag: str, path: str | os.PathLike[str], iteration: int) -> None:
+        """Upload the mp4 of the policy of an iteration."""
+        if self.run is not None:
+            self._guard.call("send_film", self._send_film, tag, os.fspath(path), iteration)
 
     def stop(self) -> None:
         """End the run; later values are logged locally only."""

@@ -47,5 +47,12 @@ class WandbSummaryWriter(RemoteSummaryWriter):
     def _send_file(self, path: str) -> None:
         self.run.save(path, base_path=os.path.dirname(path), policy="now")
 
+    def _send_film(self, name: str, path: str, iteration: int) -> None:
+        import wandb
+
+        # Without a step: wandb drops values of steps that are over.
+        film = wandb.Video(path, caption=f"iteration {iteration}", format="mp4")
+        self.run.log({name: film}, commit=False)
+
     def _finish(self) -> None:
         self.run.finish()

@@ -3,6 +3,7 @@
 import importlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from st_rl.loggers import LOGGERS
 from st_rl.loggers.csv_writer import CsvWriter
 from st_rl.loggers.failure_guard import FailureGuard
+from st_rl.loggers.film import add_gif
+from st_rl.loggers.summary_writer import SummaryWriter
 
 
 class MultiWriter:
@@ -43,6 +46,13 @@ class MultiWriter:
     def save_file(self, path: str | os.PathLike[str], iter: int | None = None) -> None:
         """Upload a file that describes the run."""
         self._forward("save_file", path, iter)
+
+    def add_film(self, tag: str, video: Path, gif: Path, step: int) -> None:
+        """Log a film: the gif in TensorBoard files, the mp4 `video` at remote services."""
+        for name, writer in self.writers.items():
+            if isinstance(writer, SummaryWriter):
+                self._guards[name].call("add_film", add_gif, writer, tag, gif, step)
+        self._forward("send_film", tag, video, step)
 
     def flush(self) -> None:
         """Write pending values to disk."""

@@ -580,6 +580,10 @@ class OnPolicyRunner(Configurable):
 
         self._run_in_background(write)
 
+    def log_film(self, video: Path, gif: Path, iteration: int) -> None:
+        """Give a film of the policy of an iteration to the writers that show films."""
+        self._run_in_background(self._call_writer, "add_film", "Film/policy", video, gif, iteration)
+
     def _seconds_left(self, locs: Mapping[str, Any]) -> float:
         """Time until the first limit of `learn`: its iterations at their median duration, or the time limit."""
         limits = []

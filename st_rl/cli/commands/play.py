@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options, program
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folder import GIF_FILE, TRACES_FILE, VIDEO_FILE, RunFolder, RunOptions, make_writable
+from st_rl.cli.support.run_folder import TRACES_FILE, VIDEO_FILE, RunOptions, make_writable, writable_file
 from st_rl.cli.support.task_source import is_external
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class PlayOptions(RunOptions):
     """Height of the video in pixels."""
     gif: bool = True
     """Whether to write a gif as well."""
+    output: Path | None = None
+    """File of the video; None writes play.mp4 and the time series play.json into the run folder."""
     seed: int = 20_002
     """Random seed of the initial state."""
 
@@ -59,7 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     run, checkpoint = open_run(options)
     if options.viewer and not is_external(run.source.name):
         return _open_viewer(run, checkpoint, options) if _has_display() else _open_page(run, checkpoint, options)
-    make_writable(run.run.path)
+    if options.output is None:
+        make_writable(run.run.path)
+    elif writable_file(options.output).suffix != ".mp4":
+        raise UsageError(f"--output {options.output}: the video is an mp4, name it FILE.mp4")
     from st_rl.sim.evaluation.video import require_ffmpeg
 
     require_ffmpeg()
@@ -94,25 +99,26 @@ def _record_task(run: LoadedRun, checkpoint: Path, options: PlayOptions, command
 
     recorder, iteration = make_recorder(run, checkpoint, options)
     start = time.perf_counter()
-    video = run.run.file(VIDEO_FILE)
+    video = options.output or run.run.file(VIDEO_FILE)
     traces = record_video(recorder, video, options.seconds, options.width & ~1, options.height & ~1)
-    shown = {"checkpoint": checkpoint.name, "iteration": iteration, "command_line": command_line}
-    content = {**dataclasses.asdict(traces), **shown}
-    write_json(run.run.file(TRACES_FILE), content)
+    if options.output is None:
+        shown = {"checkpoint": checkpoint.name, "iteration": iteration, "command_line": command_line}
+        write_json(run.run.file(TRACES_FILE), {**dataclasses.asdict(traces), **shown})
     print(f"{video} ({options.seconds:g} s of {checkpoint.name}, rendered in {time.perf_counter() - start:.0f} s)")
-    _write_gif(run.run, options)
+    _write_gif(video, options)
     if traces.resets:
         print(f"The robot was reset at {', '.join(f'{t:.1f}' for t in traces.resets)} s")
     return 0
 
 
-def _write_gif(run: RunFolder, options: PlayOptions) -> None:
+def _write_gif(video: Path, options: PlayOptions) -> None:
     if not options.gif:
         return
     from st_rl.sim.evaluation.video import mp4_to_gif
 
-    mp4_to_gif(run.file(VIDEO_FILE), run.file(GIF_FILE))
-    print(run.file(GIF_FILE))
+    gif = video.with_suffix(".gif")
+    mp4_to_gif(video, gif)
+    print(gif)
 
 
 def _open_page(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
@@ -174,7 +180,7 @@ def _record_rendered(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> 
     env: Any = run.source.make(run.env_config, 1, "cpu", options.seed, render_mode="rgb_array")
     policy = run.load_policy(env, checkpoint)
     fps = float(env.unwrapped.metadata.get("render_fps") or 30)
-    video = run.run.file(VIDEO_FILE)
+    video = options.output or run.run.file(VIDEO_FILE)
     frame = _render_frame(env)
     with torch.inference_mode(), open_video(video, frame.shape[1], frame.shape[0], fps) as writer:
         obs = split_observations(env.get_observations())[0]
@@ -184,7 +190,7 @@ def _record_rendered(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> 
             policy.reset(dones)
     env.close()
     print(video)
-    _write_gif(run.run, options)
+    _write_gif(video, options)
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import count_of, program, quote_path
+from st_rl.cli.support.films import record_films
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
@@ -56,7 +57,7 @@ def learn(
     runner.init_writter(False)
     start = time.perf_counter()
     runner.time_limit_s = None if minutes is None else 60.0 * minutes
-    with GracefulShutdown(runner.request_stop) as shutdown:
+    with GracefulShutdown(runner.request_stop) as shutdown, record_films(runner, run):
         runner.learn(iterations, init_at_random_ep_len=random_episode_start)
     runner.close()
     seconds, task = time.perf_counter() - start, run.task

@@ -25,6 +25,8 @@ class RunnerConfig:
     """Iterations between two checkpoints; each is evaluated without exploration noise."""
     log_interval: int = 1
     """Iterations between two log entries."""
+    video_interval: int | None = None
+    """Iterations between two short films of the policy in the log, rendered beside the training; None for no films."""
     keep_last: int | None = None
     """Number of newest checkpoints to keep; None keeps all."""
     keep_best: bool = True

@@ -16,7 +16,7 @@ RUNNER_KEYS = frozenset(
     "num_steps_per_env empirical_normalization policy algorithm policy_class_name algorithm_class_name "
     "storage inference_mode_rollout pretrain_iterations pretrain_dataset ckpt_manipulator strict logger "
     "neptune_project wandb_project log_interval save_interval keep_last keep_best engine update_threads "
-    "rank_timeout_s".split()
+    "rank_timeout_s video_interval".split()
 )
 CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
@@ -93,7 +93,7 @@ def _check_values(runner: dict[str, Any]) -> None:
     """ValueError for values with which training would fail later; integers may be given as 500.0."""
     if not runner.get("num_steps_per_env"):
         raise ValueError("the training configuration needs 'num_steps_per_env', the length of a rollout, e.g. 24")
-    for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last", "update_threads"):
+    for key in ("num_steps_per_env", "log_interval", "save_interval", "keep_last", "update_threads", "video_interval"):
         value = runner.get(key)
         if isinstance(value, float) and value.is_integer():
             value = runner[key] = int(value)
