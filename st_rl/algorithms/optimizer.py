@@ -83,8 +83,8 @@ class GuardedOptimizer:
     @property
     def gradients(self) -> list[Tensor]:
         """The gradients of all parameters that have one."""
-        parameters = (p for group in self.optimizer.param_groups for p in group["params"])
-        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+        groups = self.optimizer.param_groups
+        return [p.grad for group in groups for p in group["params"] if p.grad is not None]
 
     def zero_grad(self) -> None:
         """Discard the gradients."""

@@ -104,21 +104,17 @@ class PPO(Configurable):
         # A policy from elsewhere has the members of `Policy` only; what else is used is behind an `isinstance`.
         self.actor_critic = cast(ActorCritic, actor_critic)
         actor_critic.to(device)
-        self.num_learning_epochs = num_learning_epochs
-        self.num_mini_batches = num_mini_batches
+        self.num_learning_epochs, self.num_mini_batches = num_learning_epochs, num_mini_batches
         self.clip_param = clip_param
-        self.gamma = gamma
-        self.lam = lam
-        self.value_loss_coef = value_loss_coef
-        self.entropy_coef = entropy_coef
+        self.gamma, self.lam = gamma, lam
+        self.value_loss_coef, self.entropy_coef = value_loss_coef, entropy_coef
         self.surrogate_loss_coef = 1.0
         self.max_grad_norm = max_grad_norm
         self.use_clipped_value_loss = use_clipped_value_loss
         is_number = isinstance(clip_min_std, (int, float, Tensor))
         self.clip_min_std = clip_min_std if is_number else torch.tensor(clip_min_std, device=device)
         self.optimizer_class_name = optimizer_class_name
-        self.schedule = schedule
-        self.desired_kl = desired_kl
+        self.schedule, self.desired_kl = schedule, desired_kl
         self.empirical_normalization = empirical_normalization
         is_same = critic_obs_normalization is None
         self.critic_obs_normalization = empirical_normalization if is_same else critic_obs_normalization
@@ -509,17 +505,18 @@ class PPO(Configurable):
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
-        last: dict[int, MiniBatch] = {}
-        for number, minibatch in enumerate(self._mini_batches()):
-            slot = number % self.num_mini_batches
-            # In a later epoch only values in tensors have changed since this mini-batch was used.
-            is_repeated = last.get(slot) is minibatch
-            last[slot] = minibatch
-            self._averages.add(
-                self.engine.run_step(
-                    self.minibatch_step, minibatch, settings, slot, is_repeated=is_repeated, can_capture=can_capture
+        policy, last = self.actor_critic, dict[int, MiniBatch]()
+        with policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext():
+            for number, minibatch in enumerate(self._mini_batches()):
+                slot = number % self.num_mini_batches
+                # In a later epoch only values in tensors have changed since this mini-batch was used.
+                is_repeated = last.get(slot) is minibatch
+                last[slot] = minibatch
+                step = self.minibatch_step
+                measured = self.engine.run_step(
+                    step, minibatch, settings, slot, is_repeated=is_repeated, can_capture=can_capture
                 )
-            )
+                self._averages.add(measured)
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
@@ -528,9 +525,11 @@ class PPO(Configurable):
 
     def _merge_normalizers(self) -> None:
         """Add what all ranks have observed in this rollout to the normalizers of every rank; none with one rank."""
-        modules = (module for network in self._networks() for module in network.modules())
-        for normalizer in dict.fromkeys(module for module in modules if isinstance(module, EmpiricalNormalization)):
-            normalizer.merge_updates()
+        modules = [module for network in self._networks() for module in network.modules()]
+        # Each once: networks may share one.
+        for module in dict.fromkeys(modules):
+            if isinstance(module, EmpiricalNormalization):
+                module.merge_updates()
 
     def _mini_batches(self) -> Iterator[MiniBatch]:
         """Iterate over the mini-batches of all epochs."""
@@ -555,10 +554,8 @@ class PPO(Configurable):
 
     def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        policy = self.actor_critic
         objective = self.engine.compile(self._objective, casts_weights=self.mixed_precision is not None)
-        no_sampling = policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext()
-        with self._autocast(), no_sampling:
+        with self._autocast():
             total, measured, kl = objective(minibatch)
         optimizers = self._optimizers()
         for optimizer in optimizers:
@@ -566,14 +563,15 @@ class PPO(Configurable):
         total.backward()
         if self._rnd_trainer is not None and minibatch.rnd_state is not None:
             measured["loss/rnd"] = self._rnd_trainer.backward(minibatch.rnd_state)
-        # All that the ranks exchange for this step, at once.
-        gradients = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
-        average_in_place(gradients if kl is None else [*gradients, kl])
+        if world_size() > 1:
+            # All that the ranks exchange for this step, at once.
+            gradients = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
+            average_in_place(gradients if kl is None else [*gradients, kl])
         if kl is not None:
             self._adapt_learning_rate(kl)
         measured |= self._apply_gradients()
-        if isinstance(policy, ClippedStdPolicy):
-            policy.clip_std(min=self.clip_min_std)
+        if isinstance(self.actor_critic, ClippedStdPolicy):
+            self.actor_critic.clip_std(min=self.clip_min_std)
         return measured
 
     def _optimizers(self) -> list[GuardedOptimizer]:
@@ -587,15 +585,14 @@ class PPO(Configurable):
         return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm)}
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
+        """The weighted sum of all losses, values to log, and the mean KL divergence if the learning rate adapts."""
         losses, inter_vars, stats = self.compute_losses(minibatch)
         weighted = [getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()]
         total = torch.stack(weighted).sum()
         measured = {f"loss/{name}": value.detach() for name, value in losses.items()}
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
-        needs_adaptation = "kl" in inter_vars and not self._adapts_in_losses()
-        return total, measured, inter_vars["kl"].mean() if needs_adaptation else None
+        return total, measured, inter_vars["kl"].mean() if "kl" in inter_vars else None
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """The context of the losses: hidden layers in `mixed_precision`; weights and the rest stay in float32."""
@@ -655,8 +652,6 @@ class PPO(Configurable):
                 # Only the recorded samples: the old policy did not sample the mirrored ones.
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
-            if self._adapts_in_losses():
-                self._adapt_learning_rate(inter_vars["kl"].mean())
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
         surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_range)
@@ -686,14 +681,6 @@ class PPO(Configurable):
     def _initial_hidden_states(self, minibatch: MiniBatch) -> Any:
         """The hidden states at the first step of every trajectory, or None."""
         return minibatch.hidden_states
-
-    @staticmethod
-    def _adapts_in_losses() -> bool:
-        """Whether `compute_losses` adapts the learning rate; else `minibatch_step` does.
-
-        Compiled code has no side effects, and with several ranks the KL divergence is exchanged with the gradients.
-        """
-        return not torch.compiler.is_compiling() and world_size() == 1
 
     @torch.no_grad()
     def _adapt_learning_rate(self, kl: Tensor) -> None:

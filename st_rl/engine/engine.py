@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from st_rl.engine.graph import GraphedLoop, GraphedStep
 from st_rl.utils.distributed import can_capture_collectives
@@ -237,3 +237,22 @@ class Engine:
         self._steps.clear()
         for loop in self._loops:
             loop.discard_graph()
+
+    def move_modules(self, modules: Sequence[nn.Module], device: torch.device | str) -> None:
+        """Move modules to a device; graphs hold the old addresses and are discarded if one was elsewhere."""
+        moved = [move_to(module, device) for module in modules]
+        if any(moved):
+            self.discard_graphs()
+
+
+def move_to(module: nn.Module, device: torch.device | str) -> bool:
+    """Move a module to a device unless it is there; returns whether it was moved.
+
+    `Module.to` reallocates the weights of a recurrent network even on the same GPU, which breaks captured graphs.
+    """
+    target = torch.device(device)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.device.type != target.type or target.index not in (None, tensor.device.index):
+            module.to(target)
+            return True
+    return False

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
@@ -160,16 +160,3 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     current.wait_stream(stream)
-
-
-def move_to(module: nn.Module, device: torch.device | str) -> bool:
-    """Move a module to a device unless it is there; returns whether it was moved.
-
-    `Module.to` reallocates the weights of a recurrent network even on the same GPU, which breaks captured graphs.
-    """
-    target = torch.device(device)
-    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    if all(device.type == target.type and target.index in (None, device.index) for device in devices):
-        return False
-    module.to(target)
-    return True

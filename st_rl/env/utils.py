@@ -43,10 +43,8 @@ def split_observations(ret: object, obs_groups: ObsGroups | None = None) -> Obse
             "older form, the observation tensor"
         )
     if isinstance(ret[1], torch.Tensor):
-        obs, extras = _merge_groups(ret[0], None, obs_groups)
-        return Observations(*_join(obs_groups, obs, ret[1], extras))
-    obs, extras = _merge_groups(ret[0], ret[1], obs_groups)
-    return Observations(*_join(obs_groups, obs, _critic_group(extras), extras))
+        return Observations(*_read_groups(ret[0], ret[1], None, obs_groups))
+    return Observations(*_read_groups(ret[0], None, ret[1], obs_groups))
 
 
 def observe(env: VecEnv, obs_groups: ObsGroups | None = None) -> Observations:
@@ -54,7 +52,7 @@ def observe(env: VecEnv, obs_groups: ObsGroups | None = None) -> Observations:
     delivered = env.get_observations()
     # The older form has a method for the critic observation, the current one a group.
     if isinstance(delivered, torch.Tensor) and hasattr(env, "get_privileged_observations"):
-        return Observations(*_join(obs_groups, delivered, env.get_privileged_observations(), {}))
+        delivered = (delivered, env.get_privileged_observations())
     return split_observations(delivered, obs_groups)
 
 
@@ -69,11 +67,7 @@ def split_step(ret: object, obs_groups: ObsGroups | None = None) -> StepResult:
             f"cannot read a step from {_describe(ret)}; return (obs, rewards, dones, infos) or, in the older form, "
             "(obs, privileged_obs, rewards, dones, infos)"
         )
-    if len(ret) == 4:
-        obs, infos = _merge_groups(ret[0], ret[3], obs_groups)
-        obs, critic_obs, infos = _join(obs_groups, obs, _critic_group(infos), infos)
-        return StepResult(obs, critic_obs, ret[1], ret[2], infos)
-    privileged = ret[1]
+    privileged = None if len(ret) == 4 else ret[1]
     # Numpy arrays too, since an environment that returns gymnasium's values mostly returns arrays.
     if privileged is not None and getattr(privileged, "ndim", 2) < 2:
         raise ValueError(
@@ -81,9 +75,9 @@ def split_step(ret: object, obs_groups: ObsGroups | None = None) -> StepResult:
             "gymnasium's (obs, rewards, terminated, truncated, infos); wrap the environment in "
             "st_rl.env.GymnasiumVecEnv or return (obs, rewards, dones, infos)"
         )
-    obs, infos = _merge_groups(ret[0], ret[4], obs_groups)
-    obs, critic_obs, infos = _join(obs_groups, obs, _critic_group(infos) if privileged is None else privileged, infos)
-    return StepResult(obs, critic_obs, ret[2], ret[3], infos)
+    rewards, dones, infos = ret[-3:]
+    obs, critic_obs, infos = _read_groups(ret[0], privileged, infos, obs_groups)
+    return StepResult(obs, critic_obs, rewards, dones, infos)
 
 
 def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
@@ -98,24 +92,54 @@ def split_final_observations(infos: Mapping[str, Any]) -> torch.Tensor | None:
     return groups.get("policy") if critic_obs is None else critic_obs
 
 
-def check_tensor(name: str, value: object) -> torch.Tensor:
-    """Return the value; TypeError if it is not a tensor."""
-    if not isinstance(value, torch.Tensor):
-        kind = type(value)
-        raise TypeError(
-            f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
-            "st_rl.env.check_env(env) lists all such errors"
-        )
-    return value
+def tensor_error(name: str, value: object) -> TypeError:
+    """Return the error for something that the environment delivers and that is not a tensor."""
+    kind = type(value)
+    return TypeError(
+        f"the environment delivers {name} as {kind.__module__}.{kind.__qualname__}, not as a torch.Tensor; "
+        "st_rl.env.check_env(env) lists all such errors"
+    )
+
+
+def _read_groups(
+    obs: Any, critic_obs: Any, extras: Mapping[str, Any] | None, obs_groups: ObsGroups | None
+) -> tuple[torch.Tensor, torch.Tensor | None, Mapping[str, Any]]:
+    """Return actor and critic observation, and the extras with the groups of a mapping `obs` as `observations`.
+
+    Without `critic_obs`, the critic observation is the group `critic`, if there is one.
+    """
+    extras = {} if extras is None else extras
+    if not isinstance(extras, Mapping):
+        raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
+    groups = extras.get("observations")
+    groups = {} if groups is None else groups
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"extras['observations'] must be a dict of groups, not {_describe(groups)}")
+    if isinstance(obs, Mapping):
+        groups = {**groups, **dict(obs.items())}
+        extras = {**extras, "observations": groups}
+        obs = groups[_actor_group(groups, obs_groups)]
+    critic_obs = groups.get("critic") if critic_obs is None else critic_obs
+    return (obs, critic_obs, extras) if obs_groups is None else _join(obs_groups, obs, critic_obs, extras, groups)
+
+
+def _actor_group(groups: Mapping[str, Any], obs_groups: ObsGroups | None) -> str:
+    """Return the name of the group that the actor reads, or of the first one of several."""
+    wanted = ACTOR_GROUPS if obs_groups is None else obs_groups.actor
+    for name in wanted:
+        if name in groups:
+            return name
+    raise ValueError(
+        f"the environment returned observation groups {sorted(map(str, groups))} without {' or '.join(wanted)}, "
+        "the group the actor reads; name the groups in 'obs_groups': {'actor': [...], 'critic': [...]}"
+    )
 
 
 def _join(
-    obs_groups: ObsGroups | None, obs: torch.Tensor, critic_obs: torch.Tensor | None, extras: Mapping[str, Any]
+    obs_groups: ObsGroups, obs: Any, critic_obs: Any, extras: Mapping[str, Any], groups: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None, Mapping[str, Any]]:
     """Replace both observations, the RND state and the final observations by the groups that `obs_groups` names."""
-    if obs_groups is None:
-        return obs, critic_obs, extras
-    groups = {"policy": obs, **({} if critic_obs is None else {"critic": critic_obs}), **_observation_groups(extras)}
+    groups = {"policy": obs, **({} if critic_obs is None else {"critic": critic_obs}), **groups}
     joined = obs_groups.join(groups)
     if joined.rnd_state is not None:
         groups["rnd_state"] = joined.rnd_state
@@ -124,41 +148,6 @@ def _join(
     if isinstance(final, Mapping) and set(obs_groups.critic) <= set(final.keys()):
         extras["final_observations"] = {"critic": join_groups(final, obs_groups.critic)}
     return joined.actor, joined.critic, extras
-
-
-def _merge_groups(
-    obs: object, extras: Mapping[str, Any] | None, obs_groups: ObsGroups | None = None
-) -> tuple[Any, Mapping[str, Any]]:
-    """Return the actor observation and the extras, with the groups of a mapping as `extras["observations"]`."""
-    extras = {} if extras is None else extras
-    if not isinstance(extras, Mapping):
-        raise TypeError(f"the last value the environment returned must be a dict, not {_describe(extras)}")
-    if not isinstance(obs, Mapping):
-        return obs, extras
-    groups = {**_observation_groups(extras), **dict(obs.items())}
-    wanted = ACTOR_GROUPS if obs_groups is None else obs_groups.actor
-    found = [name for name in wanted if name in groups]
-    if not found:
-        raise ValueError(
-            f"the environment returned observation groups {sorted(map(str, groups))} without {' or '.join(wanted)}, "
-            "the group the actor reads; name the groups in 'obs_groups': {'actor': [...], 'critic': [...]}"
-        )
-    return groups[found[0]], {**extras, "observations": groups}
-
-
-def _observation_groups(extras: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `extras["observations"]`, empty when missing."""
-    groups = extras.get("observations")
-    if groups is None:
-        return {}
-    if not isinstance(groups, Mapping):
-        raise TypeError(f"extras['observations'] must be a dict of groups, not {_describe(groups)}")
-    return groups
-
-
-def _critic_group(extras: Mapping[str, Any]) -> torch.Tensor | None:
-    """Return `extras["observations"]["critic"]`, or `None` when either level is missing."""
-    return _observation_groups(extras).get("critic")
 
 
 def _describe(value: object) -> str:

@@ -70,7 +70,7 @@ class CsvWriter:
         row, self._row = self._row, {}
         step = int(row["step"])
         is_continuation = self._last_step is not None and step > self._last_step
-        if is_continuation and all(tag in self._columns for tag in row):
+        if is_continuation and row.keys() <= set(self._columns):
             with open(self.path, "a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns, restval="").writerow(row)
         else:

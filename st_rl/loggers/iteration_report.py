@@ -67,7 +67,7 @@ def read_scalars(named: Mapping[str, float | Tensor]) -> dict[str, float]:
     """Return Python floats for numbers and tensors (by their means); one host sync for all."""
     scalars = [torch.as_tensor(v, dtype=None if isinstance(v, Tensor) else torch.float64) for v in named.values()]
     scalars = [s.detach().reshape(1) if s.numel() == 1 else s.detach().double().mean().reshape(1) for s in scalars]
-    return dict(zip(named, (float(value) for value in _to_host(scalars))))
+    return dict(zip(named, map(float, _to_host(scalars))))
 
 
 def memory_scalars(device: torch.device | str) -> dict[str, float]:

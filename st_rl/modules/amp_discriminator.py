@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.utils.capability import CapabilityMeta
-from st_rl.utils.config import Configurable, accepted_keys, drop_none, report_unused_keys
+from st_rl.utils.config import Configurable, DictConvertible, accepted_keys, drop_none, report_unused_keys
 from st_rl.utils.registry import resolve_class
 
 if TYPE_CHECKING:
@@ -151,14 +151,9 @@ class AmpMixin(_Policy):
         self.discriminator: AMPDiscriminator = make(**{"strict": kwargs.get("strict", False), **cfg})
 
 
-@runtime_checkable
-class _ConfigObject(Protocol):
-    def to_dict(self) -> Mapping[str, Any]: ...
-
-
 def _discriminator_config(config: object, owner: str) -> dict[str, Any]:
     """Return the settings of a discriminator as a dictionary; ValueError if some are missing."""
-    if isinstance(config, _ConfigObject):
+    if isinstance(config, DictConvertible):
         config = config.to_dict()
     if config is not None and not isinstance(config, Mapping):
         raise ValueError(f"'amp_discriminator' is a dictionary of settings, got {type(config).__name__}")

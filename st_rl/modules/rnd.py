@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.reward_scaling import NORMALIZE_UNTIL, DiscountedRewardScaling
+from st_rl.utils.config import drop_none
 
 SCHEDULE_MODES = ("constant", "step", "linear")
 
@@ -98,7 +99,7 @@ class RandomNetworkDistillation(nn.Module):
 
 def _checked_schedule(weight_schedule: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the schedule with the settings that its mode needs; `initial_step` defaults to 0."""
-    given = {key: value for key, value in (weight_schedule or {}).items() if value is not None}
+    given = drop_none(weight_schedule or {})
     schedule = {"mode": "constant", "initial_step": 0, **given}
     mode = schedule["mode"]
     if mode not in SCHEDULE_MODES:

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from st_rl.algorithms.schedules import GET_PROB_FUNC
+from st_rl.algorithms.schedules import Schedule
 from st_rl.env.utils import observe
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import aggregate_infos
 from st_rl.modules import ActorCritic, build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
-from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import GaussianPolicy
-from st_rl.modules.policy.load import read_run_config, run_policy_class_name
+from st_rl.modules.policy.load import load_normalizer, read_run_config, run_policy_class_name
 from st_rl.runners.demonstration import DemonstrationSaver
 from st_rl.runners.setup.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
@@ -62,7 +61,7 @@ class DaggerSaver(DemonstrationSaver):
             raise TypeError("DaggerSaver needs policy=..., the teacher that labels the student's states")
         super().__init__(*args, **kwargs)
         self.training_policy_logdir = os.path.expanduser(os.fspath(training_policy_logdir))
-        self.teacher_act_prob = _as_schedule(teacher_act_prob, update_times_scale)
+        self.teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, "cpu")
         self.update_times_scale = update_times_scale
         self.action_sample_std = float(action_sample_std)
         self.log_to_tensorboard = log_to_tensorboard
@@ -72,7 +71,7 @@ class DaggerSaver(DemonstrationSaver):
         self.tb_writer: Any = _make_writer(self.training_policy_logdir, self.save_dir) if log_to_tensorboard else None
         # The student, built when collection starts: its run folder may not exist before.
         self.training_policy: Any = None
-        self.training_policy_normalizer: EmpiricalNormalization | None = None
+        self.training_policy_normalizer: nn.Module | None = None
         # Environments in which the teacher acts, `(N,)`; sampled whenever the student is loaded.
         self.use_teacher_act_mask: Tensor | None = None
         # Whether collection also ends when the trainer has finished.
@@ -122,7 +121,7 @@ class DaggerSaver(DemonstrationSaver):
         elif newest != self._loaded:
             self._load(newest)
         # `training_policy_iteration` also counts logs; the schedule depends on the training of the student alone.
-        probability = float(self.teacher_act_prob(self.policy_iteration or 0))
+        probability = self.teacher_act_prob(self.policy_iteration or 0)
         self.use_teacher_act_mask = torch.rand(self.env.num_envs, device=self._device) < probability
 
     def _load(self, path: Path) -> None:
@@ -150,7 +149,10 @@ class DaggerSaver(DemonstrationSaver):
         """Load weights, iteration and normalizer of the student."""
         self.training_policy.load_state_dict(loaded["model_state_dict"])
         self.training_policy_iteration = self.policy_iteration = int(loaded["iter"])
-        self._load_normalizer(loaded.get("obs_norm_state_dict"))
+        statistics = loaded.get("obs_norm_state_dict")
+        if statistics is not None:
+            normalizer = load_normalizer(statistics["_mean"].shape[1:], statistics).to(self._device)
+            self.training_policy_normalizer = normalizer
         self._set_noise()
 
     def _set_noise(self) -> None:
@@ -162,15 +164,6 @@ class DaggerSaver(DemonstrationSaver):
         else:
             with torch.no_grad():
                 self.training_policy.std.fill_(self.action_sample_std)
-
-    def _load_normalizer(self, state: Mapping[str, Tensor] | None) -> None:
-        """Load the normalizer of the student's observations."""
-        if state is None:
-            return
-        if self.training_policy_normalizer is None:
-            shape = state["_mean"].shape[1:]
-            self.training_policy_normalizer = EmpiricalNormalization(shape).to(self._device).eval()
-        self.training_policy_normalizer.load_state_dict(dict(state))
 
     @property
     def _is_deterministic(self) -> bool:
@@ -194,7 +187,7 @@ class DaggerSaver(DemonstrationSaver):
     def _student_actions(self) -> Tensor:
         obs = torch.as_tensor(self.obs)
         if self.training_policy_normalizer is not None:
-            obs = self.training_policy_normalizer.normalize(obs)
+            obs = self.training_policy_normalizer(obs)
         actions = self.training_policy.act(obs)
         if self.action_sample_std > 0 and self._is_deterministic:
             return actions + self.action_sample_std * torch.randn_like(actions)
@@ -246,13 +239,6 @@ class DaggerSaver(DemonstrationSaver):
         self._console.close()
         if self.tb_writer is not None:
             self.tb_writer.close()
-
-
-def _as_schedule(option: str | float | Callable[[int], float], iteration_scale: float) -> Callable[[int], Any]:
-    """Return a function of the iteration for the name of a schedule, a constant or a function."""
-    if callable(option):
-        return option
-    return GET_PROB_FUNC(option, iteration_scale) if isinstance(option, str) else lambda iteration: float(option)
 
 
 def _make_writer(training_policy_logdir: str, save_dir: str) -> Any:

@@ -68,6 +68,14 @@ class DemonstrationSaver:
     """
 
     RolloutStorageCls: type[RolloutStorage] = RolloutStorage
+    # Storage, transition and observations are created on first use, the others when trajectories are opened.
+    rollout_storage: RolloutStorage | None = None
+    transition: Any = None
+    obs: Tensor | None = None
+    critic_obs: Tensor | None = None
+    _outcome: StepOutcome | None = None
+    _folders: FolderAllocator | None = None
+    _heartbeat: Heartbeat | None = None
 
     def __init__(
         self,
@@ -112,18 +120,10 @@ class DemonstrationSaver:
         self._num_collected_steps = 0
         self._reset_progress()
         self._device = getattr(env, "device", "cpu")
-        # Storage, transition and observations are created on first use.
-        self.rollout_storage: RolloutStorage | None = None
-        self.transition: Any = None
-        self.obs: Tensor | None = None
-        self.critic_obs: Tensor | None = None
-        self._outcome: StepOutcome | None = None
         self._init_outcome_buffers()
         self.traj_idxs = np.zeros(env.num_envs, dtype=np.int64)
         self.dumped_traj_lengths = np.zeros(env.num_envs, dtype=np.int64)
         self._collecting = self._stop_requested = self._closed = self._warned_of_success = False
-        self._folders: FolderAllocator | None = None
-        self._heartbeat: Heartbeat | None = None
 
     # ---- collect -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from st_rl.env.utils import check_tensor
+from st_rl.env.utils import tensor_error
 from st_rl.utils.log import logger
 
 
@@ -26,7 +26,9 @@ class NonFiniteGuard:
 
     def clean(self, name: str, values: Tensor) -> Tensor:
         """Return `values (N, ...)` on the guard's device with non-finite values replaced by 0."""
-        values = check_tensor(name, values).to(self.device)
+        if not isinstance(values, Tensor):
+            raise tensor_error(name, values)
+        values = values.to(self.device)
         if not values.is_floating_point():
             return values
         if self.device.type == "cpu" and math.isfinite(float(values.sum())):

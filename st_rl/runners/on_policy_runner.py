@@ -17,7 +17,6 @@ from torch import Tensor
 import st_rl
 from st_rl.algorithms import PPO
 from st_rl.engine import Engine, UpdateThreads
-from st_rl.engine.graph import move_to
 from st_rl.env import VecEnv
 from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.env.protocols import (
@@ -39,7 +38,7 @@ from st_rl.loggers.iteration_report import (
     memory_scalars,
     read_scalars,
 )
-from st_rl.loggers.writers import make_writer
+from st_rl.loggers.writers import MultiWriter, make_writer
 from st_rl.modules import ActorCriticMutex, InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
 from st_rl.modules.policy import GaussianPolicy
@@ -101,6 +100,19 @@ class OnPolicyRunner(Configurable):
 
     config_keys = RUNNER_KEYS | CLIENT_KEYS
     default_log_interval = 1
+    evaluator: Callable[[InferencePolicy], float] | None = None
+    """Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does."""
+    time_limit_s: float | None = None
+    """Seconds after which `learn` saves and returns, even if iterations are left; None for no limit."""
+    writer: Any = None
+    """Writes the curves. Created when learning starts, so that playing a policy writes nothing."""
+    logger_type: str | None = None
+    """Name of the logger, known when learning starts."""
+    # What is in the run folder; None until learning starts.
+    _folder_lock: FolderLock | None = None
+    _run_description: dict[str, Any] | None = None
+    _checkpoints: CheckpointKeeper | None = None
+    _saved_iteration: int | None = None
 
     def __init__(
         self,
@@ -124,39 +136,29 @@ class OnPolicyRunner(Configurable):
         self._sizes = read_sizes(env, observations, self._obs_groups)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
         self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, observations.extras, device)
+        self._has_std = isinstance(self.alg.actor_critic, GaussianPolicy)
         self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
         # The number of the configuration; the command line replaces it by one that is measured during the training.
         self.update_threads = UpdateThreads(self.cfg.get("update_threads"))
         self.git_status_repos = [st_rl.__file__]
-        # Scores an inference policy, higher is better; selects `best.pt`. Without it, the mean return of training does.
-        self.evaluator: Callable[[InferencePolicy], float] | None = None
         # Called with the number of finished iterations after each of them, on the main rank.
         self.iteration_observers: list[Callable[[int], None]] = []
+        # Those of which the run folder has the git state.
+        self._recorded_repos: list[str] = []
         # Added to what `run.json` says about the training; the command line sets its options here.
         self.run_settings: dict[str, Any] = {}
-        self._run_description: dict[str, Any] | None = None
-        # Created when learning starts, so that playing a policy writes nothing.
-        self.writer: Any = None
         self._writer_guard = FailureGuard("runner.writer")
-        self.logger_type: str | None = None
-        self._folder_lock: FolderLock | None = None
         self._is_learning = threading.Lock()
-        self._checkpoints: CheckpointKeeper | None = None
-        self._saved_iteration: int | None = None
         self._background = BackgroundCalls()
         self._console = ConsolePanel()
-        self._rank_heartbeat = RankHeartbeat()
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
-        # Seconds after which `learn` saves and returns, even if iterations are left; None for no limit.
-        self.time_limit_s: float | None = None
         self._learn_begin = 0.0
-        inference_mode = self.cfg.get("inference_mode_rollout")
-        self._inference_mode = inference_mode is None or bool(inference_mode)
+        self._inference_mode = self.cfg.get("inference_mode_rollout") in (None, True)
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
         self._last_observations: tuple[Tensor, Tensor] | None = None
         self._resumes_from_observations = False
@@ -221,7 +223,7 @@ class OnPolicyRunner(Configurable):
             self._write_run_file(num_learning_iterations)
             self._init_checkpoints()
             # An inference policy may have moved it to another device.
-            self._move_policy(self.device)
+            self.alg.engine.move_modules((self.alg.actor_critic, self.alg.obs_normalizer), self.device)
             self._init_engine(num_learning_iterations)
             self._init_observations()
             self.train_mode()
@@ -246,11 +248,11 @@ class OnPolicyRunner(Configurable):
                 "learn() is already running in this runner: call it again after it has returned, or build another "
                 "runner with its own environment and log_dir"
             )
+        heartbeat = RankHeartbeat() if world_size() > 1 else None
         try:
             self._stop_requested = False
             self._durations.clear()
             self._learn_begin = time.perf_counter()
-            self._rank_heartbeat.start()
             self.lock_run_folder()
             yield
         except BaseException as error:
@@ -262,7 +264,8 @@ class OnPolicyRunner(Configurable):
                 logger.error(f"rank {rank()} stops: {silent}")
             raise
         finally:
-            self._rank_heartbeat.stop()
+            if heartbeat is not None:
+                heartbeat.stop()
             self._unlock_run_folder()
             self._is_learning.release()
 
@@ -349,7 +352,8 @@ class OnPolicyRunner(Configurable):
         if is_main():
             for observe_iteration in self.iteration_observers:
                 observe_iteration(it + 1)
-        if self.log_dir is not None and it == start_iter:
+        if self.log_dir is not None and self._recorded_repos != self.git_status_repos:
+            self._recorded_repos = list(self.git_status_repos)
             self._background.wait()
             for path in store_code_state(self.log_dir, self.git_status_repos):
                 self._call_writer("save_file", path)
@@ -388,12 +392,6 @@ class OnPolicyRunner(Configurable):
             # Again for each `learn`: guards are skipped only while nothing but tensor values changes.
             self._engine_rollout = engine.check_guards_on_new_key(self._rollout_steps)
 
-    def _move_policy(self, device: torch.device | str) -> None:
-        """Move policy and normalizer; captured graphs hold the old addresses and are discarded."""
-        moved = [move_to(module, device) for module in (self.alg.actor_critic, self.alg.obs_normalizer)]
-        if any(moved):
-            self.alg.engine.discard_graphs()
-
     # ---- rollout -------------------------------------------------------------------------------------------------
 
     def _init_observations(self) -> None:
@@ -402,7 +400,7 @@ class OnPolicyRunner(Configurable):
         if self._last_observations is not None and self._resumes_from_observations:
             self._resumes_from_observations = False
         else:
-            states = policy.hidden_state_dict().values()
+            states = policy.hidden_state_dict().values() if policy.is_recurrent else ()
             if any(leaf.shape[1] != self.env.num_envs for leaves in states for leaf in leaves):
                 # Since the last call the policy has acted for another number of environments.
                 policy.clear_hidden_states()
@@ -532,14 +530,13 @@ class OnPolicyRunner(Configurable):
         """Return the scalars of one iteration by log tag, without those of episode infos; one host sync."""
         alg, returns, step_rewards = self.alg, locs["rewbuffer"], locs["rframebuffer"]
         seconds = locs["collection_time"] + locs["learn_time"]
-        policy = alg.actor_critic
         scalars: dict[str, float | Tensor] = {f"Loss/{name}": value for name, value in locs["losses"].items()}
         if "Loss/entropy" in scalars:
             # The loss is minus the entropy.
             scalars["Loss/entropy"] = -scalars["Loss/entropy"]
         scalars |= {f"Train/{name}": value for name, value in locs["stats"].items()}
         scalars["Loss/learning_rate"] = alg.learning_rate
-        scalars["Policy/mean_noise_std"] = policy.std if isinstance(policy, GaussianPolicy) else NAN
+        scalars["Policy/mean_noise_std"] = alg.actor_critic.std if self._has_std else NAN
         scalars["Perf/total_fps"] = self.num_steps_per_env * self.env.num_envs * world_size() / max(seconds, 1e-9)
         scalars["Perf/collection time"] = locs["collection_time"]
         scalars["Perf/learning_time"] = locs["learn_time"]
@@ -597,7 +594,11 @@ class OnPolicyRunner(Configurable):
     def _call_writer(self, method: str, *args: Any) -> None:
         """Call a method of the writer; a user's own may have `add_scalar` only, and its exceptions are reported."""
         function = getattr(self.writer, method, None)
-        if function is not None:
+        if function is None:
+            return
+        if isinstance(self.writer, MultiWriter):  # reports exceptions itself
+            function(*args)
+        else:
             self._writer_guard.call(method, function, *args)
 
     @property
@@ -807,7 +808,7 @@ class OnPolicyRunner(Configurable):
         """Return the policy as a function of raw observations, in evaluation mode with cleared hidden states."""
         self.eval_mode()
         if device is not None:
-            self._move_policy(device)
+            self.alg.engine.move_modules((self.alg.actor_critic, self.alg.obs_normalizer), device)
         self.alg.actor_critic.clear_hidden_states()
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer, self._obs_groups)
 

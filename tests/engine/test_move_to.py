@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from st_rl.engine.graph import move_to
+from st_rl.engine.engine import move_to
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])

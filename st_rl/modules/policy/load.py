@@ -1,6 +1,6 @@
 """Trained policies as functions of raw observations, and how to load one from a run folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ def _build_policy(
         raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
 
 
-def load_normalizer(width: int, statistics: Mapping[str, Any] | None) -> nn.Module:
+def load_normalizer(width: int | Sequence[int], statistics: Mapping[str, Any] | None) -> nn.Module:
     """The frozen observation normalizer of a checkpoint; the identity if it has no statistics."""
     normalizer = EmpiricalNormalization(width, until=1.0e8) if statistics else nn.Identity()
     if statistics:

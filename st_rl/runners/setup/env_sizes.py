@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+from torch import Tensor
+
 from st_rl.env import VecEnv
-from st_rl.env.utils import Observations, check_tensor
+from st_rl.env.utils import Observations, tensor_error
 from st_rl.modules.policy import Policy
 from st_rl.modules.policy.build import read_segments
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_segments
@@ -26,7 +28,8 @@ def read_sizes(env: VecEnv, observations: Observations, obs_groups: ObsGroups | 
     With `obs_groups` the observations are joined groups, of which only the groups have sizes of their own.
     """
     obs, critic_obs, extras = observations
-    check_tensor("observations", obs)
+    if not isinstance(obs, Tensor):
+        raise tensor_error("observations", obs)
     segments = read_segments(env)
     if obs_groups is not None:
         groups, terms = extras["observations"], {"critic": segments[1], **dict.fromkeys(ACTOR_GROUPS, segments[0])}

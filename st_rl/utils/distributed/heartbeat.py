@@ -16,16 +16,12 @@ _MAX_MISSED = 5
 
 
 class RankHeartbeat:
-    """Reports this rank as alive to the store of torchrun while training; does nothing without torchrun."""
+    """Reports this rank as alive to the store of torchrun until `stop`; does nothing without torchrun."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start to report."""
-        if self._thread is None and is_torchrun() and world_size() > 1:
-            self._stop.clear()
+        if is_torchrun():
             self._thread = threading.Thread(target=self._run, name="st_rl heartbeat", daemon=True)
             self._thread.start()
 
@@ -34,7 +30,6 @@ class RankHeartbeat:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=_MAX_MISSED * INTERVAL_S)
-            self._thread = None
 
     def _run(self) -> None:
         # A connection of its own: the main thread may block in the one of the process group.

@@ -80,26 +80,21 @@ def plain_value(value: object, where: str) -> Any:
         is_whole = value.layout != torch.strided or value.untyped_storage().nbytes() == value.nbytes
         return value if is_whole else value.detach().clone()
     if isinstance(value, Mapping):
-        return _plain_mapping(value, where)
+        mapping = OrderedDict() if isinstance(value, OrderedDict) else {}
+        for key, item in value.items():
+            plain_key = key if type(key) in _PLAIN_TYPES else plain_value(key, f"{where} key {key!r}")
+            if isinstance(plain_key, torch.Tensor):
+                raise TypeError(f"{where} has a tensor as key; use a string or a number")
+            mapping[plain_key] = item if type(item) in _PLAIN_TYPES else plain_value(item, f"{where}[{key!r}]")
+        if isinstance(value, OrderedDict):
+            mapping.__dict__.update(value.__dict__)  # `_metadata` of a module's state dict: versions of its layers
+        return mapping
     if isinstance(value, list | tuple | set | frozenset):
         items = []
         for position, item in enumerate(value):
             items.append(item if type(item) in _PLAIN_TYPES else plain_value(item, f"{where}[{position}]"))
         return tuple(items) if isinstance(value, tuple) else set(items) if isinstance(value, set | frozenset) else items
     return _plain_leaf(value, where)
-
-
-def _plain_mapping(value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
-    """A mapping with plain keys and values; an OrderedDict keeps its type."""
-    items = OrderedDict() if isinstance(value, OrderedDict) else {}
-    for key, item in value.items():
-        plain_key = key if type(key) in _PLAIN_TYPES else plain_value(key, f"{where} key {key!r}")
-        if isinstance(plain_key, torch.Tensor):
-            raise TypeError(f"{where} has a tensor as key; use a string or a number")
-        items[plain_key] = item if type(item) in _PLAIN_TYPES else plain_value(item, f"{where}[{key!r}]")
-    if isinstance(value, OrderedDict):
-        items.__dict__.update(value.__dict__)  # `_metadata` of a module's state dict: the versions of its layers
-    return items
 
 
 def _plain_leaf(value: object, where: str) -> Any:
