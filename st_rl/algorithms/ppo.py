@@ -505,18 +505,12 @@ class PPO(Configurable):
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
-        policy, last = self.actor_critic, dict[int, MiniBatch]()
+        policy = self.actor_critic
         with policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext():
             for number, minibatch in enumerate(self._mini_batches()):
                 slot = number % self.num_mini_batches
-                # In a later epoch only values in tensors have changed since this mini-batch was used.
-                is_repeated = last.get(slot) is minibatch
-                last[slot] = minibatch
-                step = self.minibatch_step
-                measured = self.engine.run_step(
-                    step, minibatch, settings, slot, is_repeated=is_repeated, can_capture=can_capture
-                )
-                self._averages.add(measured)
+                step = self.engine.run_step(self.minibatch_step, minibatch, settings, slot, can_capture)
+                self._averages.add(step)
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -153,17 +153,7 @@ class Engine:
             # Outside of the handler, so that errors of the function itself do not carry the compiler's as context.
             return function(*args, **kwargs)
 
-        def run_or_compile(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return run(*args, **kwargs)
-            except RuntimeError as refusal:
-                if "skip_guard_eval_unsafe" not in str(refusal):
-                    raise
-            # First call inside `skip_guards`: torch refuses to compile there, before it runs anything.
-            with torch.compiler.set_stance("default"):
-                return run(*args, **kwargs)
-
-        return run_or_compile
+        return run
 
     def compile_on_gpu(self, function: Function) -> Function:
         """The function, compiled where kernel launches dominate its time: on a GPU, if the plan compiles."""
@@ -175,19 +165,15 @@ class Engine:
         argument: Any,
         key: Hashable = None,
         slot: int = 0,
-        *,
-        is_repeated: bool = False,
         can_capture: bool = True,
     ) -> Result:
         """Call a function of nested tensors with recurring shapes; its result is valid until its next call.
 
         `key` holds the Python values that the function reads: a new key captures it again. Arguments that recur in
-        every epoch have a `slot` each: one that has not changed since its last call is not copied. `is_repeated` says
-        that the function has seen this very argument, so that compiled code need not check its guards.
+        every epoch have a `slot` each: one that has not changed since its last call is not copied.
         """
         if self._stream is None or not can_capture:
-            with self.skip_guards(is_repeated):
-                return function(argument)
+            return function(argument)
         if function not in self._steps:
             self._steps[function] = GraphedStep(function, self._stream)
         return self._steps[function](argument, key, slot)
@@ -203,34 +189,6 @@ class Engine:
             return lambda key=None: function()
         self._loops.append(GraphedLoop(function, self._stream, host_state, during_capture))
         return self._loops[-1]
-
-    def check_guards_on_new_key(self, function: Callable[[], Any]) -> Callable[..., Any]:
-        """A function without arguments; its compiled parts check their guards only when `key` is new.
-
-        `key` holds the Python values that the function reads; all else that changes is in tensors of constant shapes.
-        A check of all guards takes 0.1 ms for each call of compiled code.
-        """
-        if not self.plan.compiles:
-            return lambda key=None: function()
-        never = object()
-        last_key: Hashable = never
-
-        def run(key: Hashable = None) -> Any:
-            nonlocal last_key
-            # A call that raises leaves no key: the next one checks again.
-            is_known, last_key = key == last_key, never
-            with self.skip_guards(is_known):
-                outcome = function()
-            last_key = key
-            return outcome
-
-        return run
-
-    def skip_guards(self, is_known: bool) -> AbstractContextManager[Any]:
-        """A context in which compiled code skips its guards if `is_known`: only values in tensors have changed."""
-        if not self.plan.compiles:
-            return nullcontext()
-        return torch.compiler.set_stance("default", skip_guard_eval_unsafe=is_known)
 
     def discard_graphs(self) -> None:
         """Capture everything again: tensors are no longer where the graphs read them."""

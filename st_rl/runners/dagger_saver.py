@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from st_rl.algorithms.schedules import Schedule
+from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import aggregate_infos
@@ -61,7 +61,7 @@ class DaggerSaver(DemonstrationSaver):
             raise TypeError("DaggerSaver needs policy=..., the teacher that labels the student's states")
         super().__init__(*args, **kwargs)
         self.training_policy_logdir = os.path.expanduser(os.fspath(training_policy_logdir))
-        self.teacher_act_prob = Schedule(teacher_act_prob, update_times_scale, "cpu")
+        self.teacher_act_prob = _as_schedule(teacher_act_prob, update_times_scale)
         self.update_times_scale = update_times_scale
         self.action_sample_std = float(action_sample_std)
         self.log_to_tensorboard = log_to_tensorboard
@@ -121,7 +121,7 @@ class DaggerSaver(DemonstrationSaver):
         elif newest != self._loaded:
             self._load(newest)
         # `training_policy_iteration` also counts logs; the schedule depends on the training of the student alone.
-        probability = self.teacher_act_prob(self.policy_iteration or 0)
+        probability = float(self.teacher_act_prob(self.policy_iteration or 0))
         self.use_teacher_act_mask = torch.rand(self.env.num_envs, device=self._device) < probability
 
     def _load(self, path: Path) -> None:
@@ -239,6 +239,13 @@ class DaggerSaver(DemonstrationSaver):
         self._console.close()
         if self.tb_writer is not None:
             self.tb_writer.close()
+
+
+def _as_schedule(option: str | float | Callable[[int], float], iteration_scale: float) -> Callable[[int], Any]:
+    """Return a function of the iteration for the name of a schedule, a constant or a function."""
+    if callable(option):
+        return option
+    return GET_PROB_FUNC(option, iteration_scale) if isinstance(option, str) else lambda iteration: float(option)
 
 
 def _make_writer(training_policy_logdir: str, save_dir: str) -> Any:

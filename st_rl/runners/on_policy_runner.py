@@ -162,7 +162,7 @@ class OnPolicyRunner(Configurable):
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
         self._last_observations: tuple[Tensor, Tensor] | None = None
         self._resumes_from_observations = False
-        # `_rollout_steps` as a CUDA graph or with compiled parts; selected when learning starts, None for eager code.
+        # `_rollout_steps` as a CUDA graph; selected when learning starts, None without one.
         self._engine_rollout: Callable[[Any], Any] | None = None
         self._has_engine = False
         self._reset_env()
@@ -384,13 +384,9 @@ class OnPolicyRunner(Configurable):
             if isinstance(self.env, CompilableEnv):
                 self.env.compile_with(self.alg.engine.compile)
         engine, env = self.alg.engine, self.env
-        if engine.plan.graphs and isinstance(env, GraphSafeEnv) and env.is_graph_safe:
-            if is_new:
-                host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
-                self._engine_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
-        elif engine.plan.compiles and isinstance(env, CompilableEnv):
-            # Again for each `learn`: guards are skipped only while nothing but tensor values changes.
-            self._engine_rollout = engine.check_guards_on_new_key(self._rollout_steps)
+        if is_new and engine.plan.graphs and isinstance(env, GraphSafeEnv) and env.is_graph_safe:
+            host_state = [(self.alg.storage, "step"), (self._episodes, "num_recorded")]
+            self._engine_rollout = engine.loop(self._rollout_steps, host_state, env.during_capture)
 
     # ---- rollout -------------------------------------------------------------------------------------------------
 

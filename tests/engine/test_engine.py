@@ -1,6 +1,5 @@
 """Every engine equals eager execution, for every algorithm and policy."""
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -188,45 +187,6 @@ def test_auto_compiles_only_when_it_pays_back():
     assert "too few iterations" in short.describe()
     assert long.plan.compiles
     assert "pay off" in long.describe()
-
-
-def test_guards_are_checked_on_a_new_key_and_late_code_is_compiled():
-    engine, settings = Engine("compile", compile_backend="eager"), {"factor": 2.0, "shift": 1.0, "is_shifted": False}
-
-    def scaled(numbers):
-        return numbers * settings["factor"]
-
-    def shifted(numbers):
-        return numbers + settings["shift"]
-
-    def both():
-        numbers = engine.compile(scaled)(torch.ones(3))
-        return engine.compile(shifted)(numbers) if settings["is_shifted"] else numbers
-
-    repeated = engine.check_guards_on_new_key(both)
-    assert float(engine.check_guards_on_new_key(both)()[0]) == 2.0
-    assert [float(repeated("first")[0]) for _ in range(2)] == [2.0, 2.0]
-    settings["is_shifted"] = True
-    assert float(repeated("first")[0]) == 3.0
-    # With an unchanged key, guards are not checked.
-    settings["factor"] = 5.0
-    assert float(repeated("first")[0]) == 3.0
-    assert float(repeated("second")[0]) == 6.0
-    del settings["shift"]
-    with pytest.raises(KeyError):
-        repeated("third")
-    settings |= {"shift": 3.0, "factor": 7.0}
-    assert float(repeated("third")[0]) == 10.0
-
-
-def test_update_skips_guards_for_repeated_mini_batches(monkeypatch):
-    learner = make_learner("PPO", "ActorCritic", "adaptive", Engine("compile", compile_backend="aot_eager"))
-    learner.num_mini_batches, learner.num_learning_epochs = 2, 3
-    roll_out(learner, seed=0)
-    trusted = []
-    monkeypatch.setattr(learner.engine, "skip_guards", lambda is_known: trusted.append(is_known) or nullcontext())
-    learner.update(0)
-    assert trusted == [False, False, True, True, True, True]
 
 
 def test_compiled_losses_accept_mini_batches_of_other_sizes_in_later_epochs():
