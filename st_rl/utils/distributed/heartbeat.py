@@ -26,7 +26,7 @@ class RankHeartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop to report; waits for the thread, because one that calls torch while the interpreter ends aborts it."""
+        """Stop reporting; waits for the thread, because one that calls torch while the interpreter ends aborts it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=_MAX_MISSED * INTERVAL_S)
