@@ -40,7 +40,8 @@ UNARY = {
 DEFAULT_ALPHA = {"Elu": 1.0, "LeakyRelu": 0.01, "Selu": 1.6732631921768188}
 # Start value, step and end of a reduction.
 REDUCTIONS = {
-    "ReduceSum": ("0.0f", "{0} + {1}", "{0}"), "ReduceMean": ("0.0f", "{0} + {1}", "{0} / {count}"),
+    "ReduceSum": ("0.0f", "{0} + {1}", "{0}"), "ReduceProd": ("1.0f", "{0} * {1}", "{0}"),
+    "ReduceMean": ("0.0f", "{0} + {1}", "{0} / {count}"),
     "ReduceL2": ("0.0f", "{0} + {1} * {1}", "std::sqrt({0})"),
     "ReduceMax": ("-INFINITY", "std::max({0}, {1})", "{0}"), "ReduceMin": ("INFINITY", "std::min({0}, {1})", "{0}"),
 }  # fmt: skip
@@ -337,6 +338,24 @@ class HeaderGenerator:
                 continue
             output, table = self._buffer(name), self._index_table(flat)
             self._lines.append(f"for (int i = 0; i < {output.size}; ++i) {output.name}[i] = {value.name}[{table}[i]];")
+
+    def _scatternd(self, node: Any, options: Mapping[str, Any]) -> None:
+        """Copy elements of the data, and of the updates where constant indices say so."""
+        if options.get("reduction", b"none") != b"none":
+            raise ExportError(f"{HEADER_FILE} has no code for {node.op_type} with a reduction; use policy.onnx")
+        data, updates = self._value(node.input[0]), self._value(node.input[2])
+        numbers = {
+            node.input[0]: np.arange(data.size).reshape(data.shape),
+            node.input[2]: data.size + np.arange(updates.size).reshape(updates.shape),
+        }
+        sources = self._evaluate(node, numbers)[0].reshape(-1)
+        output, table = self._buffer(node.output[0]), self._index_table(sources)
+        self._lines.append(
+            f"for (int i = 0; i < {output.size}; ++i) {output.name}[i] = {table}[i] < {data.size} ? "
+            f"{data.name}[{table}[i]] : {updates.name}[{table}[i] - {data.size}];"
+        )
+
+    _scatterelements = _scatternd
 
     def _concat(self, node: Any, options: Mapping[str, Any]) -> None:
         output = self._buffer(node.output[0])

@@ -72,6 +72,8 @@ class ManyOperators(nn.Module):
         table = table.clamp(-1.0, 2.0) * table.mean(dim=0, keepdim=True) - table.amax(dim=1, keepdim=True)
         # The angle of a heading: torch's atan2 becomes arctangents and comparisons.
         table = table + torch.atan2(table, table.flip(1) - 0.3)
+        # Columns that are replaced, as those of an estimator, become a ScatterND.
+        table[:, 1] = x[:3] - table.prod(dim=1).tanh()
         targets = (table.sum(dim=1) / 3.0).expand(2, 3).reshape(-1)
         return targets, memory * 0.5 + x[:4].tanh()
 
