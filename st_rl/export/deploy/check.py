@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 ERROR_FACTOR = 1.2
 """Largest velocity error in an undisturbed walk, as a multiple of that of `st-rl eval`."""
-SMALL_ERROR = 0.02
-"""Velocity error that always passes, m/s."""
 FALLEN_FRACTION = 1 / 16
 """Largest fraction of falls in a disturbed walk."""
 
@@ -198,7 +196,7 @@ def _judge_walks(
     passed = falls <= (len(walks) * FALLEN_FRACTION if scenario.may_fall else 0)
     evaluation = (description.get("evaluation") or {}).get("fine physics")
     if evaluation is not None and scenario.name == "walk: undisturbed":
-        limit = max(ERROR_FACTOR * evaluation["lin_vel_x_error"], SMALL_ERROR)
+        limit = ERROR_FACTOR * evaluation["lin_vel_x_error"]
         passed = passed and bool(error[0] <= limit)
         detail += f" (forward at most {limit:.3f})"
     return CheckResult(scenario.name, passed if scenario.is_required else None, detail)

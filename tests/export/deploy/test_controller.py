@@ -141,6 +141,14 @@ def turn_upside_down(values: dict) -> None:
     values["orientation"][:] = [0.0, 1.0, 0.0, 0.0]
 
 
+def give_xyzw(values: dict) -> None:
+    values["orientation"] = values["orientation"][[1, 2, 3, 0]]
+
+
+def swap_thigh_and_calf(values: dict) -> None:
+    values["joint_pos"][[1, 2]] = values["joint_pos"][[2, 1]]
+
+
 def jump(values: dict) -> None:
     values["joint_pos"][2] += 0.5
 
@@ -151,6 +159,8 @@ FAULTS = {
     "degrees": (use_degrees, r"position of \w+ is .* rad \(degrees\?\), outside of"),
     "upside down": (turn_upside_down, r"leans by 3.14 rad, the limit is 1.00 rad"),
     "no quaternion": (set_value("orientation", slice(None), 0.0), "no unit quaternion: its length is 0.00"),
+    "xyzw quaternion": (give_xyzw, r"orientation jumps by 3.1\d rad, the limit is 0.5\d rad"),
+    "swapped joints": (swap_thigh_and_calf, r"position of FR_thigh_joint is -1\.\d+ rad .*, outside of"),
     "jump of a joint": (jump, r"position of FR_calf_joint jumps"),
     "speed": (set_value("joint_vel", 0, 500.0), r"velocity of FR_hip_joint is 500 rad/s"),
     "missing": (lambda values: values.pop("base_ang_vel"), "base_ang_vel is missing"),
@@ -207,6 +217,39 @@ def test_frozen_values_with_new_time_stamps_damp(policy, robot):
         assert controller.state is State.POLICY
     check_damping(controller, controller.step(Sensors(robot.time_s, frozen), robot.time_s), "have not changed")
     assert command.stiffness.any()
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_another_rate_damps_within_half_a_second(policy, robot, factor):
+    controller = Controller(policy, stand_up_s=0.1)
+    lead_to_policy(controller, robot, steps=30)
+    for _ in range(24):
+        robot.time_s += (factor - 1) * PERIOD
+        command = controller.step(robot.read(), robot.time_s)
+        if controller.state is State.DAMPING:
+            break
+        robot.write(command)
+    check_damping(controller, command, r"the loop runs at \d+ Hz, the policy needs 50 Hz")
+
+
+@pytest.mark.parametrize(
+    ("scale", "reason"), [(0.05, r"joint_pos changes [12]\d times"), (-1.0, "joint_pos changes -")]
+)
+def test_velocities_of_another_scale_damp_while_joints_move(policy, robot, scale, reason):
+    controller = Controller(policy, stand_up_s=1.0)
+    start = np.array([joint["default_pos"] for joint in policy.deploy["joints"]])
+    values = {**robot.read().values, "joint_pos": start}
+    command = None
+    controller.start_stand_up(Sensors(0.0, values), 0.0)
+    for step in range(1, 40):
+        # Joints swing by 0.3 rad, in phase.
+        angle = 2 * np.pi * step * PERIOD
+        values["joint_pos"] = start + 0.3 * np.sin(angle)
+        values["joint_vel"] = np.full(12, scale * 0.6 * np.pi * np.cos(angle))
+        command = controller.step(Sensors(step * PERIOD, dict(values)), step * PERIOD)
+        if controller.state is State.DAMPING:
+            break
+    check_damping(controller, command, reason)
 
 
 def test_slow_loop_damps(policy, robot):

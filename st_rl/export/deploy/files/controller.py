@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,12 @@ COMMAND = "command"
 """The one input that does not come from the robot."""
 DAMPING_S = 2.0
 """Seconds of damping before the program ends."""
+WINDOW = 25
+"""Control steps over which the rate of the loop, and positions against velocities, are compared."""
+MAX_TURN_RAD = 0.5
+"""Largest rotation of the base between two measurements, beyond what its angular velocity explains."""
+MOVING_RAD = 0.02
+"""Root mean square change of a joint position in a step from which on joints move enough for that."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,7 @@ class Guards:
         self._jump: float = limits["max_joint_jump_rad"]
         self._tilt: float = limits["max_tilt_rad"]
         self._age: float = limits["max_sensor_age_s"]
+        self._period: float = deploy["control_period_s"]
         self._shapes = {name: tuple(signal["shape"]) for name, signal in deploy["inputs"].items() if name != COMMAND}
         self._shapes |= dict.fromkeys(("joint_pos", "joint_vel"), (len(joints),))
         self.reset()
@@ -132,6 +140,8 @@ class Guards:
         """Forget the last measurement and the last step."""
         self._last: Arrays = {}
         self._last_s = self._changed_s = self._step_s = np.nan
+        self._periods: deque[float] = deque(maxlen=WINDOW)
+        self._changes: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=WINDOW)
 
     def check_sensors(self, sensors: Sensors | None, now: float) -> Arrays:
         """The values of a measurement as float32, if they can be trusted."""
@@ -142,10 +152,13 @@ class Guards:
             raise GuardError(
                 f"the last control step was {(now - self._step_s) * 1000:.0f} ms ago: the loop is too slow"
             )
+        self._check_rate(now)
         values = self._convert(sensors.values)
         self._check_joints(values, sensors.time_s)
         if "orientation" in values:
             self._check_orientation(values["orientation"])
+            self._check_turn(values, sensors.time_s)
+        self._check_motion(values, sensors.time_s)
         same = values.keys() == self._last.keys()
         if not (same and all(np.array_equal(value, self._last[name]) for name, value in values.items())):
             self._changed_s = sensors.time_s
@@ -162,6 +175,33 @@ class Guards:
         self._check_range("the target of {} jumps: it", targets, low, high, "rad")
         torque = self._stiffness * (targets - values["joint_pos"]) - self._damping * values["joint_vel"]
         self._check_range("the torque that the target of {} asks for", torque, -self._torque, self._torque, "Nm")
+
+    def _check_rate(self, now: float) -> None:
+        """Raise if the last control steps had another rate than that of the policy."""
+        if np.isnan(self._step_s):
+            return
+        self._periods.append(now - self._step_s)
+        mean = sum(self._periods) / WINDOW
+        if len(self._periods) == WINDOW and not 0.67 < mean / self._period < 1.5:
+            raise GuardError(
+                f"the loop runs at {1 / max(mean, 1e-9):.0f} Hz, the policy needs {1 / self._period:.0f} Hz"
+            )
+
+    def _check_motion(self, values: Arrays, time_s: float) -> None:
+        """Raise if over the last measurements joint positions did not change as joint velocities say."""
+        if not self._last or time_s <= self._last_s:
+            return
+        velocity = (values["joint_vel"] + self._last["joint_vel"]) / 2
+        self._changes.append((values["joint_pos"] - self._last["joint_pos"], velocity * (time_s - self._last_s)))
+        change, expected = np.swapaxes(np.array(self._changes), 0, 1)
+        if len(self._changes) < WINDOW or np.sqrt(np.mean(change**2)) < MOVING_RAD:
+            return
+        factor = float(np.sum(change * expected) / max(np.sum(expected**2), 1e-12))
+        if not 0.33 < factor < 3:
+            raise GuardError(
+                f"joint_pos changes {factor:.2g} times as fast as joint_vel says: one of them has another unit, scale, "
+                "sign or order"
+            )
 
     def _convert(self, given: Mapping[str, np.ndarray]) -> Arrays:
         """All values of a measurement as float32 arrays; raise if one is missing, misshaped or not finite."""
@@ -198,6 +238,16 @@ class Guards:
         tilt = float(np.arccos(np.clip(1 - 2 * (x * x + y * y), -1, 1)))
         if tilt > self._tilt:
             raise GuardError(f"the base leans by {tilt:.2f} rad, the limit is {self._tilt:.2f} rad")
+
+    def _check_turn(self, values: Arrays, time_s: float) -> None:
+        """Raise if the orientation jumps: a sensor that starts again, or another order of its numbers."""
+        if "orientation" not in self._last:
+            return
+        cosine = abs(float(values["orientation"] @ self._last["orientation"]))
+        speed = float(np.linalg.norm(values.get("base_ang_vel", np.zeros(3))))
+        turn, limit = 2 * float(np.arccos(min(1.0, cosine))), MAX_TURN_RAD + speed * (time_s - self._last_s)
+        if turn > limit:
+            raise GuardError(f"orientation jumps by {turn:.2f} rad, the limit is {limit:.2f} rad")
 
     def _check_age(self, what: str, age: float) -> None:
         """Raise if a measurement is too old, or as far in the future, which means that it is of another clock."""

@@ -1,0 +1,168 @@
+"""Planted faults: what `st-rl deploy compare` says to the log of a robot with each, and what `controller.py` does.
+
+    python benchmarks/deploy_faults.py kit another_kit
+
+For each kit and fault: a robot walks 6 s in plain MuJoCo with noise and 10 ms delay, with the fault from the start
+(stale data and NaN after 2 s), and the log is compared with the kit. Then a robot without fault stands up and walks
+with the controller; the fault starts 2 s later, and the steps are counted until it damps. A kit that does not read foot
+contacts has no dead foot sensor. Writes benchmarks/results/deploy_faults.json (or --out); exit code 1 if a comparison
+misses a fault or finds one in a good log.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import describe_machine, write_results
+
+from st_rl.export.deploy.compare import compare_log
+from st_rl.export.deploy.files import simulate
+from st_rl.export.deploy.files.controller import Controller, Policy, Sensors, State
+
+Values = dict[str, np.ndarray]
+Fault = Callable[[Values, list[Values]], None]
+"""Changes the values of a measurement, given the measurements before."""
+COMMAND = np.array([0.5, 0.0, 0.0])
+START_S, WATCH_S = 2.0, 4.0
+"""When a live fault starts, and how long the controller is watched from then on."""
+
+
+def swap_joints(values: Values, history: list[Values]) -> None:
+    for name in ("joint_pos", "joint_vel"):
+        values[name][[1, 2]] = values[name][[2, 1]]
+
+
+def scale_velocities(values: Values, history: list[Values]) -> None:
+    values["joint_vel"] *= np.float32(0.05)
+
+
+def give_xyzw(values: Values, history: list[Values]) -> None:
+    values["orientation"] = values["orientation"][[1, 2, 3, 0]]
+
+
+def give_degrees(values: Values, history: list[Values]) -> None:
+    values["joint_pos"] = np.rad2deg(values["joint_pos"])
+
+
+def halve_rate(values: Values, history: list[Values]) -> None:
+    """Nothing: the robot moves on for two periods between two steps."""
+
+
+def repeat_old_data(values: Values, history: list[Values]) -> None:
+    if history:
+        values |= {name: value.copy() for name, value in history[-1].items() if name != "command"}
+
+
+def send_one_nan(values: Values, history: list[Values]) -> None:
+    if len(history) == 1:
+        values["joint_vel"][3] = np.nan
+
+
+def silence_foot(values: Values, history: list[Values]) -> None:
+    values["foot_contact"][0] = 0.0
+
+
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "swapped joints": (swap_joints, "look swapped"),
+    "wrong scale": (scale_velocities, "wrong scale"),
+    "xyzw quaternion": (give_xyzw, "x, y, z, w"),
+    "degrees": (give_degrees, "degrees"),
+    "25 Hz instead of 50": (halve_rate, "(25 Hz)"),
+    "stale data": (repeat_old_data, "stale data"),
+    "one NaN": (send_one_nan, "1 NaN"),
+    "dead foot sensor": (silence_foot, "dead sensor"),
+}
+"""By name: how to plant it, and words by which the comparison must name it."""
+EVENTS = ("stale data", "one NaN")
+"""Faults that happen on a robot that worked before; the others are mistakes of its integration."""
+
+
+class FaultyRobot(simulate.SimulatedRobot):
+    """A robot with a fault between its sensors and the policy, from `fault_s` on."""
+
+    def __init__(self, kit: Path, deploy: Mapping[str, Any], fault: Fault | None, fault_s: float = 0.0) -> None:
+        super().__init__(deploy, kit / "robot" / "robot.xml", simulate.Disturbance(noise=0.5, delay_s=0.01))
+        self._fault, self._fault_s = fault, fault_s
+        self._history: list[Values] = []
+
+    def measure(self, command: np.ndarray) -> Values:
+        """Raw inputs, with the fault."""
+        values = {name: value.copy() for name, value in super().measure(command).items()}
+        if self._fault is None or self.data.time < self._fault_s - 1e-9:
+            self._history = [values]
+            return values
+        self._fault(values, self._history)
+        self._history.append(values)
+        return values
+
+    def apply(self, targets: np.ndarray) -> None:
+        """Track joint targets for one control period, or for two at half the rate."""
+        super().apply(targets)
+        if self._fault is halve_rate and self.data.time >= self._fault_s:
+            super().apply(targets)
+
+
+def compare(kit: Path, fault: Fault | None, fault_s: float = 0.0, seconds: float = 6.0) -> list[str]:
+    """The faults that `st-rl deploy compare` finds in a walk, as it prints them."""
+    policy = simulate.Policy(kit / "policy.onnx")
+    log = simulate.walk(policy, FaultyRobot(kit, policy.deploy, fault, fault_s), COMMAND, seconds).log
+    if fault is halve_rate:
+        log["time"] = 2.0 * log["time"]
+    return [f"{finding.name}: {finding.message}" for finding in compare_log(kit, log) if finding.is_fault]
+
+
+def control(kit: Path, fault: Fault | None) -> tuple[int | None, str]:
+    """Control steps from the first with a live fault to damping, 1 for the same step, and the reason."""
+    policy = Policy(kit / "policy.onnx")
+    controller = Controller(policy, stand_up_s=0.5)
+    robot = FaultyRobot(kit, policy.deploy, fault, fault_s=0.5 + START_S)
+    faulty = 0
+    while robot.data.time < 0.5 + START_S + WATCH_S:
+        now = float(robot.data.time)
+        faulty += now >= 0.5 + START_S - 1e-9
+        values = {name: value for name, value in robot.measure(COMMAND).items() if name != "command"}
+        sensors = Sensors(now, values)
+        if controller.state is State.PASSIVE:
+            controller.start_stand_up(sensors, now)
+        elif controller.is_standing(now):
+            controller.set_command(COMMAND)
+            controller.start_policy(now)
+        command = controller.step(sensors, now)
+        if controller.state is State.DAMPING:
+            return faulty, controller.reason
+        robot.apply(command.targets)
+    return None, ""
+
+
+def measure_kit(kit: Path) -> dict[str, Any]:
+    """All faults of a kit, and a good log."""
+    inputs = simulate.Policy(kit / "policy.onnx").deploy["inputs"]
+    good, (steps, reason) = compare(kit, None), control(kit, None)
+    rows: dict[str, Any] = {"none": {"compare": good, "named": not good, "steps_to_damping": steps, "reason": reason}}
+    for name, (fault, words) in FAULTS.items():
+        if fault is silence_foot and "foot_contact" not in inputs:
+            continue
+        found, (steps, reason) = compare(kit, fault, START_S if name in EVENTS else 0.0), control(kit, fault)
+        named = any(words in line for line in found)
+        rows[name] = {"compare": found, "named": named, "steps_to_damping": steps, "reason": reason}
+        print(f"{kit.name}, {name}: {rows[name]}", flush=True)
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kits", type=Path, nargs="+", help="deploy kits of policies that walk")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "deploy_faults.json")
+    options = parser.parse_args()
+    kits = {kit.name: measure_kit(kit) for kit in options.kits}
+    write_results(options.out, {"benchmark": "deploy_faults", **describe_machine(), "kits": kits})
+    missed = [f"{kit}: {fault}" for kit, rows in kits.items() for fault, row in rows.items() if not row["named"]]
+    print(f"missed or wrongly found: {', '.join(missed) or 'none'}; results: {options.out}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
