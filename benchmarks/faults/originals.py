@@ -145,9 +145,9 @@ def _write_small(folder: Path) -> dict[str, Path]:
 
 
 def _write_study(folder: Path) -> None:
-    from st_rl.cli.commands.sweep import open_study
+    from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
 
-    study = open_study(folder, "st-rl sweep", 4, 10)
+    study = open_study(StudyAddress(str(folder), "sweep"), 4, 10)
     for value in (0.5, 1.5):
         trial = study.ask()
         trial.suggest_float("learning-rate", 1e-4, 1e-2)

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.faults.originals import NUM_ENVS
 from st_rl.cli import main
-from st_rl.cli.commands.sweep import open_study
+from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder, find_run
 from st_rl.datasets.formats import read_motion
@@ -52,7 +52,9 @@ class Readers:
             "heartbeat": lambda path, way: is_alive(path) and None,
             "lock": self._take_lock,
             "sweep.json": lambda path, way: _quietly(find_run, str(path.parent), path.parent),
-            "study.log": lambda path, way: open_study(path.parent, "st-rl sweep", 4, 10).get_trials() and None,
+            "study.log": lambda path, way: (
+                open_study(StudyAddress(str(path.parent), "sweep"), 4, 10).get_trials() and None
+            ),
             "robot yaml": lambda path, way: Robot.from_file(path) and None,
             "robot mjcf": lambda path, way: Robot.from_file(path) and None,
         }

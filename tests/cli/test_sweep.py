@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from st_rl.cli import main
-from st_rl.cli.commands.sweep import STUDY_FILE, open_study, trials
+from st_rl.cli.commands.sweep import trials
 from st_rl.cli.commands.sweep.evaluated_trial import EvaluatedTrial
 from st_rl.cli.commands.sweep.options import read_search
+from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
 from st_rl.cli.commands.train import TrainOptions, read_training
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.run_folder import find_run
@@ -234,14 +235,14 @@ def test_rejects_the_folder_of_a_run(finished, capsys):
 
 @pytest.mark.parametrize("damage", ["{", "[1]\n", '{"op_code": 99}\n', "[" * 100_000 + "\n"])
 def test_error_names_damaged_study(tmp_path, damage):
-    open_study(tmp_path, "command", 4, 10)
-    path = tmp_path / STUDY_FILE
-    whole = path.read_text()
-    path.write_text(whole + damage)
+    address = StudyAddress(str(tmp_path), "sweep")
+    open_study(address, 4, 10).set_user_attr("command", "command")
+    whole = address.journal.read_text()
+    address.journal.write_text(whole + damage)
     with pytest.raises(CommandError, match=r"study\.log: .*another --log-dir"):
-        open_study(tmp_path, "command", 4, 10)
-    path.write_text(whole)
-    assert open_study(tmp_path, "command", 4, 10).user_attrs["command"] == "command"
+        open_study(address, 4, 10)
+    address.journal.write_text(whole)
+    assert open_study(address, 4, 10).user_attrs["command"] == "command"
 
 
 def test_missing_optuna_gives_install_command(monkeypatch, capsys):

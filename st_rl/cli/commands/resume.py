@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import (
@@ -17,7 +18,7 @@ from st_rl.cli.support.command_line import (
     program,
 )
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.ranks import RUN_ID, join_ranks, redirect_output, torchrun_id
+from st_rl.cli.support.ranks import RUN_ID, find_restarted_run, join_ranks, redirect_output, torchrun_id
 from st_rl.cli.support.run_folder import RunOptions, make_writable
 
 
@@ -87,6 +88,26 @@ def main(arguments: Sequence[str]) -> int:
     return learn(runner, left.iterations, left.minutes, run, random_episode_start=False)
 
 
+class NothingLeftError(CommandError):
+    """The run has reached its limits."""
+
+
+def continue_after_restart(log_dir: Path | None, task: str) -> int | None:
+    """Continue the training that torchrun has started again after a failure; returns the exit code.
+
+    None if this is the first start, or no checkpoint has been saved yet.
+    """
+    run = find_restarted_run(log_dir)
+    if run is None:
+        return None
+    try:
+        return main([str(run.path), "--task", task])
+    except NothingLeftError:
+        # The rank died after the last checkpoint.
+        print(f"The training is complete. Run: {run.path}")
+        return 0
+
+
 class Limits(NamedTuple):
     """Where a training ends, at the first of both; None for no limit."""
 
@@ -111,9 +132,9 @@ def _what_is_left(loaded: LoadedRun, options: ResumeOptions, done: int, minutes_
     run, iterations = loaded.run, loaded.setting("iterations", _optional_int)
     minutes = loaded.setting("minutes", _optional_float) if "minutes" in loaded.settings else None
     if iterations is not None and iterations <= done:
-        raise CommandError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
+        raise NothingLeftError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
     if minutes is not None and minutes <= minutes_done:
-        raise CommandError(
+        raise NothingLeftError(
             f"{run.path} was trained for its {minutes:g} minutes; add more with --minutes M or --iterations N"
         )
     return Limits(

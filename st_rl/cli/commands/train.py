@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
+from st_rl.cli.commands.resume import continue_after_restart
 from st_rl.cli.support.command_line import (
     CommandError,
     UsageError,
@@ -29,7 +30,6 @@ from st_rl.cli.support.ranks import (
     RUN_ID,
     check_gpus,
     describe_size,
-    find_restarted_run,
     join_ranks,
     share_run_folder,
     start_torchrun,
@@ -141,11 +141,9 @@ def main(arguments: Sequence[str]) -> int:
         options.device = "cuda" if options.device == "cpu" else options.device
         if torchrun_id() is None:
             start_torchrun(check_gpus(options.gpus, options.device), ["train", *arguments])
-    restarted = find_restarted_run(options.log_dir)
-    if restarted is not None:
-        from st_rl.cli.commands import resume
-
-        return resume.main([str(restarted.path), "--task", source.name])
+    exit_code = continue_after_restart(options.log_dir, source.name)
+    if exit_code is not None:
+        return exit_code
     return train(source, options, training, f"{program()} train {shlex.join(arguments)}")
 
 

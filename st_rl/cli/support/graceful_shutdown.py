@@ -5,6 +5,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -12,6 +13,8 @@ from types import FrameType, TracebackType
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 if sys.platform != "win32":
     EXIT_CODES[signal.SIGHUP] = 129
+RANK_EXIT_S = 20.0
+"""Time that a rank has for the last iteration and its checkpoint after SIGTERM; torchrun kills it after 30 s."""
 
 
 class GracefulShutdown:
@@ -59,6 +62,37 @@ class GracefulShutdown:
 
 
 @contextmanager
+def _end_blocked_rank() -> Iterator[None]:
+    """Within the block, end a rank of torchrun `RANK_EXIT_S` after SIGTERM, whatever its main thread waits for.
+
+    When a rank dies, torchrun sends SIGTERM to the others. Python calls no handler while the main thread is blocked in
+    an exchange with the dead rank, so a thread reads the signals from a pipe.
+    """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        while number := os.read(reader, 1):
+            if number[0] == signal.SIGTERM:
+                time.sleep(RANK_EXIT_S)
+                os._exit(EXIT_CODES[signal.SIGTERM])
+
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=watch, name="st_rl signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        # After SIGTERM the thread sleeps and ends with the process.
+        os.close(writer)
+
+
+@contextmanager
 def exit_on_signals() -> Iterator[None]:
     """Within the block, SIGTERM and SIGHUP raise SystemExit, so that temporary files are removed.
 
@@ -78,7 +112,8 @@ def exit_on_signals() -> Iterator[None]:
         names = [name for name in EXIT_CODES if signal.getsignal(name) == signal.SIG_DFL]
         previous = {name: signal.signal(name, exit_process) for name in names}
     try:
-        yield
+        with _end_blocked_rank():
+            yield
     finally:
         for name, handler in previous.items():
             signal.signal(name, handler)  # pyright: ignore[reportArgumentType]

@@ -2,7 +2,10 @@
 
 import atexit
 import os
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -43,9 +46,23 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
             # torchrun keeps its store over restarts: without a prefix, a restarted rank may wait for the address of a
             # killed one. Only the ranks of one machine count the same restarts.
             store = PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-        dist.init_process_group(backend, timeout=timeout, store=store, rank=number, world_size=count)
+        with _end_on_sigterm():
+            dist.init_process_group(backend, timeout=timeout, store=store, rank=number, world_size=count)
         atexit.register(_leave_process_group)
     return device
+
+
+@contextmanager
+def _end_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the process at once: Python's handlers do not run while it waits for a rank that has died."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _leave_process_group() -> None:

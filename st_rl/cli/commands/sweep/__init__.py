@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.commands.train import read_training, starting_options
 from st_rl.cli.support.command_line import (
@@ -17,15 +18,20 @@ from st_rl.cli.support.command_line import (
     parse_options,
     print_help,
 )
-from st_rl.cli.support.run_folder import RUN_FILE, TIMESTAMP, make_writable, new_run_folder
+from st_rl.cli.support.run_folder import TIMESTAMP, make_writable, new_run_folder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, find_source
 
 if TYPE_CHECKING:
-    import optuna
+    from st_rl.cli.commands.sweep.options import SearchParameter, SweepOptions
+    from st_rl.cli.commands.sweep.results import Sweep
+    from st_rl.cli.commands.sweep.storage import StudyAddress
 
-    from st_rl.cli.commands.sweep.options import SweepOptions
-
-STUDY_FILE = "study.log"
+_NUM_TRIALS = 20
+# Options that are not part of what makes trials comparable: they may differ between workers.
+_WORKER_OPTIONS = {
+    *("--trials", "--log-dir", "--storage", "--study", "--join", "--workers", "--gpus", "--ray"),
+    *("--worker-timeout-s", "--device"),
+}
 
 _HELP = """usage: st-rl sweep TASK --search NAME LOW HIGH [OPTIONS]
 
@@ -46,6 +52,11 @@ st-rl sweep TASK --help lists all options. The most useful:
   --trials 20              number of trials of the sweep
   --log-dir FOLDER         folder of the sweep; the same command with the
                            folder of a sweep continues it
+  --gpus all               one trial per GPU of this machine
+  --storage FOLDER         share the sweep: a folder on a network drive, or
+                           postgresql://USER:PASSWORD@HOST:5432/DATABASE
+  --join                   work on the sweep of another command or machine
+  --ray ADDRESS            run the trials on a Ray cluster
   and all options of st-rl train, the same for every trial"""
 
 
@@ -55,56 +66,195 @@ def main(arguments: Sequence[str]) -> int:
         if asks_for_help(arguments):
             return print_help(_HELP, arguments)
         raise UsageError("which task? st-rl sweep TASK --search NAME LOW HIGH ...; st-rl tasks lists them")
+    source, rest = find_source(arguments[0]), arguments[1:]
+    parent = starting_options(source, rest)[0].from_
+    if parent is not None:
+        # Once for all trials, which may become the latest run.
+        rest = [*drop_options(rest, {"--from"}), "--from", parent]
+    return sweep(source, read_options(source, rest), rest)
+
+
+def read_options(source: TaskSource[EnvConfig], arguments: Sequence[str]) -> SweepOptions[EnvConfig]:
+    """Parse the options of `st-rl sweep` for a task."""
     from st_rl.cli.commands.sweep.options import SweepOptions
 
-    source, rest = find_source(arguments[0]), arguments[1:]
-    defaults = starting_options(source, rest)[0]
-    if defaults.from_ is not None:
-        # Once for all trials, which may become the latest run.
-        rest = [*drop_options(rest, {"--from"}), "--from", defaults.from_]
-    options = parse_options(
+    defaults = starting_options(source, arguments)[0]
+    return parse_options(
         SweepOptions[type(source.default_config)],
-        rest,
+        arguments,
         f"sweep {source.name}",
         f"Search for better training settings of {source.name}.",
         SweepOptions(**vars(defaults)),
     )
-    return sweep(source, options, rest)
 
 
 def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], arguments: Sequence[str]) -> int:
-    """Check the options, open the study and run its trials; returns the exit code."""
+    """Check the options, open the study and run its trials, here or in other processes; returns the exit code."""
     _require_optuna()
-    from st_rl.cli.commands.sweep.options import read_search
-    from st_rl.cli.commands.sweep.results import Sweep
+    from st_rl.cli.commands.sweep.storage import read_storage
     from st_rl.cli.commands.sweep.trials import run_trials
+
+    devices = _check_workers(source, options)
+    folder = options.log_dir or _default_folder(source.name, options)
+    address = read_storage(options.storage, folder, options.study)
+    with address.hide_credentials():
+        options.log_dir = folder
+        prepared = prepare_sweep(source, options, arguments, address)
+        if options.ray is None and len(devices) == 1:
+            return run_trials(prepared)
+        return _run_elsewhere(prepared, options, devices)
+
+
+def _check_workers(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig]) -> list[str]:
+    """Return the device of each worker on this machine; UsageError for options that do not fit."""
+    from st_rl.cli.support.ranks import check_gpus
     from st_rl.cli.support.torch_setup import check_device
 
     if not source.has_evaluator:
         raise UsageError(f"st-rl sweep compares evaluations without noise, and {source.name} has no evaluator")
+    if options.workers is not None and options.workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {options.workers}")
+    if not options.worker_timeout_s > 0:
+        raise UsageError(f"--worker-timeout-s must be above 0, got {options.worker_timeout_s:g}")
+    if options.trials is not None and options.trials < 1:
+        raise UsageError(f"--trials must be at least 1, got {options.trials}")
+    if options.steps is not None:
+        raise UsageError("--steps: the trials of a sweep are compared after the same iterations; give --iterations")
+    if options.gpus is not None:
+        if options.ray is not None:
+            raise UsageError("--gpus is for this machine; with --ray give --device cuda, and --workers")
+        options.device = "cuda" if options.device == "cpu" else options.device
+        count = check_gpus(options.gpus, options.device)
+        return [f"cuda:{number % count}" for number in range(options.workers or count)]
+    if options.ray is None:
+        check_device(options.device)
+    return [options.device] * (options.workers or 1)
+
+
+def _default_folder(task: str, options: SweepOptions[Any]) -> Path:
+    """Return the folder of the sweep if none is named: that of its journal, or a new one."""
+    storage = options.storage if options.storage is not None else os.environ.get("ST_RL_STORAGE")
+    if storage and "://" not in storage:
+        return Path(storage)
+    if options.join and not storage:
+        raise UsageError(
+            "--join needs the sweep to work on: --storage FOLDER, --storage postgresql://..., or --log-dir"
+        )
+    return new_run_folder(task, f"sweep-{TIMESTAMP}")
+
+
+def prepare_sweep(
+    source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], arguments: Sequence[str], address: StudyAddress
+) -> Sweep:
+    """Check the search, open the study and register its command; a worker that joins takes over what it lacks."""
+    from st_rl.cli.commands.sweep.results import Sweep
+    from st_rl.cli.commands.sweep.shared_trials import SharedTrials
+    from st_rl.cli.commands.sweep.storage import open_study
+
+    _require_optuna()
+    folder, device, timeout_s = Path(options.log_dir or ""), options.device, options.worker_timeout_s
+    if options.join:
+        options, arguments = _join_study(source, options, arguments, address)
+    shared = drop_options(arguments, _WORKER_OPTIONS)
+    if device.startswith("cuda"):
+        # Scores on a GPU are of more robots.
+        shared += ["--device", "cuda"]
+    parameters, fixed, iterations = _read_searches(source, options, shared)
+    num_trials = options.trials or _NUM_TRIALS
+    study = open_study(address, num_trials, iterations)
+    make_writable(folder, "choose another with --log-dir")
+    command = shlex.join(["st-rl", "sweep", source.name, *shared])
+    created_by = study.user_attrs.get("command")
+    if created_by is not None and created_by != command:
+        raise UsageError(
+            f"{address.describe()} is of a sweep of another command: continue it with {created_by} --log-dir "
+            f"{shlex.quote(str(folder))}, or choose another {'--study' if address.is_database else '--log-dir'}"
+        )
+    trials = SharedTrials(study, num_trials, timeout_s)
+    defaults = {p.name: p.default_choice for p in parameters if p.default_choice is not None}
+    if not options.join:
+        trials.enqueue_default(defaults)
+        for name, value in {"command": command, "trials": num_trials, "arguments": shared}.items():
+            if study.user_attrs.get(name) != value:
+                study.set_user_attr(name, value)
+    # Workers that propose at the same time must not propose the same.
+    offset = int.from_bytes(os.urandom(4), "little") if options.join else 0
+    seed = (options.seed + offset) % 2**32
+    return Sweep(trials, address, folder, source, parameters, fixed, iterations, seed, device)
+
+
+def _join_study(
+    source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], arguments: Sequence[str], address: StudyAddress
+) -> tuple[SweepOptions[EnvConfig], Sequence[str]]:
+    """Return options and arguments of the study that a worker joins, with its own where it has any."""
+    from st_rl.cli.commands.sweep.storage import wait_for_study
+    from st_rl.utils.registry import reject_unsafe_settings
+
+    attributes = wait_for_study(address)
+    trials = options.trials or attributes.get("trials")
+    if not drop_options(arguments, _WORKER_OPTIONS):
+        arguments = [str(word) for word in attributes["arguments"]]
+        options = read_options(source, arguments)
+        # Whoever can write to the storage must not choose code to import.
+        reject_unsafe_settings(options.training({}).to_dict(), address.describe())
+    options.join, options.trials = True, trials if isinstance(trials, int) else None
+    return options, arguments
+
+
+def _read_searches(
+    source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], shared: Sequence[str]
+) -> tuple[list[SearchParameter], list[str], int]:
+    """Return what is searched, the arguments of `st-rl train` of all trials, and their iterations."""
+    from st_rl.cli.commands.sweep.options import read_search
+
     if not options.search:
         raise UsageError("which settings? --search NAME LOW HIGH, such as --search algorithm.learning-rate 1e-4 1e-2")
-    if options.trials < 1:
-        raise UsageError(f"--trials must be at least 1, got {options.trials}")
     check_minutes(options.minutes)
     parameters = [read_search(words, options, f"sweep {source.name}") for words in options.search]
     names = [parameter.name for parameter in parameters]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise UsageError(f"--search {repeated} is given twice; give it one range")
-    fixed = drop_options(arguments, {"--search", "--trials", "--log-dir", *(f"--{name}" for name in names)})
+    fixed = drop_options(shared, {"--search", "--device", *(f"--{name}" for name in names)})
     for parameter in parameters:
         for value in parameter.examples:
             # Exits with the parser's message for a value that the setting does not take.
             read_training(source, [*fixed, *parameter.arguments(value)])
-    check_device(options.device)
     iterations = read_training(source, fixed)[1].runner.max_iterations
     if iterations is None or iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {iterations}")
-    folder = options.log_dir or new_run_folder(source.name, f"sweep-{TIMESTAMP}")
-    command = shlex.join(["st-rl", "sweep", source.name, *drop_options(arguments, {"--trials", "--log-dir"})])
-    study = open_study(folder, command, options.trials, iterations)
-    return run_trials(Sweep(study, folder, source, parameters, fixed, options.trials, iterations, options.seed))
+    return parameters, fixed, iterations
+
+
+def _run_elsewhere(sweep: Sweep, options: SweepOptions[Any], devices: Sequence[str]) -> int:
+    """Run the trials in other processes, here or on a Ray cluster, and print the results; returns the exit code."""
+    from st_rl.cli.commands.sweep.results import print_results, write_results
+    from st_rl.cli.commands.sweep.storage import StudyAddress
+    from st_rl.cli.commands.sweep.workers import WorkerPlan, run_local_workers, run_ray_workers
+
+    storage = sweep.address.storage if sweep.address.is_database else str(Path(sweep.address.storage).absolute())
+    address = StudyAddress(storage, sweep.address.name)
+    arguments = (*sweep.study.user_attrs["arguments"], "--worker-timeout-s", str(options.worker_timeout_s))
+    print(f"{sweep.describe()}. Sweep: {sweep.folder}", flush=True)
+
+    def plan(device: str, num_local: int) -> WorkerPlan:
+        return WorkerPlan(sweep.source.name, arguments, address, str(sweep.folder.absolute()), device, num_local)
+
+    try:
+        if options.ray is not None:
+            # A task of Ray has one core.
+            run_ray_workers(plan(options.device, os.cpu_count() or 1), options.workers, options.ray)
+        else:
+            run_local_workers([plan(device, len(devices)) for device in devices])
+    except KeyboardInterrupt:
+        print(f"Interrupted. Continue with:\n  {sweep.command_to_continue()}")
+        return 130
+    finally:
+        write_results(sweep)
+    if len(sweep.finished()) < sweep.num_trials:
+        raise CommandError(f"the workers ended before all trials; continue with {sweep.command_to_continue()}")
+    print_results(sweep)
+    return 0
 
 
 def _require_optuna() -> None:
@@ -113,42 +263,3 @@ def _require_optuna() -> None:
     except ImportError as error:
         raise ImportError('st-rl sweep needs Optuna: pip install "st_rl[sweep]"') from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def open_study(folder: Path, command: str, num_trials: int, iterations: int) -> optuna.Study:
-    """Create or open the study in a folder; UsageError if another command created it."""
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    from st_rl.utils.files import name_file
-    from st_rl.utils.files.limits import check_journal
-
-    if (folder / RUN_FILE).is_file():
-        raise UsageError(f"{folder} is a run, not a sweep; choose another --log-dir")
-    make_writable(folder, "choose another with --log-dir")
-    # No pruning before a few trials are complete, nor in the first quarter of a trial.
-    pruner = optuna.pruners.MedianPruner(max(2, min(5, num_trials // 4)), n_warmup_steps=iterations // 4)
-    path = folder / STUDY_FILE
-    with name_file(path, "start a new sweep with another --log-dir", CommandError):
-        if path.exists():
-            check_journal(path)
-        study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(path))),
-            study_name="sweep",
-            direction="maximize",
-            pruner=pruner,
-            load_if_exists=True,
-        )
-        study.get_trials(deepcopy=False)
-        created_by = study.user_attrs.get("command")
-        if not isinstance(created_by, str | None):
-            raise ValueError(f"its command is {created_by!r}")
-    if created_by is None:
-        study.set_user_attr("command", command)
-    elif created_by != command:
-        raise UsageError(
-            f"{path} is of a sweep of another command: continue it with {created_by} --log-dir "
-            f"{shlex.quote(str(folder))}, or choose another --log-dir"
-        )
-    return study

@@ -33,12 +33,30 @@ class SweepOptions(TrainOptions[EnvConfig]):
     search: UseAppendAction[tuple[tuple[str, ...], ...]] = ()
     """Setting to search, by its dotted name: NAME LOW HIGH, or NAME A,B,C for choices; may be repeated. Integers stay
     integers; other numbers are searched on a logarithmic scale if LOW is above 0 and HIGH at least 10 times LOW."""
-    trials: int = 20
-    """Number of trials of the sweep, those before an interruption included."""
+    trials: int | None = None
+    """Number of trials of the sweep, those before an interruption and of all workers included; None uses 20, or with
+    --join that of the sweep."""
     minutes: float | None = None
     """Stop each trial after this many minutes if its iterations take longer."""
     log_dir: Path | None = None
     """Folder of the sweep; the folder of an existing sweep continues it. None uses runs/TASK/sweep-TIME."""
+    storage: str | None = None
+    """Where workers share the sweep: a folder for Optuna's journal file, which may be on a network drive, or the
+    address of a database, postgresql://USER:PASSWORD@HOST:5432/DATABASE. None uses the environment variable
+    ST_RL_STORAGE, else the folder of the sweep."""
+    study: str = "sweep"
+    """Name of the sweep in the storage; a database may hold many."""
+    join: bool = False
+    """Work on a sweep that another command has started, with its settings, until all of its trials have ended."""
+    workers: int | None = None
+    """Number of trials to run at the same time on this machine, or on the Ray cluster, each in its own process; None
+    uses one, with --gpus one per GPU, with --ray one per GPU or core of the cluster."""
+    gpus: str | None = None
+    """Run one trial per GPU of this machine: their number, or all."""
+    ray: str | None = None
+    """Run the workers as tasks of a Ray cluster, by its address: auto, HOST:6379 or ray://HOST:10001."""
+    worker_timeout_s: float = 120.0
+    """A trial of which the worker has been silent for this long is tried again by another."""
 
 
 class SearchParameter(NamedTuple):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.commands.sweep.options import SearchParameter, format_value
+from st_rl.cli.commands.sweep.shared_trials import ERROR, HEARTBEAT, INTERRUPTED, PURPOSE, WORKER, SharedTrials
+from st_rl.cli.commands.sweep.storage import StudyAddress
 from st_rl.cli.support.command_line import CommandError, count_of, drop_options, program, quote_path
 from st_rl.cli.support.run_folder import SWEEP_FILE
 from st_rl.cli.support.task_source import TaskSource, task_option
@@ -27,24 +29,41 @@ _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNIN
 class Sweep:
     """Trainings of one task that differ in a few settings."""
 
-    study: optuna.Study
+    trials: SharedTrials
+    address: StudyAddress
     folder: Path
+    """Where this worker writes the runs of its trials."""
     source: TaskSource[Any]
     parameters: Sequence[SearchParameter]
     fixed: Sequence[str]
     """Arguments of `st-rl train` that are the same for all trials."""
-    num_trials: int
     iterations: int
     """Iterations of each trial."""
     seed: int
+    """Seed of the proposals; that of the trainings is among the arguments."""
+    device: str = "cpu"
 
-    def all_trials(self) -> list[FrozenTrial]:
-        """Return all trials, in the order of their numbers."""
-        return self.study.get_trials(deepcopy=False)
+    @property
+    def study(self) -> optuna.Study:
+        """Optuna's study."""
+        return self.trials.study
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials of the sweep, those of all workers together."""
+        return self.trials.num_trials
+
+    def choose_sampler(self) -> None:
+        """Let the next trial have a seed of its own: a continued sweep does not repeat its first proposals."""
+        import optuna
+        from optuna.trial import TrialState
+
+        started = sum(trial.state != TrialState.WAITING for trial in self.study.get_trials(deepcopy=False))
+        self.study.sampler = optuna.samplers.TPESampler(seed=self.seed + started)
 
     def finished(self) -> list[FrozenTrial]:
         """Return the trials that are not running, waiting or interrupted."""
-        return [t for t in self.all_trials() if t.state.is_finished() and "interrupted" not in t.user_attrs]
+        return self.trials.finished()
 
     def trained(self) -> list[FrozenTrial]:
         """Return the complete and pruned trials, without repeated settings."""
@@ -58,6 +77,17 @@ class Sweep:
     def train_arguments(self, trial: FrozenTrial | optuna.Trial) -> list[str]:
         """Return the arguments of `st-rl train` that are specific to a trial."""
         return [word for parameter in self.parameters for word in parameter.arguments(trial.params[parameter.name])]
+
+    def describe(self) -> str:
+        """Describe the size of the sweep and how much of it is done."""
+        done = len(self.finished())
+        size = f"{count_of(self.num_trials, 'trial')} of {count_of(self.iterations, 'iteration')}"
+        return f"{size}{f', {done} of them done' if done else ''}"
+
+    def command_to_continue(self) -> str:
+        """Return the command that continues the sweep."""
+        command = f"{self.study.user_attrs['command']} --trials {self.num_trials} --log-dir {quote_path(self.folder)}"
+        return f"{command} {self.address.option()}" if self.address.storage != str(self.folder) else command
 
     def command_to_train_longer(self, trial: FrozenTrial) -> str:
         """Return the command for a full training with the settings of a trial, at least twice as long as the trial."""
@@ -74,12 +104,14 @@ def score_of(trial: FrozenTrial) -> float:
 
 def format_trial(sweep: Sweep, number: int) -> str:
     """Return the line about a trial that has just ended."""
-    trial = sweep.all_trials()[number]
+    trial = sweep.study.get_trials(deepcopy=False)[number]
     short = [name.rpartition(".")[2] for name in trial.params]
     names = short if len(set(short)) == len(short) else list(trial.params)
     settings = ", ".join(f"{name} {format_value(value)}" for name, value in zip(names, trial.params.values()))
+    if INTERRUPTED in trial.user_attrs:
+        return f"trial {number}: {settings}: interrupted, tried again"
     if trial.state.name == "FAIL":
-        return f"trial {number}: {settings}: failed: {trial.user_attrs['error']}"
+        return f"trial {number}: {settings}: failed: {trial.user_attrs.get(ERROR, 'no reason known')}"
     if "same_as" in trial.user_attrs:
         return f"trial {number}: {settings}: same settings as trial {trial.user_attrs['same_as']}"
     is_best = len(sweep.best_first()) > 1 and sweep.best_first()[0].number == number
@@ -97,15 +129,15 @@ def write_results(sweep: Sweep) -> None:
         {
             "number": trial.number,
             "folder": f"trial_{trial.user_attrs.get('same_as', trial.number)}",
-            "state": "interrupted" if "interrupted" in trial.user_attrs else _STATES[trial.state.name],
+            "state": INTERRUPTED if INTERRUPTED in trial.user_attrs else _STATES[trial.state.name],
             "score": trial.value,
             # Floats with the digits of the command line.
             "settings": {k: float(format_value(v)) if isinstance(v, float) else v for k, v in trial.params.items()},
             "scores": trial.intermediate_values,
             "seconds": trial.duration and trial.duration.total_seconds(),
-            **trial.user_attrs,
+            **{name: value for name, value in trial.user_attrs.items() if name not in (HEARTBEAT, PURPOSE)},
         }
-        for trial in sweep.all_trials()
+        for trial in sweep.trials.all()
     ]
     content = {
         "task": sweep.source.name,
@@ -137,6 +169,10 @@ def print_results(sweep: Sweep) -> None:
     print("Best trials by score without exploration noise (higher is better):", flush=True)
     Console().print(table)
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
-    best = quote_path(sweep.folder / f"trial_{shown[0].number}")
-    print(f"  {program()} eval {best}{task_option(sweep.source.name)}   # evaluate the best trial")
+    best = sweep.folder / f"trial_{shown[0].number}"
+    if best.is_dir():
+        print(f"  {program()} eval {quote_path(best)}{task_option(sweep.source.name)}   # evaluate the best trial")
+    else:
+        attributes = shown[0].user_attrs
+        print(f"  (the run of the best trial is {attributes.get('path')} of worker {attributes.get(WORKER)})")
     print(f"  {sweep.command_to_train_longer(shown[0])}   # train longer with its settings")
