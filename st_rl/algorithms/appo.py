@@ -26,6 +26,7 @@ from st_rl.storage.fields import resolve_shape
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import AmpRolloutStorage
 from st_rl.utils.config import own_settings_from
+from st_rl.utils.distributed import average, world_size
 from st_rl.utils.log import logger
 
 __all__ = ["APPO", "ATPPO", "GET_PROB_FUNC", "APPOAlgoMixin"]
@@ -86,6 +87,9 @@ class APPOAlgoMixin(_Algorithm):
         self.ref_obs_normalizer = self._new_normalizer()
         self.ref_motion_normalizer = self.ref_obs_normalizer if share_amp_normalizer else self._new_normalizer()
         self._masks_resets, self._has_replay = options.mask_resets, options.replay_size > 0
+        # Valid transitions of a mini-batch in the mean over all ranks, so that the mean over ranks of what each divides
+        # by it is the mean over all transitions.
+        self._num_valid = torch.ones((), device=self.device)
         self._discriminator_trainer = DiscriminatorTrainer(
             options, self._discriminator, self.optimizer_class_name, float(self.learning_rate), self.device
         )
@@ -320,6 +324,13 @@ class APPOAlgoMixin(_Algorithm):
             norms["discriminator_gradient_norm"] = trainer.apply_gradients(trainer.optimizer, self.max_grad_norm)
         return norms
 
+    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
+        """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
+        if self._masks_resets and world_size() > 1:
+            num_valid = average(minibatch.ref_mask.sum(dtype=torch.float32))
+            self._num_valid.copy_(num_valid.clamp(min=1.0 / world_size()))
+        return super().minibatch_step(minibatch)
+
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""
         losses, inter_vars, stats = super().compute_losses(minibatch)
@@ -357,7 +368,8 @@ class APPOAlgoMixin(_Algorithm):
             scores = discriminator(torch.cat(inputs))
             penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
         expert, policy, *past = scores.split([len(transitions) for transitions in inputs])
-        policy_error = masked_mean((policy + 1.0).square(), mask)
+        count = self._num_valid if world_size() > 1 else None
+        policy_error = masked_mean((policy + 1.0).square(), mask, count)
         if past:
             policy_error = 0.5 * (policy_error + (past[0] + 1.0).square().mean())
         losses["discriminator_expert_loss"] = 0.5 * (expert - 1.0).square().mean()
@@ -366,9 +378,9 @@ class APPOAlgoMixin(_Algorithm):
         if self.discriminator_logit_loss_coef != 0:
             losses["discriminator_logit_loss"] = discriminator.amp_linear.weight.square().sum()
         with torch.no_grad():
-            stats["amp_policy_pred"] = masked_mean(policy, mask)
+            stats["amp_policy_pred"] = masked_mean(policy, mask, count)
             stats["amp_expert_pred"] = expert.mean()
-            stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask)
+            stats["amp_policy_accuracy"] = masked_mean((policy < 0).float(), mask, count)
             stats["amp_expert_accuracy"] = (expert > 0).float().mean()
             # A tensor if it has a schedule, else a float.
             weight = discriminator.discriminator_grad_pen

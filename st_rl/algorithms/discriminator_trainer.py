@@ -80,9 +80,14 @@ def scheduled_value(points: Sequence[Sequence[float]], iteration: float) -> floa
     return float(np.interp(iteration, iterations, values))
 
 
-def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of `values (...)` where `mask (...)`, 0 or 1, is 1; 0-d."""
-    return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp(min=1.0)
+def masked_mean(values: Tensor, mask: Tensor | None, count: Tensor | None = None) -> Tensor:
+    """The mean of `values (...)` where `mask (...)`, 0 or 1, is 1; 0-d.
+
+    With a 0-d `count`, the sum divided by it.
+    """
+    if mask is None:
+        return values.mean()
+    return (values * mask).sum() / (mask.sum().clamp(min=1.0) if count is None else count)
 
 
 def differences(ref_obs: Tensor, ref_motion: Tensor, count: int = 3) -> list[tuple[int, str, str]]:

@@ -87,7 +87,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         _print_error(error)
-        return error.exit_code if isinstance(error, CommandError) else 1
+        return _end_rank(error.exit_code if isinstance(error, CommandError) else 1)
+
+
+def _end_rank(exit_code: int) -> int:
+    """End a rank of torchrun that has failed at once: to leave the process group it would wait for dead ranks."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+    return exit_code
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env.utils import tensor_error
+from st_rl.utils.distributed import find_rank, world_size
 from st_rl.utils.log import logger
 
 
@@ -54,15 +55,22 @@ class NonFiniteGuard:
 
 
 def report_non_finite(
-    iteration: int, from_env: Mapping[str, tuple[int, int]], in_update: Mapping[str, int], num_rows: int
+    iteration: int,
+    from_env: Mapping[str, tuple[int, int]],
+    in_update: Mapping[str, int],
+    num_rows: int,
+    device: torch.device | str = "cpu",
 ) -> None:
     """Log the non-finite values of one iteration; RuntimeError if a tensor of the environment was never finite.
+
+    With several ranks it raises on all of them if it does on one.
 
     Args:
         iteration: number of the iteration.
         from_env: name -> (number of non-finite rows, first step of the rollout), see `NonFiniteGuard.report`.
         in_update: name -> number of mini-batches in which it was non-finite, in the order of computation.
         num_rows: rows of one rollout.
+        device: device of this rank.
     """
     if from_env:
         found = "; ".join(
@@ -81,9 +89,12 @@ def report_non_finite(
             "steps were skipped. Lower the learning rate or check the rewards"
         )
     never_finite = [name for name, (count, _) in from_env.items() if count >= num_rows]
-    if never_finite:
-        raise RuntimeError(
-            f"iteration {iteration}: {' and '.join(never_finite)} of the environment were NaN or Inf in every "
-            "environment at every step of the rollout; training stopped. Check the simulation; earlier checkpoints are "
-            "intact"
-        )
+    failed_rank = find_rank(bool(never_finite), device)
+    if failed_rank is None:
+        return
+    where = f" of rank {failed_rank}" if world_size() > 1 else ""
+    names = " and ".join(never_finite) or "tensors"
+    raise RuntimeError(
+        f"iteration {iteration}: {names} of the environment{where} were NaN or Inf in every environment at every step "
+        "of the rollout; training stopped. Check the simulation; earlier checkpoints are intact"
+    )

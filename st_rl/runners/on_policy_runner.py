@@ -56,6 +56,7 @@ from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.setup.build_algorithm import build_algorithm
 from st_rl.runners.setup.env_sizes import critic_obs_error, read_sizes
+from st_rl.runners.setup.ranks import check_ranks
 from st_rl.runners.setup.train_config import CLIENT_KEYS, RUNNER_KEYS, read_train_config
 from st_rl.runners.stop_conditions import stop_on_interrupt, time_limit
 from st_rl.runners.trial import Trial, pruned_error, report_to_trial
@@ -68,6 +69,7 @@ from st_rl.utils.distributed import (
     is_main,
     join_process_group,
     rank,
+    value_of_main,
     world_size,
 )
 from st_rl.utils.distributed.heartbeat import RankHeartbeat, describe_silent_ranks
@@ -125,8 +127,9 @@ class OnPolicyRunner(Configurable):
         self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
         self.device = device = join_process_group(device, float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S))
         self.env = env
-        # On every rank; only rank 0 writes to it and has a `log_dir`.
-        self._run_folder = None if log_dir is None else Path(log_dir)
+        # That of rank 0 on every rank; only rank 0 writes to it and has a `log_dir`.
+        folder = value_of_main(None if log_dir is None else str(log_dir))
+        self._run_folder = None if folder is None else Path(folder)
         self.log_dir = str(log_dir) if log_dir is not None and is_main() else None
         self.num_steps_per_env = int(self.cfg["num_steps_per_env"])
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
@@ -134,6 +137,7 @@ class OnPolicyRunner(Configurable):
         self._obs_groups = self._train_config.obs_groups
         observations = observe(env, self._obs_groups)
         self._sizes = read_sizes(env, observations, self._obs_groups)
+        check_ranks(env.num_envs, self.num_steps_per_env, observations.obs)
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
         self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, observations.extras, device)
         self._has_std = isinstance(self.alg.actor_critic, GaussianPolicy)
@@ -504,7 +508,8 @@ class OnPolicyRunner(Configurable):
         return obs, obs if critic_obs is None else self.alg.critic_obs_normalizer(critic_obs)
 
     def _report_non_finite(self, it: int, in_update: Mapping[str, int]) -> None:
-        report_non_finite(it, self._non_finite.report(), in_update, self.num_steps_per_env * self.env.num_envs)
+        num_rows = self.num_steps_per_env * self.env.num_envs
+        report_non_finite(it, self._non_finite.report(), in_update, num_rows, self.device)
 
     # ---- evaluation and log --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from st_rl.cli.commands.resume import continue_after_restart
 from st_rl.cli.commands.train import (
     EnvConfig,
     TrainOptions,
@@ -29,7 +30,8 @@ from st_rl.cli.support.command_line import (
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
 from st_rl.cli.support.parent_run import without_symmetry_if_recurrent
-from st_rl.cli.support.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run, make_run_folder
+from st_rl.cli.support.ranks import join_ranks, launch_ranks, share_run_folder
+from st_rl.cli.support.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
 from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
 
@@ -136,6 +138,10 @@ def main(arguments: Sequence[str]) -> int:
         start,
     )
     options.set = joined_settings(options, start)
+    options.device = launch_ranks(options.gpus, options.device, "distill", arguments)
+    exit_code = continue_after_restart(options.log_dir, source.name)
+    if exit_code is not None:
+        return exit_code
     return distill(source, teacher, options, defaults.others, arguments)
 
 
@@ -182,9 +188,7 @@ def distill(
             raise
         raise CommandError(f"{teacher.run.path} was trained for {teacher.source.name}: {error}") from error
     checkpoint = teacher.run.checkpoint(options.checkpoint)
-    run = make_run_folder(options.log_dir, source.name)
-    options.log_dir = run.path
-    _copy_teacher(checkpoint, run)
+    run = _make_student_folder(options, source.name, checkpoint)
     algorithm = {
         **without_symmetry_if_recurrent(others.get("algorithm", {}), options.policy.class_name),
         **options.distillation.to_dict(),
@@ -216,6 +220,22 @@ def _runner_settings(options: DistillOptions[EnvConfig]) -> dict[str, Any]:
         "pretrain_iterations": options.pretrain_iterations,
         "pretrain_dataset": dataset,
     }
+
+
+def _make_student_folder(options: DistillOptions[EnvConfig], task: str, checkpoint: Path) -> RunFolder:
+    """Create the run folder with a copy of the teacher on rank 0, and return it on every rank."""
+    from st_rl.cli.support.torch_setup import check_device
+    from st_rl.utils.distributed import is_main, value_of_main
+
+    check_device(options.device)
+    join_ranks(options.device, dataclasses.asdict(options.runner))
+    run = share_run_folder(options.log_dir, task)
+    options.log_dir = run.path
+    if is_main():
+        _copy_teacher(checkpoint, run)
+    # Nobody reads it before it is complete.
+    value_of_main(None)
+    return run
 
 
 def _copy_teacher(checkpoint: Path, run: RunFolder) -> None:

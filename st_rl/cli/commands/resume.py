@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from st_rl.cli.support.command_line import (
     CommandError,
@@ -18,8 +18,19 @@ from st_rl.cli.support.command_line import (
     program,
 )
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.ranks import RUN_ID, find_restarted_run, join_ranks, redirect_output, torchrun_id
+from st_rl.cli.support.ranks import (
+    RUN_ID,
+    deal_out_envs,
+    find_restarted_run,
+    iterations_within,
+    join_ranks,
+    redirect_output,
+    torchrun_id,
+)
 from st_rl.cli.support.run_folder import RunOptions, make_writable
+
+if TYPE_CHECKING:
+    from st_rl.runners import OnPolicyRunner
 
 
 @dataclass
@@ -29,7 +40,9 @@ class ResumeOptions(RunOptions):
     checkpoint: str = "last"
     """Checkpoint to resume from: last, best, an iteration number, or a file."""
     iterations: int | None = None
-    """Number of iterations to add; without --iterations and --minutes, what is left of those of the run."""
+    """Number of iterations to add; without --iterations, --steps and --minutes, what is left of those of the run."""
+    steps: int | None = None
+    """Environment steps to add, those of all ranks together."""
     minutes: float | None = None
     """Minutes to add, whatever the iterations; with --iterations too, until the first that comes."""
     device: str | None = None
@@ -61,14 +74,16 @@ def main(arguments: Sequence[str]) -> int:
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
     seed = rank_seed(loaded.setting("seed", int))
     torch_setup.seed_everything(seed)
-    runner = loaded.make_runner(loaded.make_env(None, device, seed), device, run.path)
+    num_ranks = loaded.setting("num_ranks", int) if "num_ranks" in settings else 1
+    num_envs = deal_out_envs(loaded.setting("num_envs", int), num_ranks)
+    runner = loaded.make_runner(loaded.make_env(num_envs, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None and world_size() == 1:
         runner.update_threads = torch_setup.measured_update_threads(runner.update_threads.number)
     if is_main():
         runner.evaluator = make_evaluator(loaded.source, loaded.env_config, device)
     runner.load(checkpoint)
     done = runner.current_learning_iteration
-    left = _what_is_left(loaded, options, done, runner.tot_time / 60.0)
+    left = _what_is_left(loaded, options, runner)
     session = {
         "from_iteration": done,
         "checkpoint": checkpoint.name,
@@ -77,15 +92,17 @@ def main(arguments: Sequence[str]) -> int:
     }
     planned = loaded.setting("iterations", _optional_int)
     if planned is not None and left.iterations is not None:
-        settings["iterations"] = max(planned, done + left.iterations)
+        is_by_steps = settings.get("steps") is not None and options.iterations is None
+        settings["iterations"] = done + left.iterations if is_by_steps else max(planned, done + left.iterations)
     if settings.get("iterations") is not None and loaded.training.algorithm.anneal_iterations is None:
         runner.alg.anneal_iterations = int(settings["iterations"])
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
-    settings |= {"num_ranks": world_size(), RUN_ID: torchrun_id()}
+    settings |= {"num_ranks": world_size(), "num_envs": num_envs, RUN_ID: torchrun_id()}
     runner.run_settings = settings
     print(f"Resuming {escape_control(settings['task'])} after iteration {done} ({checkpoint.name}). Run: {run.path}")
-    return learn(runner, left.iterations, left.minutes, run, random_episode_start=False)
+    # On another number of ranks all episodes are new, and must not end at the same time.
+    return learn(runner, left.iterations, left.minutes, run, random_episode_start=num_ranks != world_size())
 
 
 class NothingLeftError(CommandError):
@@ -123,14 +140,22 @@ def _optional_float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _what_is_left(loaded: LoadedRun, options: ResumeOptions, done: int, minutes_done: float) -> Limits:
+def _what_is_left(loaded: LoadedRun, options: ResumeOptions, runner: OnPolicyRunner) -> Limits:
     """Iterations and minutes to train: those of the options, else those of the run minus what is done."""
-    if options.iterations is not None or options.minutes is not None:
+    done, minutes_done, config = runner.current_learning_iteration, runner.tot_time / 60.0, loaded.training.to_dict()
+    if options.iterations is not None or options.steps is not None or options.minutes is not None:
         if options.iterations is not None and options.iterations < 1:
             raise UsageError(f"--iterations must be at least 1, got {options.iterations}")
-        return Limits(options.iterations, options.minutes)
+        by_steps = None if options.steps is None else iterations_within(options.steps, config, runner.env)
+        limits = [limit for limit in (options.iterations, by_steps) if limit is not None]
+        return Limits(min(limits, default=None), options.minutes)
     run, iterations = loaded.run, loaded.setting("iterations", _optional_int)
     minutes = loaded.setting("minutes", _optional_float) if "minutes" in loaded.settings else None
+    steps = loaded.setting("steps", _optional_int) if "steps" in loaded.settings else None
+    if steps is not None:
+        # The number of environments may have changed.
+        steps_left = steps - runner.tot_timesteps
+        iterations = done + (iterations_within(steps_left, config, runner.env) if steps_left > 0 else 0)
     if iterations is not None and iterations <= done:
         raise NothingLeftError(f"{run.path} has finished all {done} iterations; add more with --iterations N")
     if minutes is not None and minutes <= minutes_done:

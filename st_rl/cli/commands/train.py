@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +27,11 @@ from st_rl.cli.support.command_line import (
 from st_rl.cli.support.parent_run import PARENTS, ParentRun
 from st_rl.cli.support.ranks import (
     RUN_ID,
-    check_gpus,
     describe_size,
+    iterations_within,
     join_ranks,
+    launch_ranks,
     share_run_folder,
-    start_torchrun,
     torchrun_id,
 )
 from st_rl.cli.support.run_folder import RunFolder
@@ -43,7 +42,6 @@ from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_
 from st_rl.loggers import LoggerName
 
 if TYPE_CHECKING:
-    from st_rl.env import VecEnv
     from st_rl.runners import OnPolicyRunner
 
 # Parts of a configuration that are no settings of the runner, or that a training decides itself.
@@ -137,10 +135,7 @@ def main(arguments: Sequence[str]) -> int:
     source = find_source(task)
     options, training = read_training(source, rest)
     drop_default_iterations(options, training, rest)
-    if options.gpus is not None:
-        options.device = "cuda" if options.device == "cpu" else options.device
-        if torchrun_id() is None:
-            start_torchrun(check_gpus(options.gpus, options.device), ["train", *arguments])
+    options.device = launch_ranks(options.gpus, options.device, "train", arguments)
     exit_code = continue_after_restart(options.log_dir, source.name)
     if exit_code is not None:
         return exit_code
@@ -271,7 +266,11 @@ def prepare_training(
     torch_setup.seed_everything(seed)
     env = source.make(options.env, options.num_envs, device, seed)
     if options.steps is not None:
-        training.runner.max_iterations = config["max_iterations"] = iterations_within(options, config, env)
+        by_steps = iterations_within(options.steps, config, env)
+        if options.iterations is not None and options.iterations < by_steps:
+            options.steps = None
+        else:
+            training.runner.max_iterations = config["max_iterations"] = by_steps
     update_threads = torch_setup.choose_update_threads(options.threads, config, env, device)
     config["update_threads"] = update_threads.number
     run = share_run_folder(options.log_dir, source.name)
@@ -295,6 +294,7 @@ def prepare_training(
         "seed": options.seed,
         "device": options.device,
         "iterations": training.runner.max_iterations,
+        "steps": options.steps,
         "minutes": options.minutes,
         "threads": options.threads,
         "torch_threads": threads,
@@ -334,16 +334,6 @@ def _check_iterations(iterations: int | None, minutes: float | None) -> None:
         raise UsageError("--runner.max-iterations None needs a time limit: add --minutes M")
     if iterations is not None and iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {iterations}")
-
-
-def iterations_within(options: TrainOptions[Any], config: Mapping[str, Any], env: VecEnv) -> int:
-    """Return the number of iterations within `--steps`, at most `--iterations` if both are given."""
-    from st_rl.utils.distributed import world_size
-
-    if options.steps is None or options.steps < 1:
-        raise UsageError(f"--steps must be at least 1, got {options.steps}")
-    iterations = math.ceil(options.steps / (config["num_steps_per_env"] * env.num_envs * world_size()))
-    return iterations if options.iterations is None else min(iterations, options.iterations)
 
 
 def _check_project(config: Mapping[str, Any]) -> None:

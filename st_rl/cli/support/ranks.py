@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from st_rl.cli.support.command_line import UsageError
 from st_rl.cli.support.run_folder import RUN_FILE, RunFolder, list_runs, make_run_folder
+
+if TYPE_CHECKING:
+    from st_rl.env import VecEnv
 
 RUN_ID = "torchrun_id"
 """Key of `run.json`: the id of the torchrun command that started the training."""
@@ -33,6 +37,16 @@ def check_gpus(gpus: str, device: str) -> int:
     if not 0 < count <= available:
         raise UsageError(f"--gpus {gpus}: torch finds {available} GPUs on this machine; st-rl doctor says why")
     return count
+
+
+def launch_ranks(gpus: str | None, device: str, command: str, arguments: Sequence[str]) -> str:
+    """Replace this process by torchrun if `--gpus` asks for several GPUs and torchrun has not started it; device."""
+    if gpus is None:
+        return device
+    device = "cuda" if device == "cpu" else device
+    if torchrun_id() is None:
+        start_torchrun(check_gpus(gpus, device), [command, *arguments])
+    return device
 
 
 def start_torchrun(count: int, arguments: Sequence[str]) -> NoReturn:
@@ -68,6 +82,34 @@ def describe_size(num_envs: int) -> str:
 
     count = world_size()
     return f"{num_envs} robots" if count == 1 else f"{count * num_envs} robots on {count} ranks, {num_envs} each"
+
+
+def deal_out_envs(num_envs: int, num_ranks: int) -> int:
+    """Return the environments of each rank for a run that had `num_envs` on each of `num_ranks`.
+
+    The total stays, as far as all ranks can have as many; a change is logged.
+    """
+    from st_rl.utils.distributed import world_size
+    from st_rl.utils.log import logger
+
+    total, count = num_envs * num_ranks, world_size()
+    if count == num_ranks:
+        return num_envs
+    dealt = max(1, round(total / count))
+    change = "" if dealt * count == total else f", {dealt * count} in all, because {total} cannot be divided by {count}"
+    logger.warning(
+        f"{total} environments are dealt out again: {num_ranks} x {num_envs} before, {count} x {dealt} now{change}"
+    )
+    return dealt
+
+
+def iterations_within(steps: int, config: Mapping[str, Any], env: VecEnv) -> int:
+    """Return the number of iterations that have at least this many environment steps, those of all ranks together."""
+    from st_rl.utils.distributed import world_size
+
+    if steps < 1:
+        raise UsageError(f"--steps must be at least 1, got {steps}")
+    return math.ceil(steps / (config["num_steps_per_env"] * env.num_envs * world_size()))
 
 
 def share_run_folder(log_dir: Path | None, task: str) -> RunFolder:

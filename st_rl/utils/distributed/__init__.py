@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ def _end_on_sigterm() -> Iterator[None]:
 
 
 def _leave_process_group() -> None:
-    if dist.is_initialized():
+    # After an uncaught exception the others may be gone, and leaving would wait for them.
+    if dist.is_initialized() and "last_value" not in vars(sys):
         dist.destroy_process_group()
 
 
@@ -104,6 +106,15 @@ def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
     return bool(total > 0)
 
 
+def find_rank(flag: bool, device: torch.device | str = "cpu") -> int | None:
+    """The lowest rank on which the flag is set, None if on none; a host sync with several ranks."""
+    if world_size() == 1:
+        return 0 if flag else None
+    lowest = torch.tensor(rank() if flag else world_size(), device=device if dist.get_backend() == "nccl" else "cpu")
+    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
+    return int(lowest) if lowest < world_size() else None
+
+
 def value_of_main(value: Value) -> Value:
     """The value of rank 0 on every rank: plain Python values and tensors on the host."""
     values: list[Any] = [value]
@@ -118,6 +129,14 @@ def gather_to_main(value: Value) -> list[Value]:
         return [value]
     values: list[Any] = [None] * world_size() if is_main() else []
     dist.gather_object(value, values if is_main() else None, dst=0)
+    return values
+
+
+def gather_to_all(value: Value) -> list[Value]:
+    """The values of all ranks by rank, on every rank: plain values and tensors on the host."""
+    values: list[Any] = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
     return values
 
 

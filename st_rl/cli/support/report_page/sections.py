@@ -48,11 +48,19 @@ def format_cell(value: Any, digits: int = 3) -> str:
     return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
 
 
+def _describe_robots(settings: Mapping[str, Any]) -> str:
+    """Describe the number of robots, in all and on each rank."""
+    num_envs, num_ranks = settings["num_envs"], settings.get("num_ranks", 1)
+    if not (isinstance(num_envs, int) and isinstance(num_ranks, int) and num_ranks > 1):
+        return f"{num_envs} robots"
+    return f"{num_ranks * num_envs} robots on {num_ranks} ranks, {num_envs} each,"
+
+
 def heading(task: str, settings: Mapping[str, Any]) -> str:
     """Return the title and a line about the run."""
     facts = [f"started {settings['started']}" if settings.get("started") else ""]
     facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
-    facts += [f"{settings['num_envs']} robots in training" if "num_envs" in settings else ""]
+    facts += [f"{_describe_robots(settings)} in training" if "num_envs" in settings else ""]
     line = " · ".join(escape(fact) for fact in facts if fact)
     return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
 
