@@ -6,14 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 from st_rl.cli import main
+from st_rl.cli.commands import resume
+from st_rl.cli.support import ranks
 from st_rl.cli.support.command_line import UsageError
-from st_rl.cli.support.ranks import check_gpus
+from st_rl.cli.support.ranks import check_gpus, deal_out_envs
+from st_rl.cli.support.report_page.sections import heading
+from st_rl.cli.support.task_source import find_source
+from st_rl.utils import distributed
 from st_rl.utils.files import load_checkpoint
+from tests.runners.rank_trainings import run_ranks
 from tests.runners.training import progress
 
 pytest.importorskip("mujoco")
@@ -72,3 +79,107 @@ def test_impossible_gpus_are_refused(gpus, device, message):
 def test_steps_must_be_positive(capsys, tmp_path):
     assert main(["train", "balance", "--steps", "0", "--log-dir", str(tmp_path / "run")]) == 2
     assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+
+
+def read_settings(run):
+    return json.loads((run / "run.json").read_text())
+
+
+def test_environments_are_dealt_out_again_on_another_number_of_ranks(tmp_path, caplog):
+    run = tmp_path / "run"
+    options = ["--num-envs", "4", "--runner.num-steps-per-env", "8", "--runner.save-interval", "1"]
+    assert main(["train", "balance", *options, "--iterations", "3", "--steps", "640", "--log-dir", str(run)]) == 0
+    # As if these three iterations had been one half of a training over two ranks.
+    settings = read_settings(run)
+    assert settings["steps"] is None
+    (run / "run.json").write_text(json.dumps(settings | {"num_ranks": 2, "steps": 640, "iterations": 10}))
+    with caplog.at_level("WARNING", logger="st_rl"):
+        assert main(["resume", str(run)]) == 0
+    assert "8 environments are dealt out again: 2 x 4 before, 1 x 8 now" in caplog.text
+    # 3 x 32 steps are done, and 544 are left: 9 iterations of 64, instead of the 7 of 10 that were planned.
+    assert load_checkpoint(run / "model_12.pt")["runner_state_dict"]["tot_timesteps"] == 96 + 9 * 64
+    assert [int(row["step"]) for row in progress(run)] == list(range(12))
+    settings = read_settings(run)
+    assert (settings["num_envs"], settings["num_ranks"], settings["iterations"]) == (8, 1, 12)
+
+
+@pytest.mark.parametrize(("total", "num_ranks", "dealt"), [(256, 4, 64), (100, 3, 33), (2, 4, 1)])
+def test_ranks_share_all_environments_as_evenly_as_possible(total, num_ranks, dealt, monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: num_ranks)
+    assert deal_out_envs(total, 1) == dealt
+
+
+def distill_on_ranks(folder):
+    """A distillation that both ranks start, with the default run folder; returns the exit code."""
+    os.chdir(folder)
+    options = ["--num-envs", "4", "--runner.num-steps-per-env", "4", "--iterations", "2"]
+    return main(["distill", str(folder / "teacher"), "balance", *options])
+
+
+def test_distillation_on_ranks_has_one_run_folder(tmp_path):
+    options = ["--num-envs", "4", "--runner.num-steps-per-env", "4", "--iterations", "1"]
+    assert main(["train", "balance", *options, "--log-dir", str(tmp_path / "teacher")]) == 0
+    assert run_ranks(distill_on_ranks, tmp_path, 2) == [0, 0]
+    (run,) = (tmp_path / "runs" / "balance").iterdir()
+    assert {"teacher.pt", "model_2.pt", "rank_1.log"} <= {path.name for path in run.iterdir()}
+
+
+@pytest.fixture
+def restarted(monkeypatch, tmp_path):
+    """A process that torchrun has started again, with the run of its first attempt; returns the resumed runs."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"torchrun_id": "job", "task": "balance"}))
+    (tmp_path / "run" / "model_1.pt").write_bytes(b"")
+    resumed = []
+    monkeypatch.setattr(resume, "main", lambda arguments: resumed.append(arguments) or 0)
+    return resumed
+
+
+@pytest.mark.parametrize("command", ["train", "distill"])
+def test_restarted_command_resumes_its_run(command, restarted, tmp_path, monkeypatch):
+    from st_rl.cli.commands import distill
+
+    monkeypatch.setattr(distill, "_load_teacher", lambda run, task: types.SimpleNamespace(source=find_source(task)))
+    monkeypatch.setattr(distill, "_student_task", lambda source, teacher: source.default_config)
+    words = [command, *([str(tmp_path / "run")] if command == "distill" else []), "balance"]
+    assert main([*words, "--log-dir", str(tmp_path / "run")]) == 0
+    assert restarted == [[str(tmp_path / "run"), "--task", "balance"]]
+
+
+def test_restart_of_a_complete_training_is_a_success(restarted, tmp_path, monkeypatch, capsys):
+    def nothing_left(arguments):
+        raise resume.NothingLeftError("finished")
+
+    monkeypatch.setattr(resume, "main", nothing_left)
+    assert main(["train", "balance", "--log-dir", str(tmp_path / "run")]) == 0
+    assert "The training is complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "distill"])
+def test_gpus_start_the_command_once_per_gpu(command, monkeypatch):
+    started = []
+    monkeypatch.setattr(ranks, "check_gpus", lambda gpus, device: 3)
+    monkeypatch.setattr(ranks, "start_torchrun", lambda count, arguments: started.append((count, arguments)))
+    assert ranks.launch_ranks("3", "cpu", command, ["balance", "--gpus", "3"]) == "cuda"
+    assert started == [(3, [command, "balance", "--gpus", "3"])]
+
+
+def test_report_shows_the_robots_of_all_ranks():
+    assert "1 · 512 robots on 4 ranks, 128 each, in training" in heading(
+        "balance", {"seed": 1, "num_envs": 128, "num_ranks": 4}
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs SIGTERM")
+def test_rank_that_waits_for_a_dead_one_ends_by_itself(tmp_path):
+    code = "import time, st_rl.cli.support.graceful_shutdown as g; g.RANK_EXIT_S = 0.2\n"
+    # Python calls no handler while the main thread is in the C library.
+    code += "import ctypes\nwith g.exit_on_signals():\n    print('ready', flush=True)\n"
+    code += "    libc = ctypes.CDLL(None)\n    while True: libc.sleep(30)\n"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TORCHELASTIC_RUN_ID": "job"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143

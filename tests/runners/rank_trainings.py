@@ -123,6 +123,10 @@ def families(folder: Path) -> dict[str, dict[str, Any]]:
         "PPO-lstm": {"policy": recurrent("lstm")},
         "PPO-encoder": {"policy": ENCODER},
         "APPO": {"policy": {"class_name": "AmpActorCritic", **discriminator}, "algorithm": motion_prior},
+        "APPO-mask": {
+            "policy": {"class_name": "AmpActorCritic", **discriminator},
+            "algorithm": {"discriminator_cfg": {"learning_rate": 1e-3, "mask_resets": True}},
+        },
         "APPO-lstm": {"policy": {**recurrent("lstm"), "class_name": "AmpActorCriticRecurrent", **discriminator}},
         "TPPO": {"algorithm": distillation},
         "TPPO-gru": {"policy": recurrent("gru"), "algorithm": distillation},

@@ -1,13 +1,18 @@
 """A training over several ranks equals one with all environments."""
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
 
+from st_rl.runners import OnPolicyRunner
+from st_rl.utils.distributed import rank
 from st_rl.utils.files import load_checkpoint
+from st_rl.utils.log import logger
+from tests.fakes import EchoEnv
 from tests.runners.rank_trainings import NUM_ENVS, families, make_training, run_ranks, save_teacher, shared_state
-from tests.runners.training import differences, progress
+from tests.runners.training import differences, progress, small_config
 
 ITERATIONS = 5
 NAMES = list(families(Path()))
@@ -107,3 +112,71 @@ def test_other_number_of_ranks_continues_with_new_episodes(resumed, caplog):
     assert differences(dict(runner.alg.actor_critic.state_dict()), dict(saved["model_state_dict"])) == []
     runner.learn(1)
     assert runner.current_learning_iteration == 7
+
+
+# ---- ranks that a script has started wrongly, and decisions of one rank that all follow ---------------------------
+
+
+def error_of(call):
+    """The text of the error that a call raises; empty without one."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+class BrokenOnOneRank(EchoEnv):
+    """Delivers only NaN on rank 1."""
+
+    def step(self, actions):
+        obs, rewards, dones, infos = super().step(actions)
+        return obs * (float("nan") if rank() == 1 else 1.0), rewards, dones, infos
+
+
+def start_wrongly(folder):
+    """What both ranks of a careless script see."""
+    seen = {}
+    logger.setLevel("INFO")
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    config = small_config(engine="eager")
+    torch.manual_seed(7)
+    # All with one seed, and the folder on rank 0 alone.
+    runner = OnPolicyRunner(EchoEnv(num_envs=4, seed=3), config, log_dir=folder / "run" if rank() == 0 else None)
+    seen["log"] = "\n".join(lines)
+    seen["noise"] = torch.randn(3)
+    runner.learn(2)
+    seen["num_files"] = len(list((folder / "run").glob("model_*.pt")))
+    seen["sizes"] = error_of(lambda: OnPolicyRunner(EchoEnv(num_envs=4 + rank(), seed=rank()), config))
+    broken = OnPolicyRunner(BrokenOnOneRank(num_envs=4, seed=rank()), config)
+    seen["never_finite"] = error_of(lambda: broken.learn(2))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory):
+    return run_ranks(start_wrongly, tmp_path_factory.mktemp("careless"), 2)
+
+
+def test_folder_on_rank_0_alone_is_enough(careless):
+    assert careless[0]["num_files"] == 1
+
+
+def test_ranks_with_one_seed_get_different_random_numbers(careless):
+    first, second = careless
+    assert not torch.equal(first["noise"], second["noise"])
+    assert "started with the same random numbers" in second["log"]
+    assert all("deliver the same observations" in seen["log"] for seen in careless)
+
+
+def test_all_ranks_reject_different_numbers_of_environments(careless):
+    for seen in careless:
+        assert "environments x steps are rank 0: 4 x 6, rank 1: 5 x 6" in seen["sizes"]
+
+
+def test_all_ranks_stop_when_one_environment_is_never_finite(careless):
+    assert careless[1]["never_finite"].startswith("iteration 0: observations of the environment of rank 1 were NaN")
+    assert "of the environment of rank 1 were NaN" in careless[0]["never_finite"]
