@@ -5,7 +5,7 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := sim,gym,export,video,view,plot,sweep,wandb,neptune,dev
+EXTRAS := sim,gym,export,video,view,plot,sweep,postgresql,wandb,neptune,dev
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 # torch is installed first and separately, so that a build already installed for this machine is not replaced
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
