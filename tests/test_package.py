@@ -288,7 +288,8 @@ class TestWheel:
         assert f"Version: {st_rl.__version__}" in text
         assert "License-Expression: BSD-3-Clause" in text
         extras = set(re.findall(r"^Provides-Extra: (\S+)$", text, re.MULTILINE))
-        assert extras == set("sim warp gym mjlab export deploy video plot view wandb neptune sweep postgresql ray dev docs".split())
+        names = "sim warp gym mjlab export deploy video plot view wandb neptune sweep postgresql ray dev docs"
+        assert extras == set(names.split())
         assert "st-rl = st_rl.cli:main" in scripts
 
     def test_imports_from_a_bare_folder(self, wheel: Path, tmp_path: Path):
