@@ -17,10 +17,6 @@ _CLIENT_KEYS = frozenset(
     "critic_encoder_component_names encoder_class_name encoder_kwargs encoder_output_size "
     "critic_encoder_class_name critic_encoder_kwargs rnd_cfg symmetry_cfg".split()
 )
-# Settings of rsl_rl without a counterpart: the value that equals the behavior here, and this behavior.
-_RSL_RL_KEYS: dict[str, tuple[Any, str]] = {
-    "normalize_advantage_per_mini_batch": (False, "here advantages are normalised over a rollout, as with False"),
-}
 
 
 class Configurable:
@@ -120,12 +116,8 @@ def report_unused_keys(unused: Mapping[str, Any], owner: str, accepted: Iterable
     accepted, known = set(accepted), known_keys()
     foreign = sorted(key for key in unused if key in known and key not in TOLERATED_KEYS)
     for key in sorted(set(drop_none(unused)) - known):
-        if key in _RSL_RL_KEYS and unused[key] == _RSL_RL_KEYS[key][0]:
-            continue
         close = nearest_name(key, accepted) or nearest_name(key, known)
         hint = f"; did you mean '{close}'?" if close else ""
-        if key in _RSL_RL_KEYS:
-            hint = f": {_RSL_RL_KEYS[key][1]}; leave it out"
         message = f"unknown key '{key}' for {owner}{hint}"
         if strict:
             raise ValueError(f"{message} (keys it takes: {', '.join(sorted(accepted))})")

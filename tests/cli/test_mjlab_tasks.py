@@ -83,7 +83,8 @@ def test_training_config_is_that_of_mjlab(mjlab):
         "actor_obs_normalization": True,
         "critic_obs_normalization": True,
     }
-    assert training["algorithm"] == {**ALGORITHM, "optimizer_class_name": "AdamW"}
+    expected = {**ALGORITHM, "optimizer_class_name": "AdamW", "normalize_advantage_per_mini_batch": False}
+    assert training["algorithm"] == expected
     # Its episodes are too slow for evaluation.
     assert make_evaluator(source, source.default_config, "cpu") is None
 

@@ -2,11 +2,13 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.distributions import Normal
 
+from st_rl.engine import Engine
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, load_policy
 from st_rl.modules.policy import GaussianPolicy
 from tests.fakes import EchoEnv
@@ -82,7 +84,9 @@ def test_copies_and_recurrent_policies():
 
 @pytest.mark.parametrize("engine", ["eager", "compile"])
 @pytest.mark.parametrize("bound", [None, 1.5])
-def test_trains_saves_and_loads(engine, bound, tmp_path):
+def test_trains_saves_and_loads(engine, bound, tmp_path, monkeypatch):
+    # Traced without code generation, which takes seconds and does not depend on the parameter.
+    monkeypatch.setattr("st_rl.runners.on_policy_runner.Engine", partial(Engine, compile_backend="aot_eager"))
     policy = {"noise_std_type": "log", "init_noise_std": 0.5, "action_bound": bound}
     config = small_config(policy, {"entropy_coef": 0.01}, engine=engine, strict=True)
     runner = make_runner(EchoEnv(), config, log_dir=tmp_path)

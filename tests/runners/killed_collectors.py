@@ -1,6 +1,6 @@
 """Pairs of collectors that write to the same folder and are killed at random moments.
 
-They are forks, so that fifty of them take seconds.
+They are forks, so that many of them take seconds; benchmarks/faults/kill_collectors.py kills more.
 """
 
 import os

@@ -24,7 +24,7 @@ from tests.runners.test_demonstration import load, on_disk, totals
 from tests.runners.test_two_stage_runner import demonstrations, make
 from tests.storage.recordings import EchoPolicy, RecordingEnv, record
 
-NUM_KILLS = 50
+NUM_KILLS = 20
 
 
 class Watcher:
@@ -56,7 +56,7 @@ class Watcher:
 
 @pytest.fixture(scope="module")
 def killed_collectors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watcher, int]:
-    """A folder in which fifty collectors, two at a time, were killed while a trainer read from it."""
+    """A folder in which `NUM_KILLS` collectors, two at a time, were killed while a trainer read from it."""
     folder = tmp_path_factory.mktemp("data")
     pid = os.fork()
     if pid == 0:

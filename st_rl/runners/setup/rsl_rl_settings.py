@@ -23,6 +23,7 @@ ALGORITHM_DEFAULTS: dict[str, Any] = {
     "use_clipped_value_loss": True,
     "schedule": "adaptive",
     "desired_kl": 0.01,
+    "normalize_advantage_per_mini_batch": False,
 }
 """Keys of rsl_rl's PPO with the same name here, and rsl_rl's defaults, which differ from those here."""
 
@@ -32,7 +33,6 @@ ACTIVATIONS = {"crelu": "CELU", "identity": "Identity"}
 
 ONLY_VALUE: dict[str, Any] = {
     "algorithm.class_name": "PPO",
-    "algorithm.normalize_advantage_per_mini_batch": False,
     "algorithm.use_mixed_precision": False,
     "algorithm.symmetry_cfg": None,
     "actor.distribution_cfg.class_name": "GaussianDistribution",

@@ -47,7 +47,13 @@ def test_noise_std_type_log_is_built():
 
 
 def test_dictionary_of_rsl_rl_5_trains_and_is_not_modified():
-    config = make_config(algorithm={"optimizer": "sgd", "desired_kl": None, "schedule": "fixed"}, seed=3)
+    algorithm = {
+        "optimizer": "sgd",
+        "desired_kl": None,
+        "schedule": "fixed",
+        "normalize_advantage_per_mini_batch": True,
+    }
+    config = make_config(algorithm=algorithm, seed=3)
     given = copy.deepcopy(config)
     runner = make_runner(GroupedEnv(), config)
     runner.learn(2)
@@ -58,7 +64,7 @@ def test_dictionary_of_rsl_rl_5_trains_and_is_not_modified():
     assert isinstance(alg.optimizer, torch.optim.SGD)
     # Missing settings have the defaults of rsl_rl.
     assert (alg.num_learning_epochs, alg.gamma, alg.entropy_coef) == (2, 0.99, 0.01)
-    assert (alg.desired_kl, alg.schedule) == (None, "fixed")
+    assert (alg.desired_kl, alg.schedule, alg.normalize_advantage_per_mini_batch) == (None, "fixed", True)
 
 
 def test_normalization_of_each_network():
@@ -127,7 +133,7 @@ def test_limits_of_the_standard_deviation():
         ),
         (make_config({"distribution_cfg": {**GAUSSIAN, "learn_std": False}}), "actor.distribution_cfg.learn_std=False"),
         (make_config(algorithm={"optimizer": "lion"}), "algorithm.optimizer is 'lion'; use one of: adam, adamw"),
-        (make_config(algorithm={"normalize_advantage_per_mini_batch": True}), "algorithm.normalize_advantage_per_mini"),
+        (make_config(algorithm={"use_mixed_precision": True}), "algorithm.use_mixed_precision=True"),
         (make_config(algorithm={"class_name": "Distillation"}), "algorithm.class_name='Distillation'"),
         (make_config(algorithm={"share_cnn_encoders": True}), "algorithm.share_cnn_encoders=True, but"),
         (make_config(algorithm={"gamm": 0.9}), "algorithm.gamm=0.9 of rsl_rl has no counterpart"),

@@ -2,8 +2,7 @@
 
 import csv
 import json
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -20,13 +19,18 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 QUIET = {"physics.num_threads": 1}
 
 
-@pytest.fixture
-def walk(monkeypatch):
-    """The class of quadruped-walk with tables that a test may change."""
+def copy_tables(monkeypatch):
+    """Give the class of quadruped-walk copies of its tables, and return it."""
     task = TASKS["quadruped-walk"].task
     for table in ("OBSERVATIONS", "REWARDS", "TERMINATIONS"):
         monkeypatch.setattr(task, table, dict(getattr(task, table)))
     return task
+
+
+@pytest.fixture
+def walk(monkeypatch):
+    """The class of quadruped-walk with tables that a test may change."""
+    return copy_tables(monkeypatch)
 
 
 def columns(task, obs, name, segments=None):
@@ -126,27 +130,36 @@ def test_rejects_wrong_widths_taken_names_and_unknown_tasks(walk):
         make_task("quadruped-walk", 2, **QUIET)
 
 
-def run(script, *arguments, folder):
-    command = [sys.executable, str(script), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a script like `python SCRIPT ...` in an empty folder, without the start of a process; undo its terms."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_script(script, *arguments):
+        with monkeypatch.context() as undo:
+            copy_tables(undo)
+            undo.setitem(TASKS, "my-walk", TASKS["quadruped-walk"])
+            undo.setattr(sys, "argv", [str(script), *arguments])
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(str(script), run_name="__main__")
+        assert end.value.code == 0
+
+    return run_script
 
 
-def test_example_trains_and_exports_its_terms(tmp_path):
+def test_example_trains_and_exports_its_terms(run, tmp_path):
     example = REPOSITORY / "examples/own_terms.py"
     small = ("--iterations", "2", "--num-envs", "16", "--env.rewards.lateral-lean", "-2")
-    run(example, "train", "quadruped-walk", *small, "--log-dir", "run", folder=tmp_path)
+    run(example, "train", "quadruped-walk", *small, "--log-dir", "run")
     with (tmp_path / "run" / "progress.csv").open() as file:
         assert any("lateral_lean" in column for column in next(csv.reader(file)))
-    run(example, "export", "run", folder=tmp_path)
+    run(example, "export", "run")
     metadata = json.loads((tmp_path / "run" / "policy.json").read_text())["metadata"]
     assert metadata["obs_terms"][-1]["scale"] == 10.0
 
 
-def test_task_of_the_guide_is_built(tmp_path):
+def test_task_of_the_guide_is_built(run, tmp_path):
     block = next(block for block in python_blocks("docs/own-terms.md") if "class MyWalk" in block)
     (tmp_path / "my_walk.py").write_text(block)
-    small = ("--iterations", "1", "--num-envs", "8", "--log-dir", "run")
-    run(tmp_path / "my_walk.py", "train", "my-walk", *small, folder=tmp_path)
+    run(tmp_path / "my_walk.py", "train", "my-walk", "--iterations", "1", "--num-envs", "8", "--log-dir", "run")
+    assert (tmp_path / "run" / "model_1.pt").exists()
