@@ -30,6 +30,8 @@ COMMANDS = (
     "play",
     "view",
     "report",
+    "runs",
+    "compare",
     "config",
     "export",
     "deploy",

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,6 +49,19 @@ def aggregate_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def episode_scalars(ep_infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the aggregated episode infos by log tag."""
     return {key if "/" in key else f"Episode/{key}": value for key, value in aggregate_infos(ep_infos).items()}
+
+
+@runtime_checkable
+class MeasuringEvaluator(Protocol):
+    """An evaluator that keeps what it measured in the last evaluation."""
+
+    metrics: Mapping[str, float]
+
+
+def evaluation_scalars(evaluator: object, score: float) -> dict[str, float]:
+    """Return the score of a checkpoint, and what its evaluator measured, by log tag."""
+    measured = evaluator.metrics if isinstance(evaluator, MeasuringEvaluator) else {}
+    return {f"Evaluation/{name}": float(value) for name, value in {"score": score, **measured}.items()}
 
 
 def _to_host(vectors: Sequence[Tensor]) -> list[Tensor]:

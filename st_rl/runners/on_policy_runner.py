@@ -34,6 +34,7 @@ from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.iteration_report import (
     console_rows,
     episode_scalars,
+    evaluation_scalars,
     infos_to_host,
     memory_scalars,
     read_scalars,
@@ -682,9 +683,14 @@ class OnPolicyRunner(Configurable):
         if self._writes_in_background:
             # Training changes its tensors while the file is written.
             checkpoint = tree_map(_copy_to_host, checkpoint)
-        if not is_overridden:
-            self._run_in_background(self._write_checkpoint, checkpoint, path)
-        score = self._score_policy()
+        try:
+            score = self._score_policy()
+            if self.evaluator is not None and score is not None:
+                # Before the checkpoint, which flushes the row of this iteration.
+                self._run_in_background(self._log_evaluation, evaluation_scalars(self.evaluator, score), iteration - 1)
+        finally:
+            if not is_overridden:
+                self._run_in_background(self._write_checkpoint, checkpoint, path)
 
         def update_folder() -> None:
             if score is not None:
@@ -692,6 +698,10 @@ class OnPolicyRunner(Configurable):
             keeper.remove_old(iteration)
 
         self._run_in_background(update_folder)
+
+    def _log_evaluation(self, scalars: Mapping[str, float], step: int) -> None:
+        for tag, value in scalars.items():
+            self._call_writer("add_scalar", tag, value, step)
 
     def _score_policy(self) -> float | None:
         """Return the evaluator's score, else the mean return of finished episodes."""

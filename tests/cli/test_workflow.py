@@ -56,6 +56,8 @@ def test_run_folder_holds_settings_config_and_log(run):
     assert config["runner"]["num_steps_per_env"] == 8
     rows = list(csv.DictReader((run / "progress.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in rows] == [0, 1, 2, 3]
+    assert [bool(row["Evaluation/score"]) for row in rows] == [False, True, False, True]
+    assert [settings["ended"][key] for key in ("state", "iterations", "steps")] == ["finished", 4, 4 * 8 * 16]
 
 
 def weights(folder, name="model_4.pt"):

@@ -27,7 +27,7 @@ from st_rl.cli.support.ranks import (
     redirect_output,
     torchrun_id,
 )
-from st_rl.cli.support.run_folder import RunOptions, make_writable
+from st_rl.cli.support.run_folder import ENDED, RunOptions, make_writable
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         settings["iterations"] = done + left.iterations if is_by_steps else max(planned, done + left.iterations)
     if settings.get("iterations") is not None and loaded.training.algorithm.anneal_iterations is None:
         runner.alg.anneal_iterations = int(settings["iterations"])
+    settings.pop(ENDED, None)
     settings["resumed"] = [*settings.get("resumed", []), session]
     settings["policy_metadata"] = describe_policy_io(runner.env)
     settings |= {"num_ranks": world_size(), "num_envs": num_envs, RUN_ID: torchrun_id()}

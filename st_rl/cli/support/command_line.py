@@ -217,6 +217,20 @@ def renamed_option(name: str) -> Any:
     return Annotated[str | None, tyro.conf.arg(name=name)]
 
 
+def optional_path() -> Any:
+    """Return the type of a path that may be given without the name of an option; an annotation as `renamed_option`."""
+    import tyro
+
+    return Annotated[Path, tyro.conf.Positional]
+
+
+def repeated_words() -> Any:
+    """Return the type of an option that may be repeated, with one or more words each; as `renamed_option`."""
+    import tyro
+
+    return Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction]
+
+
 def option_value(arguments: Sequence[str], option: str) -> str | None:
     """Return the value of an option before all options are parsed; None if it is not given."""
     found = None

@@ -28,6 +28,8 @@ EXPORT_FILE = "policy.json"
 REPORT_FILE = "report.html"
 SWEEP_FILE = "sweep.json"
 TIMESTAMP = "%Y-%m-%d_%H-%M-%S"
+ENDED = "ended"
+"""Key of `run.json`: how and when a training ended."""
 _SHOWN_RUNS = 8
 # Beginnings of names in which the colon does not separate a checkpoint.
 _NAME_PREFIXES = ("gym:", "mjlab:", PRETRAINED_PREFIX)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from st_rl.cli.support.command_line import count_of, program, quote_path
+from st_rl.cli.support.command_line import CommandError, count_of, one_line, program, quote_path
 from st_rl.cli.support.films import record_films
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folder import ENDED, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
 
 if TYPE_CHECKING:
@@ -57,8 +58,13 @@ def learn(
     runner.init_writter(False)
     start = time.perf_counter()
     runner.time_limit_s = None if minutes is None else 60.0 * minutes
-    with GracefulShutdown(runner.request_stop) as shutdown, record_films(runner, run):
-        runner.learn(iterations, init_at_random_ep_len=random_episode_start)
+    try:
+        with GracefulShutdown(runner.request_stop) as shutdown, record_films(runner, run):
+            runner.learn(iterations, init_at_random_ep_len=random_episode_start)
+    except BaseException as error:
+        record_end(run, runner, "failed", one_line(error))
+        raise
+    record_end(run, runner, "finished" if shutdown.exit_code is None else "stopped")
     runner.close()
     seconds, task = time.perf_counter() - start, run.task
     done = runner.current_learning_iteration
@@ -69,6 +75,26 @@ def learn(
         return shutdown.exit_code
     _print_next(run.path, task)
     return 0
+
+
+def record_end(run: RunFolder, runner: OnPolicyRunner, state: str, error: str | None = None) -> None:
+    """Add to `run.json` how the training ended, and after how many iterations, steps and seconds."""
+    from st_rl.utils.distributed import is_main
+    from st_rl.utils.files import write_json
+
+    if not is_main():
+        return
+    end = {
+        "state": state,
+        "at": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "iterations": runner.current_learning_iteration,
+        "steps": runner.tot_timesteps,
+        "seconds": round(runner.tot_time, 3),
+        **({} if error is None else {"error": error}),
+    }
+    # A full disk, or a folder that was deleted meanwhile, must not hide the error of the training.
+    with contextlib.suppress(OSError, CommandError):
+        write_json(run.file(RUN_FILE), {**run.settings, ENDED: end})
 
 
 def _print_next(folder: Path, task: str) -> None:

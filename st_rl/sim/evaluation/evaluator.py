@@ -217,14 +217,21 @@ class CheckpointEvaluator:
         self._wrap_step = wrap_step
         self._rollout: EvaluationRollout | None = None
         self._addresses: tuple[int, ...] = ()
+        self.metrics: dict[str, float] = {}
+        """What was measured in the last evaluation; the training logs it."""
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with preserve_rng_state(self._env.device):
             if is_commanded(self._env):
                 record = self._rollout_of(self._env, policy).run(evaluation_commands(self._cfg, self._env))
-                return walk_score(compute_tracking_metrics(record, self._cfg.warmup_s))
-            return float(evaluate_episodes(self._env, policy)["return_mean"])
+                metrics = compute_tracking_metrics(record, self._cfg.warmup_s)
+                errors = {f"{name}_error": metrics[f"{name}_error"] for name in AXES}
+                self.metrics = {"falls": metrics["falls"] / metrics["num_envs"], **errors}
+                return walk_score(metrics)
+            episodes = evaluate_episodes(self._env, policy)
+            self.metrics = {name: episodes[name] for name in ("return_mean", "length_mean")}
+            return float(episodes["return_mean"])
 
     def _rollout_of(self, task: "LeggedWalk", policy: Policy) -> EvaluationRollout:
         """The last rollout if the policy computes with the same tensors, else a new one."""

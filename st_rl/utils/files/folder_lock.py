@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from st_rl.utils.files.atomic import StrPath, write_json
 from st_rl.utils.files.heartbeat import file_age_s, keep_touched
@@ -49,19 +49,32 @@ class FolderLock:
         self.release = weakref.finalize(self, _release, path, content, stopped.set)
 
 
+def lock_state(folder: StrPath) -> Literal["free", "held", "abandoned"]:
+    """Return whether a writer is at work in a folder; the lock of a killed one is abandoned."""
+    path = Path(folder) / LOCK_FILE
+    holder = _read(path)
+    if holder is None:
+        return "free"
+    return "abandoned" if _is_gone(path, holder) else "held"
+
+
+def _is_gone(path: Path, holder: dict[str, Any]) -> bool:
+    """Whether the process that holds a lock is not running any more."""
+    process = ProcessId.parse(str(holder.get("process")))
+    is_running = None if process is None else process.is_running()
+    return is_running is False or (is_running is None and file_age_s(path) > GONE_AFTER_S)
+
+
 def _check_free(path: Path) -> None:
     """FolderInUseError if a running process holds the lock."""
     holder = _read(path)
-    if holder is None:
+    if holder is None or _is_gone(path, holder):
         return
     process = ProcessId.parse(str(holder.get("process")))
-    is_running = None if process is None else process.is_running()
-    if is_running is False or (is_running is None and file_age_s(path) > GONE_AFTER_S):
-        return
     since = f"since {holder.get('since')}"
     if process == ProcessId.current():
         who, remedy = "another runner of this process", "Wait until its learn() returns"
-    elif is_running:
+    elif process is not None and process.is_running():
         who, remedy = f"process {holder.get('pid')} on this machine", "Wait until it has finished, or stop it"
     else:
         who = f"process {holder.get('pid')} on {holder.get('host')}"

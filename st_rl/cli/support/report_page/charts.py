@@ -6,12 +6,14 @@ values are stored in `data-numbers` for the tooltips of the page's script.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
 UNITS = 1000
 MAX_POINTS = 400
+NUM_COLORS = 8
+"""Colors of lines in the style sheet."""
 
 
 class Series(NamedTuple):
@@ -27,6 +29,8 @@ class Series(NamedTuple):
     """Index of the color in the style sheet, from 1."""
     dashed: bool = False
     """Whether the line is dashed, for commands."""
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """Lower and upper edge of an area around the line, such as its spread."""
 
 
 def finite(values: Sequence[float | None]) -> list[float]:
@@ -113,16 +117,17 @@ def line_chart(
 ) -> str:
     """Draw lines over a common axis; empty without data."""
     places = finite([place for line in series for place in line.x])
-    lines = [line._replace(x=x, y=y) for line in series for x, y in [downsample(line.x, line.y)] if x]
+    lines = [line for line in map(_downsampled, series) if line.x]
     if logarithmic:
-        lines = [line._replace(y=[math.log10(max(value, 1e-12)) for value in line.y]) for line in lines]
+        lines = [line._replace(y=_logarithms(line.y), band=None) for line in lines]
     if not lines:
         return ""
-    values = [value for line in lines for value in line.y]
+    values = [value for line in lines for values in (line.y, *(line.band or ())) for value in values]
     low, high = y_range if y_range is not None else (min(values), max(values))
     y_axis = Axis(nice_ticks(min(low, min(values)), max(high, max(values)), 3 if small else 4))
     x_axis = _exact_axis(min(places), max(places), 3 if small else 5)
     shapes = [_grid(y_axis)]
+    shapes += [_area(line, x_axis, y_axis) for line in lines if line.band is not None]
     shapes += [_polyline(line, x_axis, y_axis) for line in lines]
     label = (lambda value: format_number(10**value)) if logarithmic else format_number
     numbers = {
@@ -135,6 +140,17 @@ def line_chart(
     legend = _legend(lines) if len(lines) > 1 else ""
     plot = _plot("".join(shapes), _y_labels(y_axis, label) + _x_labels(x_axis), numbers, title)
     return _figure(title, note, legend, plot, _x_caption(x_label), "small" if small else "")
+
+
+def _downsampled(line: Series) -> Series:
+    """Return a line with at most about `MAX_POINTS` points, its band with the same ones."""
+    x, y = downsample(line.x, line.y)
+    band = line.band and (downsample(line.x, line.band[0])[1], downsample(line.x, line.band[1])[1])
+    return line._replace(x=x, y=y, band=band)
+
+
+def _logarithms(values: Sequence[float]) -> list[float]:
+    return [math.log10(max(value, 1e-12)) for value in values]
 
 
 def scatter_chart(title: str, points: Sequence[tuple[float | None, float | None]], x_label: str, note: str = "") -> str:
@@ -205,10 +221,19 @@ def _grid(axis: Axis) -> str:
     return f'<path class="grid" d="{levels}"/>{zero}'
 
 
+def _area(line: Series, x_axis: Axis, y_axis: Axis) -> str:
+    """Draw the band of a line."""
+    low, high = line.band or ((), ())
+    edge = [*zip(line.x, high), *zip(reversed(line.x), reversed(low))]
+    return f'<polygon class="band c{line.color}" points="{_points(edge, x_axis, y_axis)}"/>'
+
+
+def _points(places: Iterable[tuple[float, float]], x_axis: Axis, y_axis: Axis) -> str:
+    return " ".join(f"{x_axis.position(x) * UNITS:.1f},{(1 - y_axis.position(y)) * UNITS:.1f}" for x, y in places)
+
+
 def _polyline(line: Series, x_axis: Axis, y_axis: Axis) -> str:
-    points = " ".join(
-        f"{x_axis.position(x) * UNITS:.1f},{(1 - y_axis.position(y)) * UNITS:.1f}" for x, y in zip(line.x, line.y)
-    )
+    points = _points(zip(line.x, line.y), x_axis, y_axis)
     style = f"line c{line.color}" + (" dashed" if line.dashed else "")
     return f'<polyline class="{style}" points="{points}"/>'
 

@@ -80,17 +80,22 @@ def build_page(data: ReportData) -> str:
         _build(sections.configuration, run, config),
         _build(sections.reproduction, run, evaluation, traces, (EXPORT_FILE, data.export)),
     ]
+    header = _build(functools.partial(sections.heading, task), run)
+    return make_page(f"{task} · st_rl run report", header, "".join(body), "st-rl report")
+
+
+def make_page(title: str, header: str, body: str, command: str) -> str:
+    """Return a self-contained page of HTML parts; `title` is text."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
         # An empty icon, so that the browser does not request one from a server.
         '<link rel="icon" href="data:,">'
-        f"<title>{escape(task)} · st_rl run report</title><style>{_read('page.css')}</style>"
+        f"<title>{escape(title)}</title><style>{_read('page.css')}</style>"
     )
     return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>'
-        f"<header><div>{_build(functools.partial(sections.heading, task), run)}</div></header>"
-        f"<main>{''.join(body)}<footer>Written by st-rl report; loads nothing from the network.</footer></main>"
+        f'<!doctype html><html lang="en"><head>{head}</head><body><header><div>{header}</div></header>'
+        f"<main>{body}<footer>Written by {command}; loads nothing from the network.</footer></main>"
         f"<script>{_read('page.js')}</script></body></html>\n"
     )
 

@@ -11,7 +11,10 @@ from st_rl.cli.support.report_page.curves import Curves
 
 AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0
-_CURVES = (
+MAIN_CURVES = (
+    ("Evaluation/score", "Score of checkpoints without noise", False),
+    ("Evaluation/falls", "Fraction of robots that fall, without noise", False),
+    ("Evaluation/lin_vel_x_error", "Error of mean lin_vel_x without noise, m/s", False),
     ("Train/mean_reward", "Mean episode return", False),
     ("Train/mean_episode_length", "Mean episode length, steps", False),
     ("Metrics/velrmsd", "Velocity tracking error in training, m/s", False),
@@ -29,7 +32,7 @@ _PERCENT = ("success", "push_survival")
 _NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
 
 
-def _section(title: str, content: str, words: str = "", name: str = "") -> str:
+def make_section(title: str, content: str, words: str = "", name: str = "") -> str:
     """Return a titled section; empty without content."""
     if not content:
         return ""
@@ -37,6 +40,16 @@ def _section(title: str, content: str, words: str = "", name: str = "") -> str:
     return (
         f'<section id="{name or title.lower().replace(" ", "-")}"><h2>{escape(title)}</h2>{remark}{content}</section>'
     )
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in minutes and seconds."""
+    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+
+
+def is_shown(tag: str) -> bool:
+    """Whether a curve is one of the learning, not of the machine or the training loop."""
+    return "/" in tag and not tag.startswith(_NOT_SHOWN)
 
 
 def format_cell(value: Any, digits: int = 3) -> str:
@@ -93,8 +106,8 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
     rate = curves.get("Perf/total_fps")
     seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
     if rate and seconds:
-        minutes = f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
-        entries.append((minutes, f"of training at {sum(rate[1]) / len(rate[1]):,.0f} steps/s"))
+        speed = sum(rate[1]) / len(rate[1])
+        entries.append((f"{format_duration(seconds)} min", f"of training at {speed:,.0f} steps/s"))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in entries
     )
@@ -126,7 +139,7 @@ def video(address: str | None, traces: Mapping[str, Any] | None, note: str = "")
             '<i class="arrow" style="background:#3b82f6"></i>measured velocity</p>'
         )
     player = f'<video controls autoplay muted loop playsinline src="{address}"></video>'
-    return _section("Video", f'<div class="card video">{player}{arrows}</div>', describe_checkpoint(traces, note))
+    return make_section("Video", f'<div class="card video">{player}{arrows}</div>', describe_checkpoint(traces, note))
 
 
 def evaluation(result: Mapping[str, Any] | None, note: str = "") -> str:
@@ -143,7 +156,7 @@ def evaluation(result: Mapping[str, Any] | None, note: str = "") -> str:
         rows.append(f"<tr><td>{escape(row)}</td>{cells}</tr>")
     words = f"{describe_checkpoint(result, note)} {escape(str(result.get('description', '')))}".strip()
     table = f'<div class="card scroll"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
-    return _section("Evaluation", table, words)
+    return make_section("Evaluation", table, words)
 
 
 def _figure_text(key: str, value: Any) -> str:
@@ -174,7 +187,7 @@ def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None)
                 note = f"one dot per robot (mean), {column[0]}"
                 points.append(scatter_chart(f"{name}: measured, {unit}", pairs, f"commanded, {unit}", note))
     groups = "".join(f'<div class="charts">{"".join(group)}</div>' for group in (charts, points) if any(group))
-    return _section("Tracking", groups, "Measured velocity and command.")
+    return make_section("Tracking", groups, "Measured velocity and command.")
 
 
 def gait(traces: Mapping[str, Any] | None) -> str:
@@ -188,7 +201,7 @@ def gait(traces: Mapping[str, Any] | None) -> str:
     names = [str(name).removesuffix("_foot") for name in traces["feet"]]
     chart = gait_chart("Foot contacts", names, shown, traces["period"], f"from {begin * traces['period']:.1f} s")
     duty = ", ".join(f"{name} {sum(map(bool, foot)) / max(1, len(foot)):.0%}" for name, foot in zip(names, contact))
-    return _section(
+    return make_section(
         "Gait", chart, f"Bars: foot in contact with the ground. Stance fraction of the recording: {escape(duty)}."
     )
 
@@ -225,7 +238,7 @@ def joints(traces: Mapping[str, Any] | None) -> str:
         ]
         buttons.append(f'<button type="button" data-shows="joint-{key}">{name.capitalize()}, {unit}</button>')
         groups.append(f'<div class="charts many" id="joint-{key}">{"".join(charts)}</div>')
-    return _section("Joints", f'<div class="tabs">{"".join(buttons)}</div>{"".join(groups)}')
+    return make_section("Joints", f'<div class="tabs">{"".join(buttons)}</div>{"".join(groups)}')
 
 
 def by_kind(names: Sequence[str], rows: Sequence[Any]) -> list[tuple[str, Any]]:
@@ -244,18 +257,18 @@ def learning(curves: Curves) -> str:
     """Plot the main learning curves, and all others in a collapsed block."""
     errors = [(name, f"Tracking/{name}_error") for name, _ in AXES if f"Tracking/{name}_error" in curves]
     charts = []
-    for tag, title, logarithmic in _CURVES:
+    for tag, title, logarithmic in MAIN_CURVES:
         if tag == "Metrics/velrmsd" and errors:  # the task logs the errors of each axis
             lines = [Series(name, *curves[error], color) for color, (name, error) in enumerate(errors, 1)]
             charts.append(line_chart("Velocity tracking errors in training", lines, "iteration"))
         elif tag in curves:
             charts.append(line_chart(title, [Series(title, *curves[tag])], "iteration", logarithmic=logarithmic))
-    shown = {tag for tag, _, _ in _CURVES} | {tag for _, tag in errors}
-    rest = [tag for tag in curves if "/" in tag and tag not in shown and not tag.startswith(_NOT_SHOWN)]
+    shown = {tag for tag, _, _ in MAIN_CURVES} | {tag for _, tag in errors}
+    rest = [tag for tag in curves if tag not in shown and is_shown(tag)]
     more = "".join(line_chart(tag, [Series(tag, *curves[tag], 4)], "iteration", small=True) for tag in sorted(rest))
     main = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
     details = f'<details><summary>More curves ({len(rest)})</summary><div class="charts many">{more}</div></details>'
-    return _section("Learning curves", main + (details if more else ""))
+    return make_section("Learning curves", main + (details if more else ""))
 
 
 def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -269,7 +282,7 @@ def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str
         flat = flatten(values)
         if flat:
             blocks.append(f"<details><summary>{escape(name)}</summary>{_key_table(flat)}</details>")
-    return _section("Configuration", "".join(blocks))
+    return make_section("Configuration", "".join(blocks))
 
 
 def _key_table(values: Mapping[str, Any]) -> str:
@@ -312,7 +325,7 @@ def reproduction(
     copy = f'<div class="copy"><button type="button">copy</button><pre>{script}</pre></div>'
     columns = f'<div class="columns" style="margin-top:12px">{"".join(blocks)}</div>'
     words = "The same seed, machine and versions give the same run."
-    return _section("How to reproduce", copy + columns, words, name="reproduce")
+    return make_section("How to reproduce", copy + columns, words, name="reproduce")
 
 
 def _facts(title: str, facts: Mapping[str, Any]) -> str:
