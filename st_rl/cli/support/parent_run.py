@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, escape_control, quote
-from st_rl.cli.support.run_folder import CONFIG_FILE, PRETRAINED_PREFIX, RUN_FILE, RunFolder, find_policy
+from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
+from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
 from st_rl.cli.support.task_source import EnvConfig, TaskSource
 from st_rl.cli.support.training_config import TrainingConfig
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from st_rl.cli.support.parent_run import PARENTS
+from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
 from st_rl.cli.support.run_folder import (
     CONFIG_FILE,
     ENDED,
     EVAL_FILE,
-    PRETRAINED_PREFIX,
     PROGRESS_FILE,
     RUN_FILE,
     RunFolder,

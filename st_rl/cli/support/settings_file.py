@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError, escape_control, option_names, quote_path
 from st_rl.cli.support.parent_run import PARENTS
-from st_rl.cli.support.run_folder import CONFIG_FILE, PRETRAINED_PREFIX, RUN_FILE, RunFolder
+from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
+from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import flatten, is_external
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
 from st_rl.utils.registry import is_class_path
