@@ -35,6 +35,7 @@ COMMANDS = (
     "config",
     "export",
     "deploy",
+    "share",
     "collect",
     "dagger",
     "dataset",
@@ -49,7 +50,7 @@ INTERRUPTED = 130
 # Errors with messages written for the user; any other error is printed with its class.
 _EXPECTED_ERRORS = (CommandError, OSError, ValueError)
 # More of them by name, so that their modules need not be imported.
-_EXPECTED_NAMES = ("ExportError", "RenderingError", "ViewerError")
+_EXPECTED_NAMES = ("ExportError", "RenderingError", "ShareError", "ViewerError")
 
 
 _HELP = """usage: st-rl COMMAND [OPTIONS]

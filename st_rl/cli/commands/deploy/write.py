@@ -43,14 +43,15 @@ def main(arguments: Sequence[str]) -> int:
     if options.kit.exists():
         raise UsageError(f"{options.kit} already exists: name another folder for the kit, or remove it")
     loaded, checkpoint = open_run(options)
-    from st_rl.export.deploy import write_kit
-
-    task = _make_task(loaded, 1)
-    trained = loaded.load_policy(task, checkpoint)
-    policy = _make_policy(task, trained, options)
-    golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
-    facts = _facts(loaded, trained, shlex.join(arguments))
-    description = write_kit(options.kit, policy, trained, golden_task, facts, _pages(loaded), options.leapp)
+    description = write_run_kit(
+        loaded,
+        checkpoint,
+        options.kit,
+        f"st-rl deploy {shlex.join(arguments)}",
+        options.allow_estimates,
+        _pages(loaded),
+        options.leapp,
+    )
     inputs = ", ".join(description["inputs"])
     quoted = shlex.quote(str(options.kit))
     print(f"{options.kit}: {inputs} -> joint_targets, every {description['control_period_s'] * 1000:g} ms")
@@ -59,6 +60,26 @@ def main(arguments: Sequence[str]) -> int:
         print(f"Must be estimated on the robot: {', '.join(estimated)}")
     print(f"Next: st-rl deploy check {quoted}, or python {quoted}/simulate.py")
     return 0
+
+
+def write_run_kit(
+    loaded: LoadedRun,
+    checkpoint: Path,
+    kit: Path,
+    command_line: str,
+    allow_estimates: bool,
+    pages: dict[str, str] | None = None,
+    with_leapp: bool = False,
+) -> dict[str, Any]:
+    """Write the kit of a checkpoint and return the content of its `deploy.yaml`; `pages` are further text files."""
+    from st_rl.export.deploy import write_kit
+
+    task = _make_task(loaded, 1)
+    trained = loaded.load_policy(task, checkpoint)
+    policy = _make_policy(task, trained, allow_estimates)
+    golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
+    facts = _facts(loaded, trained, command_line)
+    return write_kit(kit, policy, trained, golden_task, facts, pages, with_leapp)
 
 
 def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedWalk:
@@ -74,7 +95,7 @@ def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedWalk
     return task
 
 
-def _make_policy(task: LeggedWalk, trained: LoadedPolicy, options: DeployOptions) -> RawPolicy:
+def _make_policy(task: LeggedWalk, trained: LoadedPolicy, allow_estimates: bool) -> RawPolicy:
     """The policy from raw sensors to joint targets; CommandError if it needs what no robot measures."""
     from st_rl.export import DeployedPolicy
     from st_rl.export.deploy import RawPolicy, find_ignored_terms
@@ -84,7 +105,7 @@ def _make_policy(task: LeggedWalk, trained: LoadedPolicy, options: DeployOptions
     columns = RobotInterface(task).columns
     ignored = find_ignored_terms(deployed, {c.name: slice(c.start, c.start + c.width) for c in columns})
     interface = RobotInterface(task, ignored)
-    if interface.unmeasured and not options.allow_estimates:
+    if interface.unmeasured and not allow_estimates:
         terms = ", ".join(interface.unmeasured)
         raise CommandError(
             f"the actor observes what no robot measures: {terms}. Three ways out: train without it "
@@ -108,7 +129,7 @@ def _facts(loaded: LoadedRun, trained: LoadedPolicy, command_line: str) -> dict[
         "policy_class": type(trained.actor_critic).__name__,
         "st_rl_version": __version__,
         "torch_version": torch.__version__,
-        "command_line": f"st-rl deploy {command_line}",
+        "command_line": command_line,
         "evaluation": evaluation.get("columns"),
     }
 
