@@ -28,8 +28,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from st_rl.cli.support.system_info import num_cores
-
 from benchmarks.gait_distance import (
     POINTS,
     contact_offsets,
@@ -44,9 +42,9 @@ from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
 from st_rl.runners import build_runner
 from st_rl.sim.evaluation.evaluator import make_eval_task
-from st_rl.sim.old_names import LOG_TAGS, with_new_names
 from st_rl.sim.tasks import find_task, make_task, with_overrides
 from st_rl.sim.tasks.training import ppo_config
+from st_rl.system_info import num_cores
 
 RESULTS = Path(__file__).parent / "results"
 ROBOTS_EACH = 4
@@ -148,7 +146,7 @@ def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[st
     return {
         "falls": int((~standing).sum()),
         "speed_error": float((mean_speed - commands[:, 0]).abs().mean()),
-        "speed_error_now": float((recorded["velocity"] - commands[:, 0]).abs().mean()),
+        "speed_mae": float((recorded["velocity"] - commands[:, 0]).abs().mean()),
         "joint_distance": float(distances.mean()),
         "joint_distance_by_speed": {
             f"{s:g}": float(d.mean()) for s, d in zip(reference.speeds, distances.split(ROBOTS_EACH))
@@ -157,7 +155,7 @@ def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[st
         "contact_offsets": [round(float(x), 3) for x in _circular_mean(offsets)],
         "expected_offsets": expected.tolist(),
         "offset_error": float(errors[:, 1:].max(dim=1).values.median()),
-        "stance_share": float(recorded["contact"].float().mean()),
+        "stance_fraction": float(recorded["contact"].float().mean()),
     }
 
 
@@ -208,7 +206,7 @@ def train_and_evaluate(options: argparse.Namespace) -> dict[str, Any]:
     result["curves"] = read_curves(folder / "progress.csv")
     for compared in [gait] if algorithm == "appo" else options.gaits:
         cfg = with_overrides(config, {"motions": (compared,)})
-        result.setdefault("judged", {})[compared] = evaluate_style(options.task, cfg, policy)
+        result.setdefault("evaluated", {})[compared] = evaluate_style(options.task, cfg, policy)
     return result
 
 
@@ -255,7 +253,7 @@ def summarize(results: list[dict[str, Any]], gaits: list[str], closer: float) ->
         row = {}
         for algorithm in ("appo", "ppo"):
             figures = [
-                r["judged"][gait] for r in results if r["algorithm"] == algorithm and gait in r.get("judged", {})
+                r["evaluated"][gait] for r in results if r["algorithm"] == algorithm and gait in r.get("evaluated", {})
             ]
             if figures:
                 row[algorithm] = {
@@ -263,7 +261,7 @@ def summarize(results: list[dict[str, Any]], gaits: list[str], closer: float) ->
                     for key in (
                         "falls",
                         "speed_error",
-                        "speed_error_now",
+                        "speed_mae",
                         "joint_distance",
                         "offset_error",
                         "stride_hz",
@@ -310,7 +308,7 @@ def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    for gait, figures in result["judged"].items():
+    for gait, figures in result["evaluated"].items():
         print(
             f"{result['algorithm']:5} {result['gait']:6} seed {result['seed']} {result['seconds']:5.0f} s "
             f"{result['steps'] / 1e6:6.1f} M steps | compared with {gait:6}: falls {figures['falls']:2d} speed error "
@@ -332,9 +330,9 @@ def plot(source: Path) -> Path:
     for place, gait in enumerate(gaits):
         for shift, (algorithm, color) in enumerate((("appo", "tab:blue"), ("ppo", "tab:gray"))):
             values = [
-                r["judged"][gait]["joint_distance"]
+                r["evaluated"][gait]["joint_distance"]
                 for r in results
-                if r["algorithm"] == algorithm and gait in r["judged"]
+                if r["algorithm"] == algorithm and gait in r["evaluated"]
             ]
             at = place + 0.36 * shift
             bars.bar(at, statistics.mean(values), 0.32, color=color, label=algorithm.upper() if place == 0 else None)
@@ -345,7 +343,7 @@ def plot(source: Path) -> Path:
     long_run = source.with_name("no_collapse.json")
     if content["benchmark"] != "amp_style":
         for result in results:
-            values = with_new_names(result["curves"], LOG_TAGS)["Tracking/lin_vel_x_error"]
+            values = result["curves"]["Tracking/lin_vel_x_error"]
             steps = [result["iterations"] * number / len(values) for number in range(len(values))]
             curve.plot(steps, values, color={"appo": "tab:blue", "ppo": "tab:gray"}[result["algorithm"]])
         curve.set(title="speed error in training, m/s", xlabel="iteration", ylim=(0, None))

@@ -83,7 +83,7 @@ def measure_saving(options: argparse.Namespace, folder: Path, file_format: str) 
     saver.close()
     return {
         "steps_per_second": (saver.total_timesteps - steps) / seconds,
-        "saving_share": saver.saving_seconds / seconds,
+        "saving_fraction": saver.saving_seconds / seconds,
         "files_written": files,
         "microseconds_per_file": 1e6 * saver.saving_seconds / max(1, files) * (options.rollouts + 2) / options.rollouts,
     }
@@ -151,7 +151,8 @@ def main() -> None:
         for file_format in ("pickle", "npz"):
             row = results["saving"][file_format] = measure_saving(options, root / file_format, file_format)
             print(
-                f"saving {file_format}: {row['saving_share']:.1%} of the time, {row['steps_per_second']:,.0f} steps/s",
+                f"saving {file_format}: {row['saving_fraction']:.1%} of the time, "
+                f"{row['steps_per_second']:,.0f} steps/s",
                 flush=True,
             )
         results["reading"] = {}

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from machine import describe_machine, write_results
-from st_rl.modules.load_policy import InferencePolicy
 
 from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import OnnxStep, RawPolicy, find_ignored_terms, record_golden, replay_golden
@@ -30,6 +29,7 @@ from st_rl.export.deploy.cpp_header import MAIN_FILE, REPLAY_FILE, replay_header
 from st_rl.export.deploy.files import controller
 from st_rl.export.deploy.kit import POLICY_FILE, TOLERANCE_RAD, describe_kit, write_policy
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
+from st_rl.modules.policy.load import InferencePolicy
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.robot_interface import RobotInterface
 from st_rl.sim.tasks import make_task

@@ -202,12 +202,12 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     for name in options.students:
         with redirect_stdout(sys.stderr):
             student = train_student(options, name, seed, teacher)
-        student["share_of_teacher"] = student["last_return"] / result["last_return"]
+        student["fraction_of_teacher"] = student["last_return"] / result["last_return"]
         student["steps_to_90_percent"] = steps_to(student["curve"], target)
         row["students"][name] = student
         reached = student["steps_to_90_percent"]
         words = "never" if reached is None else f"after {reached / 1e6:.1f} M steps"
-        shown = f"{student['share_of_teacher']:.0%} of the teacher's return, 90% {words}"
+        shown = f"{student['fraction_of_teacher']:.0%} of the teacher's return, 90% {words}"
         print(f"seed {seed} {name}: {shown}, {student['training_seconds']:.0f} s", flush=True)
     path.unlink()
     return row

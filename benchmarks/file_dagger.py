@@ -198,7 +198,7 @@ def learn_from_files(options: argparse.Namespace, seed: int, teacher: dict[str, 
         "return": evaluate(),
         "seconds": seconds,
         "start_up_seconds": start_up,
-        "waiting_share": (dataset.waiting_seconds - waited) / seconds,
+        "waiting_fraction": (dataset.waiting_seconds - waited) / seconds,
         "transitions_read": dataset.num_transitions_read - read,
         "files_skipped": dataset.num_files_skipped,
         "files": sum(len(frame_files(folder)) for folder in trajectory_folders(data)),
@@ -266,12 +266,12 @@ def run_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         row["in_process"] = learn_in_process(options, seed, teacher)
         row["files"] = learn_from_files(options, seed, teacher)
         row["two_stages"] = learn_in_two_stages(options, seed, teacher)
-    row["files_share_of_in_process"] = row["files"]["return"] / row["in_process"]["return"]
+    row["files_fraction_of_in_process"] = row["files"]["return"] / row["in_process"]["return"]
     stages = row["two_stages"]
     row["hand_over_times_untrained"] = stages["return_at_hand_over"] / max(stages["untrained_return"], 1e-9)
     print(
         f"seed {seed}: teacher {kept['return']:.2f}, in process {row['in_process']['return']:.2f}, files "
-        f"{row['files']['return']:.2f} (waiting {row['files']['waiting_share']:.1%}), two stages "
+        f"{row['files']['return']:.2f} (waiting {row['files']['waiting_fraction']:.1%}), two stages "
         f"{stages['untrained_return']:.2f} -> {stages['return_at_hand_over']:.2f}",
         flush=True,
     )

@@ -309,7 +309,7 @@ def estimating(settings: Settings, seed: int) -> dict[str, Any]:
         "iterations": runner.current_learning_iteration,
         "training_seconds": seconds,
         "reward_per_second": reward,
-        "r2": dict(zip(("forward", "sideways", "upward"), explained)),
+        "r2": dict(zip(("lin_vel_x", "lin_vel_y", "lin_vel_z"), explained)),
         "r2_of_the_plane": sum(explained[:2]) / 2,
         "error_m_s": (values[HIDDEN][0] - values[HIDDEN][1]).abs().mean(dim=0).tolist(),
         "tracking": tracking(settings, runner, cfg, HIDDEN),
@@ -349,14 +349,14 @@ def adaptor(settings: Settings, seed: int) -> dict[str, Any]:
     runner, seconds = train(settings, cfg, policy, "EstimatorPPO", seed)
     env = held_out_task(settings, cfg)
     result: dict[str, Any] = {"training_seconds": seconds, "iterations": runner.current_learning_iteration}
-    for name, explores in (("exploring", True), ("judged", False)):
+    for name, explores in (("exploring", True), ("evaluated", False)):
         evaluated = EvaluatedPolicy(runner, env, HIDDEN, explores)
         read = {"properties": evaluated.network.get_adapted_state, HIDDEN: evaluated.network.get_estimated_state}
         reward, values = record_walk(settings, env, evaluated, read)
         result[name] = {
             "reward_per_second": reward,
             "properties": estimate_accuracy(*values["properties"]),
-            "r2_velocity": dict(zip(("forward", "sideways", "upward"), r_squared(*values[HIDDEN][:2]))),
+            "r2_velocity": dict(zip(("lin_vel_x", "lin_vel_y", "lin_vel_z"), r_squared(*values[HIDDEN][:2]))),
         }
     return result
 

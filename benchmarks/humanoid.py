@@ -16,9 +16,6 @@ benchmarks/results/humanoid.json or humanoid_amp_walk.json (or --out) and a plot
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,17 @@ from amp_style import REFERENCES, evaluate_style
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
 from robustness import Plan, evaluate_tracking, few_iterations, sim_to_sim, survival_table
-from run_files import TRAINED, make_parser, parse_options, read_progress, read_trained, strip_checkpoints
+from run_files import (
+    TRAINED,
+    add_sizes,
+    make_parser,
+    parse_options,
+    read_progress,
+    read_trained,
+    run_training,
+    strip_checkpoints,
+    summarize_training,
+)
 from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
@@ -56,27 +63,22 @@ def evaluation_plan(task: str) -> Plan:
 
 def train(options: argparse.Namespace, seed: int) -> None:
     """Train from the command line; the time is written to the run folder."""
-    run = options.runs / f"seed_{seed}"
-    on_gpu = options.device.startswith("cuda")
-    command = [sys.executable, "-m", "st_rl", "train", options.task, "--seed", str(seed), "--log-dir", str(run)]
-    command += ["--device", "cuda:0" if on_gpu else "cpu", "--num-envs", str(options.robots)]
-    command += ["--iterations", str(options.iterations), "--runner.keep-last", "1", "--runner.engine", options.engine]
-    command += ["--minutes", str(options.minutes)] if options.minutes else []
-    began = time.perf_counter()
-    with open(options.runs / f"seed_{seed}.log", "w") as log:
-        subprocess.run([*command, *options.more], check=True, stdout=log, stderr=log)
-    seconds = time.perf_counter() - began
-    trained: dict[str, Any] = {"command_seconds": seconds, **read_progress(run, CURVES), **describe_machine()}
-    policy, config = load(options.task, run, "cuda:0" if on_gpu else "cpu")
+    run, device = options.runs / f"seed_{seed}", options.device
+    arguments = ["train", options.task, "--seed", str(seed), "--device", device, "--num-envs", str(options.robots)]
+    arguments += ["--iterations", str(options.iterations), "--runner.keep-last", "1", "--runner.engine", options.engine]
+    arguments += ["--minutes", str(options.minutes)] if options.minutes else []
+    arguments += options.more
+    trained = {**run_training(arguments, run, CURVES), **describe_machine(), "arguments": arguments[2:]}
+    policy, config = load(options.task, run, device)
     # Training physics on the device of the training.
-    trained["judged_on_its_own_backend"] = evaluate_tracking(
-        options.task, config, policy, evaluation_plan(options.task), fine=False, device="cuda:0" if on_gpu else "cpu"
+    trained["evaluated_on_its_own_backend"] = evaluate_tracking(
+        options.task, config, policy, evaluation_plan(options.task), fine=False, device=device
     )
-    trained["arguments"] = [word for word in command[5:] + options.more if word not in ("--log-dir", str(run))]
     write_results(run / TRAINED, trained)
     strip_checkpoints(run)
-    row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
-    print(f"seed {seed}: {json.dumps(row)} {json.dumps(trained['judged_on_its_own_backend'])}", flush=True)
+    print(
+        f"seed {seed}: {summarize_training(trained)} {json.dumps(trained['evaluated_on_its_own_backend'])}", flush=True
+    )
 
 
 def load(task: str, run: Path, device: str, checkpoint: str = "best") -> tuple[Any, Any]:
@@ -102,7 +104,9 @@ def evaluate(task: str, run: Path, checkpoint: str, with_survival: bool) -> dict
         figures["style"] = evaluate_style(task, config, policy)
         print(f"{run.name}: {figures['style']['joint_distance']:.3f} rad from its reference", flush=True)
     evaluated = evaluation_plan(task)
-    coarse = trained.get("judged_on_its_own_backend") or evaluate_tracking(task, config, policy, evaluated, fine=False)
+    coarse = trained.get("evaluated_on_its_own_backend") or evaluate_tracking(
+        task, config, policy, evaluated, fine=False
+    )
     figures["sim_to_sim"] = sim_to_sim(coarse, evaluate_tracking(task, config, policy, evaluated))
     lost = figures["sim_to_sim"]["tracking_loss"]
     figures["holds"]["tracking_loss"] = lost <= MAX_TRACKING_LOSS
@@ -135,21 +139,19 @@ def read_options() -> argparse.Namespace:
     """The command line; runs are in runs/TASK by default."""
     parser = make_parser(__doc__, None, None)
     parser.add_argument("--task", default="humanoid-walk", choices=list(TASKS))
-    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 512 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=650)
-    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
+    add_sizes(parser, iterations=650, cpu_robots=512)
     parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which policy to evaluate")
     parser.add_argument("--no-survival", action="store_true", help="evaluate the walk only")
     options = parse_options(parser)
     options.runs = options.runs or Path("runs") / options.task
     options.out = options.out or RESULTS / f"{TASKS[options.task][0]}.json"
-    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 512)
+
     return options
 
 
 def main() -> None:
     options = read_options()
-    options.runs.mkdir(parents=True, exist_ok=True)
+
     if options.stage == "train":
         for seed in options.seeds:
             train(options, seed)

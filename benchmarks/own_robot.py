@@ -12,14 +12,19 @@ and the time and curves of the training.
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from machine import describe_machine, write_results
-from run_files import TRAINED, make_parser, parse_options, read_progress, read_trained, strip_checkpoints
+from run_files import (
+    TRAINED,
+    make_parser,
+    parse_options,
+    read_trained,
+    run_training,
+    strip_checkpoints,
+    summarize_training,
+)
 
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.run_folder import RunFolder
@@ -56,22 +61,17 @@ def train(options: argparse.Namespace, robot: str, seed: int) -> None:
     """Train from the command line; the time is written to the run folder."""
     setup, run = SETUPS[robot], options.runs / f"{robot}_{seed}"
     file = f"examples/robots/{robot}.yaml"
-    command = [sys.executable, "-m", "st_rl", "train", setup.task, "--env.robot", file, "--seed", str(seed)]
-    command += ["--device", options.device, "--runner.keep-last", "1"]
-    command += ["--iterations", str(options.iterations or setup.iterations), *setup.options]
+    arguments = ["train", setup.task, "--env.robot", file, "--seed", str(seed)]
+    arguments += ["--device", options.device, "--runner.keep-last", "1"]
+    arguments += ["--iterations", str(options.iterations or setup.iterations), *setup.options]
     for name in ("num_envs", "minutes", "threads"):
         value = getattr(options, name)
-        command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    began = time.perf_counter()
-    with open(options.runs / f"{robot}_{seed}.log", "w") as log:
-        where = ["--log-dir", str(run.resolve())]
-        subprocess.run([*command, *where, *options.more], check=True, stdout=log, stderr=log, cwd=ROOT)
-    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run, CURVES)}
-    trained |= {**describe_machine(), "arguments": command[3:] + options.more}
+        arguments += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    arguments += options.more
+    trained = run_training(arguments, run, CURVES, ROOT) | {**describe_machine(), "arguments": arguments}
     write_results(run / TRAINED, trained)
     strip_checkpoints(run)
-    row = {name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")}
-    print(f"{robot}, seed {seed}: {json.dumps(row)}", flush=True)
+    print(f"{robot}, seed {seed}: {summarize_training(trained)}", flush=True)
 
 
 def evaluate(run: Path, setup: Setup) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> None:
     options = read_options()
-    options.runs.mkdir(parents=True, exist_ok=True)
+
     if options.stage == "train":
         for robot in options.robot:
             for seed in options.seeds:

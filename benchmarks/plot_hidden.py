@@ -46,9 +46,9 @@ def plot_velocity(seeds: list[dict[str, Any]]) -> Any:
 def plot_adaptor(seeds: list[dict[str, Any]]) -> Any:
     """Correlation of the estimated properties with the truth, with 95% intervals."""
     figure, axes = start_plot(1, (6, 3.2))
-    names = list(seeds[0]["judged"]["properties"])
-    for place, stage in enumerate(("judged", "exploring")):
-        label = {"judged": "mean actions", "exploring": "exploring"}[stage]
+    names = list(seeds[0]["evaluated"]["properties"])
+    for place, stage in enumerate(("evaluated", "exploring")):
+        label = {"evaluated": "mean actions", "exploring": "exploring"}[stage]
         for index, seed in enumerate(seeds):
             rows = [seed[stage]["properties"][name] for name in names]
             where = [x + 0.35 * (place - 0.5) + 0.08 * (index - (len(seeds) - 1) / 2) for x in range(len(names))]

@@ -116,7 +116,7 @@ def compare(workload: Workload, sides: dict[str, Side], seconds: float, min_roun
     for name, values in samples.items():
         times = summarize(values)
         # The matrix rate is that of the fastest product, so use the time of the fastest iteration.
-        row[name] = {**times, "matrix_share": 1e3 * sum(work.values()) / times["total"]["min_ms"] / rate}
+        row[name] = {**times, "matrix_fraction": 1e3 * sum(work.values()) / times["total"]["min_ms"] / rate}
         row[name]["versions"] = versions[name]["versions"]
     if len(sides) == 2:
         row["ratio"] = {
@@ -145,7 +145,7 @@ def print_row(row: dict[str, Any]) -> None:
         ratios = row["ratio"]["total"]
         others = [f"{ratios[kind]:4.2f}" for kind in ("min", "median_processor", "paired") if kind in ratios]
         cells.append(f"{ratios['median']:5.2f} ({', '.join(others)})")
-    cells.append(" / ".join(f"{100 * row[name]['matrix_share']:3.0f} %" for name in names))
+    cells.append(" / ".join(f"{100 * row[name]['matrix_fraction']:3.0f} %" for name in names))
     print("  ".join(cells), flush=True)
 
 

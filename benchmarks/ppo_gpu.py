@@ -41,7 +41,7 @@ def compare(base: Workload, peer: bool, python: str, seconds: float) -> list[dic
         for name, values in samples.items():
             times = summarize(values)
             fraction = 1e3 * sum(work.values()) / times["total"]["median_ms"] / limits["tf32"]
-            row[name] = {**times, "matrix_share": fraction, "versions": versions[name]}
+            row[name] = {**times, "matrix_fraction": fraction, "versions": versions[name]}
         if peer:
             row["ratio"] = {
                 part: {

@@ -83,9 +83,9 @@ def evaluate_tracking(
 
 def sim_to_sim(coarse: Mapping[str, float], fine: Mapping[str, float]) -> dict[str, Any]:
     """One row: two results of `evaluate_tracking`, and the loss of tracking from the first to the second."""
-    moved = {name: fine[name] - coarse[name] for name in ("forward_error", "turning_error")}
+    moved = {name: fine[name] - coarse[name] for name in ("lin_vel_x_error", "ang_vel_yaw_error")}
     loss = 1.0 - fine["tracking"] / coarse["tracking"]
-    return {"trained_on": dict(coarse), "judged_on": dict(fine), "tracking_loss": loss, "more_error": moved}
+    return {"trained_on": dict(coarse), "evaluated_on": dict(fine), "tracking_loss": loss, "more_error": moved}
 
 
 def few_iterations(task: str, cfg: Any, policy: Any, plan: Plan | None = None) -> dict[str, dict[str, float]]:
@@ -112,7 +112,7 @@ def survival_table(
         table[name] = evaluate_tracking(task, cfg, policy, plan, condition)
         if report is not None:
             row = table[name]
-            report(f"{name}: {row['survival']:.0%} survive, forward error {row['forward_error']:.3f} m/s")
+            report(f"{name}: {row['survival']:.0%} survive, forward error {row['lin_vel_x_error']:.3f} m/s")
     return table
 
 
@@ -169,7 +169,7 @@ class _Meter:
     def _figures(self) -> dict[str, float]:
         count = self._counted.sum().clamp(min=1.0)
         errors = (self._axes.sum(dim=0) / count).tolist()
-        names = ("forward_error", "sideways_error", "turning_error")
+        names = ("lin_vel_x_error", "lin_vel_y_error", "ang_vel_yaw_error")
         return {
             "robots": self._env.num_envs,
             "survival": float(self._upright.float().mean()),

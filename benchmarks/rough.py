@@ -20,9 +20,6 @@ import argparse
 import json
 import shlex
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,16 @@ import torch
 from machine import describe_machine, write_results
 from plots import can_plot, start_plot
 from robustness import Plan, evaluate_tracking, few_iterations, sim_to_sim, survival_table
-from run_files import TRAINED, make_parser, parse_options, read_progress, read_trained, strip_checkpoints
+from run_files import (
+    TRAINED,
+    add_sizes,
+    make_parser,
+    parse_options,
+    read_trained,
+    run_training,
+    strip_checkpoints,
+    summarize_training,
+)
 from seeds import with_spread
 
 from st_rl.cli.support.loaded_run import LoadedRun
@@ -75,32 +81,27 @@ CURVES = {"reward": "Train/mean_reward", "level": "Terrain/level", "episode_leng
 def train(options: argparse.Namespace, name: str, seed: int) -> None:
     """Train from the command line; the time is written to the run folder."""
     run = options.runs / f"{name}_{seed}"
-    command = [sys.executable, "-m", "st_rl"]
+    arguments = ["train", TASK if name == "rough" else "quadruped-walk"]
     if name == "student":
-        command += ["distill", str(options.runs / f"rough_{seed}"), TASK]
-    else:
-        command += ["train", TASK if name == "rough" else "quadruped-walk"]
+        arguments = ["distill", str(options.runs / f"rough_{seed}"), TASK]
     iterations = {"rough": options.iterations, "flat": options.flat_iterations, "student": options.student_iterations}
-    command += ["--seed", str(seed), "--log-dir", str(run), "--device", options.device]
-    command += ["--num-envs", str(options.robots), "--iterations", str(iterations[name])]
-    command += ["--runner.keep-last", "1", "--runner.engine", options.engine]
-    command += ["--minutes", str(options.minutes)] if options.minutes else []
-    command += {"rough": [*TEACHER, *options.more], "flat": [], "student": [*STUDENT, *options.student_options]}[name]
-    began = time.perf_counter()
-    with open(options.runs / f"{name}_{seed}.log", "w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log)
-    trained: dict[str, Any] = {"command_seconds": time.perf_counter() - began, **read_progress(run, CURVES)}
+    arguments += ["--seed", str(seed), "--device", options.device, "--num-envs", str(options.robots)]
+    arguments += ["--iterations", str(iterations[name]), "--runner.keep-last", "1", "--runner.engine", options.engine]
+    arguments += ["--minutes", str(options.minutes)] if options.minutes else []
+    arguments += {"rough": [*TEACHER, *options.more], "flat": [], "student": [*STUDENT, *options.student_options]}[name]
+    trained = run_training(arguments, run, CURVES)
     policy, cfg = load(run, options.device)
-    arguments = [word for word in command[3:] if word != "--log-dir" and not word.startswith(str(options.runs))]
+    arguments = [word for word in arguments if not word.startswith(str(options.runs))]
     # Training physics on the device of the training.
     trained["own_physics"] = evaluate_tracking(
         TASK, course(cfg), policy, evaluation_plan(), fine=False, device=options.device
     )
     write_results(run / TRAINED, {**trained, "arguments": arguments, **describe_machine()})
     keep_policy_only(run)
-    row = {key: trained[key] for key in ("training_seconds", "iterations", "steps_per_second")}
     ends = {key: values[-1] for key, values in trained["curve"].items() if values}
-    print(f"{run.name}: {json.dumps(row)} {json.dumps(ends)} {json.dumps(trained['own_physics'])}", flush=True)
+    print(
+        f"{run.name}: {summarize_training(trained)} {json.dumps(ends)} {json.dumps(trained['own_physics'])}", flush=True
+    )
 
 
 def keep_policy_only(run: Path) -> None:
@@ -222,26 +223,21 @@ def plot(results: dict[str, Any], path: Path) -> None:
 def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__, Path("runs/rough"), RESULTS / "rough.json")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--robots", type=int, help="4,096 on a GPU and 256 on a CPU by default")
-    parser.add_argument("--iterations", type=int, default=360, help="iterations of the policy for rough terrain")
+    add_sizes(parser, iterations=360, cpu_robots=256)
     parser.add_argument("--flat-iterations", type=int, default=150)
     parser.add_argument("--student-iterations", type=int, default=200)
     parser.add_argument(
         "--student-options", type=shlex.split, default=[], help='such as --student-options="--policy.rnn-type lstm"'
     )
-    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--eval-robots", type=int, default=64, help="robots on each course")
     parser.add_argument("--seconds", type=float, default=12.0, help="time limit to cross a course")
     parser.add_argument("--courses-only", action="store_true", help="evaluate crossing only")
-    options = parse_options(parser)
-    options.device = "cuda:0" if options.device == "cuda" else options.device
-    options.robots = options.robots or (4096 if options.device.startswith("cuda") else 256)
-    return options
+    return parse_options(parser)
 
 
 def main() -> None:
     options = read_options()
-    options.runs.mkdir(parents=True, exist_ok=True)
+
     if options.stage == "train":
         for seed in options.seeds:
             for name in options.policies:

@@ -4,8 +4,10 @@ import argparse
 import csv
 import json
 import statistics
+import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,14 @@ def make_parser(description: str | None, runs: Path | None, out: Path | None) ->
     return parser
 
 
+def add_sizes(parser: argparse.ArgumentParser, iterations: int, cpu_robots: int) -> None:
+    """Add the number of robots, by default 4,096 on a GPU, the iterations and the engine."""
+    parser.add_argument("--robots", type=int, help=f"4,096 on a GPU and {cpu_robots} on a CPU by default")
+    parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument("--engine", default="compile", choices=("auto", "eager", "compile", "graph"))
+    parser.set_defaults(cpu_robots=cpu_robots)
+
+
 def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the arguments before `--`; those after it, options of `st-rl train`, are in `more`."""
     own, more = sys.argv[1:], []
@@ -35,7 +45,30 @@ def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
         own, more = own[: own.index("--")], own[own.index("--") + 1 :]
     options = parser.parse_args(own)
     options.more = more
+    options.device = "cuda:0" if options.device == "cuda" else options.device
+    if "cpu_robots" in options:
+        options.robots = options.robots or (4096 if options.device.startswith("cuda") else options.cpu_robots)
     return options
+
+
+def run_training(
+    arguments: Sequence[str], run: Path, curves: Mapping[str, str], folder: Path | None = None
+) -> dict[str, Any]:
+    """Run an `st-rl` command that trains into `run`, in `folder`; returns its time and `read_progress`.
+
+    Its output is in a file beside the run folder.
+    """
+    run.parent.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    with open(run.with_name(f"{run.name}.log"), "w") as log:
+        command = [sys.executable, "-m", "st_rl", *arguments, "--log-dir", str(run.resolve())]
+        subprocess.run(command, check=True, stdout=log, stderr=log, cwd=folder)
+    return {"command_seconds": time.perf_counter() - began, **read_progress(run, curves)}
+
+
+def summarize_training(trained: Mapping[str, Any]) -> str:
+    """Time, speed and length of a training as JSON."""
+    return json.dumps({name: trained[name] for name in ("training_seconds", "steps_per_second", "iterations")})
 
 
 def read_trained(run: Path) -> dict[str, Any]:

@@ -107,11 +107,11 @@ def combine(cfg: Any, class_name: str, paths: dict[str, Any], **settings: Any) -
 def evaluate_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Success of each skill and of the combined policies on every track."""
     folders = [options.runs / f"{name}_{seed}" for name in SKILLS]
-    results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "judged": {}}
+    results: dict[str, Any] = {"training": dict(zip(SKILLS, map(read_training, folders))), "evaluated": {}}
     walk, up, down = map(str, folders)
 
     def evaluate(name: str, class_name: str, tracks: Iterable[str], paths: dict[str, Any], **settings: Any) -> None:
-        figures = results["judged"][name] = {}
+        figures = results["evaluated"][name] = {}
         for some in tracks:
             cfg = evaluation_config(options, IDS[class_name], some)
             policy = combine(cfg, class_name, paths, **settings)
@@ -142,9 +142,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
     """Success on the mixed track, and the change of the action at a switch."""
     figure, (left, right) = start_plot(2, (10, 4.2))
     seeds = list(results["seeds"].values())
-    names = list(seeds[0]["judged"])
+    names = list(seeds[0]["evaluated"])
     for axes, figure_name in ((left, "success"), (right, "jolt")):
-        rows = [[seed["judged"][name]["mixed"].get(figure_name, 0.0) for seed in seeds] for name in names]
+        rows = [[seed["evaluated"][name]["mixed"].get(figure_name, 0.0) for seed in seeds] for name in names]
         axes.barh(range(len(names)), [sum(row) / len(row) for row in rows], color="C0", alpha=0.6)
         for place, row in enumerate(rows):
             axes.plot(row, [place] * len(row), ".", color="black", ms=4)

@@ -78,7 +78,7 @@ def summarize(workload: Workload, samples: dict[str, list[float]]) -> dict[str, 
         }
     for kind in ("median", "best"):
         speed = {name: row[name][f"{kind}_steps_per_second"] for name in samples}
-        row[f"{kind}_share_of_physics"] = speed["st_rl"] / speed["physics"]
+        row[f"{kind}_fraction_of_physics"] = speed["st_rl"] / speed["physics"]
         peers = [value for name, value in speed.items() if name.startswith("rsl_rl")]
         if peers:
             row[f"{kind}_ratio_to_rsl_rl"] = speed["st_rl"] / max(peers)
@@ -110,7 +110,7 @@ def main() -> None:
     for name in ("physics", *sides):
         median, best = row[name]["median_steps_per_second"], row[name]["best_steps_per_second"]
         print(f"{name:>17}: {median:9,.0f} steps/s (best {best:,.0f})")
-    fraction, best_fraction = row["median_share_of_physics"], row["best_share_of_physics"]
+    fraction, best_fraction = row["median_fraction_of_physics"], row["best_fraction_of_physics"]
     print(f"fraction of physics alone: {fraction:.2f} (fastest iterations: {best_fraction:.2f})")
     if len(sides) > 1:
         ratio, best_ratio = row["median_ratio_to_rsl_rl"], row["best_ratio_to_rsl_rl"]

@@ -137,9 +137,9 @@ def main() -> None:
     summary = {
         "benchmark": f"walk {options.name}",
         "arguments": PLANS[options.name],
-        "judged": EVALUATED[options.name],
+        "evaluated": EVALUATED[options.name],
         "trained_at_once": options.at_once,
-        "judged_on": describe_machine(),
+        "evaluated_on": describe_machine(),
         "results": results,
     }
     write_results(options.results / f"walk_{options.name}.json", summary)

@@ -199,7 +199,7 @@ def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
     row["memory_gib"] = taken if taken > 0 else None
     if not options.no_parts:
         row["parts_ms"] = timed_parts(runner)
-        row["physics_share"] = row["parts_ms"]["physics"] / row["median_iteration_ms"]
+        row["physics_fraction"] = row["parts_ms"]["physics"] / row["median_iteration_ms"]
     if options.profile is not None:
         row["kernels"] = profile(runner, options.profile)
     runner.close()
@@ -220,7 +220,7 @@ def main() -> None:
         results["rows"].append(row)
         write_results(options.output, results)
         rates = f"{row['steps_per_second']:>10,.0f} {row['steps_per_second_median']:>10,.0f}"
-        fraction = f"{row['physics_share']:.0%}" if "physics_share" in row else ""
+        fraction = f"{row['physics_fraction']:.0%}" if "physics_fraction" in row else ""
         memory = f"{row['memory_gib']:>5.1f} GiB" if row["memory_gib"] else ""
         times = f"{row['median_iteration_ms']:>7.1f} ms {fraction:>8} {memory}"
         print(f"{robots:>7} {rates} {times}", flush=True)

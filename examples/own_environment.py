@@ -33,7 +33,7 @@ class ReachEnv(VecEnv):
         return torch.cat([self.to_target, self.velocity], dim=-1), self.extras
 
     def reset(self, *args, **kwargs):
-        """Start every episode anew."""
+        """Start new episodes in all environments."""
         self._reset(torch.ones(self.num_envs, dtype=torch.bool))
         return self.get_observations()
 

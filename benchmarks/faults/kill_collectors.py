@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -34,19 +34,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 
+from benchmarks.faults.campaign import RESULTS, START_FRACTION, Campaign, report_campaigns
 from benchmarks.faults.forks import Child
-from benchmarks.machine import describe_machine, write_results
 from st_rl.cli import main as st_rl_command
 from st_rl.runners import DaggerSaver, DemonstrationSaver, OnPolicyRunner
 from tests.fakes import EchoEnv
 from tests.runners.killed_collectors import EPISODE_LENGTH, NumberedEnv, StepPolicy
 from tests.runners.training import small_config
 
-RESULTS = Path(__file__).parents[1] / "results" / "faults_kill_collectors.json"
 ROLLOUT_LENGTH = 5
 KILLS_PER_FOLDER = 25
 MAX_NEW_FILES = 4 * NumberedEnv.num_envs
-START_FRACTION = 0.25
+
 PAIR_FRACTION = 0.3
 # Steps that the last collector of a folder adds.
 LAST_STEPS = 600
@@ -137,29 +136,19 @@ def has_announced(folder: Path, pid: int) -> bool:
 
 
 @dataclass
-class Campaign:
-    """Counts of everything that was seen, and the failures in words."""
+class CollectorCampaign(Campaign):
+    """Kills of collectors, and the times they took before."""
 
-    random: random.Random
-    work: Path
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
     start_seconds: list[float] = field(default_factory=list)
     file_seconds: list[float] = field(default_factory=list)
     num_writers: int = 0
-
-    def fail(self, kind: str, text: str) -> None:
-        """Count a broken promise."""
-        self.counts[kind] += 1
-        self.failures.append(f"{kind}: {text}")
-        print(f"FAILURE {kind}: {text}", flush=True)
 
     def run(self, folder: Path, make: MakeSaver, num_kills: int) -> None:
         """Kill collectors of a folder and let the last one finish."""
         folder.mkdir()
         seen: dict[Path, tuple[int, int]] = {}
         last = self.counts["kills"] + num_kills
-        while self.counts["kills"] < last and len(self.failures) < 20:
+        while self.needs_kills(last):
             is_pair = self.random.random() < PAIR_FRACTION
             children = [self.start(make, 1e12) for _ in range(1 + is_pair)]
             self.counts["pairs"] += is_pair
@@ -292,20 +281,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=150, help="kills of each kind of collector")
     parser.add_argument("--seed", type=int, default=17, help="random seed of the moments")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results file")
+    parser.add_argument("--out", type=Path, default=RESULTS / "faults_kill_collectors.json", help="results file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.monotonic()
-    kinds: dict[str, Counter[str]] = {}
-    failures: list[str] = []
+    campaigns: dict[str, Campaign] = {}
     with tempfile.TemporaryDirectory(prefix="kill_collectors_") as text:
         work = Path(text)
         with open(work / "student.txt", "w") as log, redirect_stdout(log):
             train_student(work / "student")
         for kind in ("demonstration", "dagger"):
-            campaign = Campaign(random.Random(f"{options.seed} {kind}"), work)
+            campaign = campaigns[kind] = CollectorCampaign(random.Random(f"{options.seed} {kind}"), work)
             number = 0
-            while campaign.counts["kills"] < options.kills and len(campaign.failures) < 20:
+            while campaign.needs_kills(options.kills):
                 folder = work / f"{kind}_{number}"
                 file_format = "pickle" if number % 2 == 0 else "npz"
                 saver = demonstration_saver(folder, file_format)
@@ -313,21 +301,8 @@ def main() -> int:
                 campaign.run(folder, make, min(KILLS_PER_FOLDER, options.kills - campaign.counts["kills"]))
                 number += 1
                 print(f"{folder.name}: {campaign.counts['kills']} kills, {time.monotonic() - begin:.0f} s", flush=True)
-            kinds[kind] = campaign.counts
-            failures += campaign.failures
-    total = sum(kinds.values(), Counter())
-    results = {
-        **describe_machine(),
-        "seed": options.seed,
-        "minutes": (time.monotonic() - begin) / 60,
-        "holds": not failures,
-        "broken_promises": {name: total[name] for name in PROMISES},
-        **{kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
-        "failures": failures,
-    }
-    write_results(options.out, results)
-    print(json.dumps(results, indent=1))
-    return 0 if results["holds"] else 1
+
+    return report_campaigns(campaigns, PROMISES, options, begin)
 
 
 if __name__ == "__main__":

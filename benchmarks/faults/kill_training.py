@@ -28,7 +28,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +37,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
+from benchmarks.faults.campaign import RESULTS, START_FRACTION, Campaign, report_campaigns
 from benchmarks.faults.forks import Child
-from benchmarks.machine import describe_machine, write_results
 from st_rl.cli import main as st_rl_command
 from st_rl.cli.support.torch_setup import seed_everything
 from st_rl.runners import OnPolicyRunner
@@ -49,10 +48,8 @@ from tests.fakes import EchoEnv
 from tests.runners.resumed_trainings import POLICIES, make_training
 from tests.runners.training import differences, small_config
 
-RESULTS = Path(__file__).parents[1] / "results" / "faults_kill_training.json"
 MAX_NEW_CHECKPOINTS = 4
-# Of the kills, those that come while the process starts.
-START_FRACTION = 0.25
+
 # Exit code of a process that did not start, because the last one was killed after the last checkpoint.
 NOTHING_LEFT = 77
 SMALL = "small"
@@ -160,21 +157,11 @@ def final_state(folder: Path, iterations: int) -> dict[str, Any]:
 
 
 @dataclass
-class Campaign:
-    """Counts of everything that was seen, and the failures in words."""
+class TrainingCampaign(Campaign):
+    """Kills of trainings, and the times they took before, by the kind of training."""
 
-    random: random.Random
-    work: Path
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
     start_seconds: dict[str, list[float]] = field(default_factory=dict)
     iteration_seconds: dict[str, list[float]] = field(default_factory=dict)
-
-    def fail(self, kind: str, text: str) -> None:
-        """Count a broken promise."""
-        self.counts[kind] += 1
-        self.failures.append(f"{kind}: {text}")
-        print(f"FAILURE {kind}: {text}", flush=True)
 
     def run(self, training: Training, max_kills: int) -> None:
         """Kill a training again and again until it is complete, or `max_kills` times; then let it end."""
@@ -314,18 +301,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=500, help="kills of trainings from Python")
     parser.add_argument("--command-kills", type=int, default=40, help="kills of trainings by commands, in addition")
     parser.add_argument("--seed", type=int, default=17, help="random seed of the moments and of the trainings")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results file")
+    parser.add_argument("--out", type=Path, default=RESULTS / "faults_kill_training.json", help="results file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begin = time.monotonic()
-    kinds: dict[str, Counter[str]] = {}
-    failures: list[str] = []
+    campaigns: dict[str, Campaign] = {}
     with tempfile.TemporaryDirectory(prefix="kill_training_") as work:
         import_everything(Path(work))
         for kind, wanted in (("runner", options.kills), ("command", options.command_kills)):
-            campaign = Campaign(random.Random(f"{options.seed} {kind}"), Path(work))
+            campaign = campaigns[kind] = TrainingCampaign(random.Random(f"{options.seed} {kind}"), Path(work))
             number = 0
-            while campaign.counts["kills"] < wanted and len(campaign.failures) < 20:
+            while campaign.needs_kills(wanted):
                 seed = 1000 * options.seed + number
                 if kind == "runner":
                     policy = SMALL if number % 4 else list(POLICIES)[number // 4 % len(POLICIES)]
@@ -337,21 +323,8 @@ def main() -> int:
                 print(
                     f"{training.name}: {campaign.counts['kills']} kills, {time.monotonic() - begin:.0f} s", flush=True
                 )
-            kinds[kind] = campaign.counts
-            failures += campaign.failures
-    total = sum(kinds.values(), Counter())
-    results = {
-        **describe_machine(),
-        "seed": options.seed,
-        "minutes": (time.monotonic() - begin) / 60,
-        "holds": not failures,
-        "broken_promises": {name: total[name] for name in PROMISES},
-        **{kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
-        "failures": failures,
-    }
-    write_results(options.out, results)
-    print(json.dumps(results, indent=1))
-    return 0 if results["holds"] else 1
+
+    return report_campaigns(campaigns, PROMISES, options, begin)
 
 
 if __name__ == "__main__":

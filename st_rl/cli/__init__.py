@@ -103,7 +103,6 @@ def _end_rank(exit_code: int) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Run the command that the first argument names."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _print_help()
         return 0
@@ -123,7 +122,6 @@ def _module(command: str) -> ModuleType:
 
 
 def _print_help() -> None:
-    """Print all commands and how to start."""
     rows = {command: (_module(command).__doc__ or "").splitlines()[0] for command in COMMANDS}
     options = wrap("options of every command: --help, --debug (stack trace of an error); st-rl --version")
     print(_HELP.format(commands=format_rows(rows), options=options))

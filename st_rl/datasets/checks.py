@@ -9,7 +9,7 @@ MIN_UPRIGHTNESS = 0.5
 """Cosine of the tilt from which on a root counts as upright: 60 degrees."""
 # Slower motion, in rad/s or m/s, is not compared.
 _MIN_SPEED = 0.05
-# Velocities whose direction agrees less with that of the positions belong to another motion.
+# Stored velocities with a smaller cosine to those of the positions belong to another motion.
 _MIN_COSINE = 0.5
 # Coarse sampling changes the ratio a little, a wrong frame rate by a factor.
 _RATIO_RANGE = (0.75, 1.33)

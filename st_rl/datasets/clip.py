@@ -1,9 +1,10 @@
 """`MotionClip`: a motion in memory, whatever file format it came from."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,9 +73,7 @@ class MotionClip:
     """
 
     name: str
-    """Name of the clip."""
     fps: float
-    """Frames per second."""
     joint_names: tuple[str, ...]
     """`J` names, in the order of the columns below."""
     joint_pos: np.ndarray
@@ -142,11 +141,9 @@ def make_clip(
     angular velocities or None. Estimates are central differences, for rotations of their logarithm. MotionError for
     values that are not finite, shapes that do not fit, a single frame, or a frame rate that is not positive.
     """
-    source = source or name
-    joint_pos = _joint_positions(source, joint_pos)
-    check_columns(joint_pos.shape[1], "joints")
+    source, joint_pos = source or name, _array(source or name, "joint_pos", joint_pos)
+    _check_joints(source, joint_names, joint_pos)
     _check_numbers(source, fps, weight)
-    _check_names(source, joint_names, joint_pos.shape[1])
     reader = _ClipReader(source, joint_pos.shape[0], 1.0 / fps)
     pos, rot = reader.array("root_pos", root_pos, 3), reader.rotations("root_rot", root_rot)
     clip_feet = None if feet is None else reader.feet(*feet)
@@ -180,17 +177,6 @@ def log_notes(clips: Iterable[MotionClip]) -> None:
         logger.warning(f"{', '.join(found[:3])}{more}: {note}")
 
 
-def _joint_positions(source: str, value: ArrayLike) -> np.ndarray:
-    """Return finite joint positions `(F, J)` of two frames or more."""
-    joint_pos = _array(source, "joint_pos", value)
-    if joint_pos.ndim != 2 or joint_pos.shape[0] < 2:
-        frames = joint_pos.shape[0] if joint_pos.ndim else 0
-        raise MotionError(
-            source, "joint_pos", f"has shape {joint_pos.shape}, {frames} frame(s)", "a clip needs two frames or more"
-        )
-    return joint_pos
-
-
 class _ClipReader:
     """Checks the arrays of a clip of F frames, `dt` seconds apart, and estimates velocities that are not given."""
 
@@ -206,8 +192,18 @@ class _ClipReader:
         return _array(self.source, field, value, (self.num_frames, *width))
 
     def rotations(self, field: str, value: ArrayLike, *width: int) -> np.ndarray:
-        """Return unit quaternions `(F, *width, 4)`."""
-        return _rotations(self.source, field, self.array(field, value, *width, 4))
+        """Return unit quaternions `(F, *width, 4)` without sign flips; MotionError for a length not close to one."""
+        quats = self.array(field, value, *width, 4)
+        length = np.linalg.norm(quats, axis=-1)
+        if (abs(length - 1.0) > 0.1).any():
+            frame = int(np.argwhere(abs(length - 1.0) > 0.1)[0][0])
+            raise MotionError(
+                self.source,
+                field,
+                f"has a quaternion of length {length[frame].min():.3g} at frame {frame}",
+                "rotations must be unit quaternions: check the order of the columns",
+            )
+        return rotations.remove_sign_flips(rotations.normalize(quats))
 
     def linear_velocity(self, field: str, value: ArrayLike | None, positions: np.ndarray) -> np.ndarray:
         """Return given velocities, or those of `positions (F, ...)`, in the same shape."""
@@ -257,6 +253,30 @@ def single_number(source: str, field: str, value: object) -> float:
     if array.size != 1 or not np.isfinite(array).all():
         raise MotionError(source, field, f"is {value!r}", "give a number")
     return float(array.item())
+
+
+def require_keys(source: str, content: object, keys: Iterable[str], remedy: str) -> Mapping[str, Any]:
+    """The content of a file if it is a dictionary with these keys; MotionError with what it has for anything else."""
+    for key in keys:
+        if not isinstance(content, Mapping) or key not in content:
+            found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+            raise MotionError(source, key, f"is missing (found: {found})", remedy)
+    return cast("Mapping[str, Any]", content)
+
+
+def stored_frame_rate(source: str, content: Mapping[str, Any], num_frames: int, fps: float | None) -> float:
+    """Frames per second: as given, from the time stamps `time`, or from `fps` in the file."""
+    if fps is None and content.get("time") is not None:
+        return frame_rate(source, content["time"], num_frames)
+    fps = content.get("fps") if fps is None else fps
+    if fps is None:
+        raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
+    return single_number(source, "fps", fps)
+
+
+def numbered_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
+    """The names, else numbered ones such as `joint_0`."""
+    return list(names) if names is not None else [f"{kind}_{number}" for number in range(count)]
 
 
 def frame_rate(source: str, times: ArrayLike, num_frames: int) -> float:
@@ -311,7 +331,14 @@ def _check_numbers(source: str, fps: float, weight: float) -> None:
         raise MotionError(source, "weight", f"is {weight}", "give a non-negative number")
 
 
-def _check_names(source: str, names: Sequence[str], width: int) -> None:
+def _check_joints(source: str, names: Sequence[str], joint_pos: np.ndarray) -> None:
+    if joint_pos.ndim != 2 or joint_pos.shape[0] < 2:
+        frames = joint_pos.shape[0] if joint_pos.ndim else 0
+        raise MotionError(
+            source, "joint_pos", f"has shape {joint_pos.shape}, {frames} frame(s)", "a clip needs two frames or more"
+        )
+    width = joint_pos.shape[1]
+    check_columns(width, "joints")
     if len(names) != width:
         raise MotionError(
             source,
@@ -322,17 +349,3 @@ def _check_names(source: str, names: Sequence[str], width: int) -> None:
     repeated = sorted({name for name in names if list(names).count(name) > 1})
     if repeated:
         raise MotionError(source, "joint_names", f"repeats {', '.join(repeated)}", "name every joint once")
-
-
-def _rotations(source: str, field: str, q: np.ndarray) -> np.ndarray:
-    """Unit quaternions without sign flips; MotionError for a length that is not close to one."""
-    length = np.linalg.norm(q, axis=-1)
-    if (abs(length - 1.0) > 0.1).any():
-        frame = int(np.argwhere(abs(length - 1.0) > 0.1)[0][0])
-        raise MotionError(
-            source,
-            field,
-            f"has a quaternion of length {length[frame].min():.3g} at frame {frame}",
-            "rotations must be unit quaternions: check the order of the columns",
-        )
-    return rotations.remove_sign_flips(rotations.normalize(q))

@@ -117,7 +117,11 @@ class AMPLoader:
         self.device = device
         self.time_between_frames = time_between_frames
         self.preload_transitions = preload_transitions
-        read = _read_all(data_dir, motion_files)
+        read = [trajectory for path in _paths(data_dir, motion_files) for trajectory in _read(path)]
+        if not read:
+            raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
+        if not any(trajectory.weight for trajectory in read):
+            raise ValueError("all motion files have MotionWeight 0: give at least one a positive weight")
         self._layout = _common_layout(read, fields)
         width = len(self._layout.names)
         frames = [self._prepare(trajectory, reorder_joints)[:, :width] for trajectory in read]
@@ -301,16 +305,6 @@ class AMPLoader:
         return torch.as_tensor(values, dtype=dtype, device=self.device)
 
 
-def _read_all(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[AmpTrajectory]:
-    """The trajectories of all files; ValueError if there are none, or none with a weight."""
-    read = [trajectory for path in _paths(data_dir, motion_files) for trajectory in _read(path)]
-    if not read:
-        raise ValueError(f"no motion files in '{data_dir}': name them with motion_files, or another data_dir")
-    if not any(trajectory.weight for trajectory in read):
-        raise ValueError("all motion files have MotionWeight 0: give at least one a positive weight")
-    return read
-
-
 def _paths(data_dir: str | Path, motion_files: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """The given files, or the visible files of the folder, sorted by name."""
     if motion_files is None:
@@ -324,14 +318,13 @@ def _read(path: Path) -> list[AmpTrajectory]:
     """The trajectories of a motion file of any format."""
     reject_lfs_pointer(path)
     with name_motion(path):
-        if path.suffix.lower() in (".json", ".txt"):
-            return read_trajectories(path)
         content = load_pickle(path) if path.suffix.lower() in PICKLES else None
-        if content is None or is_retargeted(content):
-            clips = read_motion(path)
-            log_notes(clips)
-            return [_trajectory_of_clip(clip) for clip in clips]
-        return read_trajectories(path, content)
+        is_amp = path.suffix.lower() in (".json", ".txt") if content is None else not is_retargeted(content)
+        if is_amp:
+            return read_trajectories(path, content)
+        clips = read_motion(path)
+        log_notes(clips)
+        return [_trajectory_of_clip(clip) for clip in clips]
 
 
 def _trajectory_of_clip(clip: MotionClip) -> AmpTrajectory:

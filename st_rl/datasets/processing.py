@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from st_rl.utils.tensors import rotations
 _VECTOR_SIGNS = np.array([1.0, -1.0, 1.0])
 _PSEUDOVECTOR_SIGNS = np.array([-1.0, 1.0, -1.0])
 _QUATERNION_SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
+Map = Callable[[np.ndarray], np.ndarray]
+Parts = TypeVar("Parts", Feet, Bodies)
 
 
 def reorder_joints(clip: MotionClip, joint_names: Sequence[str]) -> MotionClip:
@@ -64,7 +67,7 @@ def resample(clip: MotionClip, fps: float) -> MotionClip:
         weight = np.broadcast_to(blend.reshape(-1, *[1] * (quats.ndim - 2)), (num_frames, *quats.shape[1:-1]))
         return rotations.remove_sign_flips(rotations.normalize(rotations.slerp(quats[low], quats[low + 1], weight)))
 
-    return replace(_map_frames(clip, interpolate, slerp), fps=float(fps))
+    return replace(_map_frames(clip, interpolate, interpolate, slerp), fps=float(fps))
 
 
 def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> MotionClip:
@@ -82,29 +85,27 @@ def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> M
     def take(values: np.ndarray) -> np.ndarray:
         return values[first : last + 1]
 
-    return _map_frames(clip, take, take)
+    return _map_frames(clip, take, take, take)
 
 
 def _map_frames(
-    clip: MotionClip,
-    map_values: Callable[[np.ndarray], np.ndarray],
-    map_rotations: Callable[[np.ndarray], np.ndarray],
+    clip: MotionClip, joints: Map, vectors: Map, rotations: Map, pseudovectors: Map | None = None
 ) -> MotionClip:
-    """The clip with all arrays `(F, ...)` replaced, quaternions by `map_rotations`, others by `map_values`."""
-    feet, bodies = clip.feet, clip.bodies
+    """The clip with all arrays `(F, ...)` replaced, by kind; angular velocities are vectors by default."""
+    feet, bodies, pseudovectors = clip.feet, clip.bodies, pseudovectors or vectors
     if feet is not None:
-        feet = Feet(feet.names, map_values(feet.pos), map_values(feet.vel))
+        feet = Feet(feet.names, vectors(feet.pos), vectors(feet.vel))
     if bodies is not None:
-        pos, rot = map_values(bodies.pos), map_rotations(bodies.rot)
-        bodies = Bodies(bodies.names, pos, rot, map_values(bodies.lin_vel), map_values(bodies.ang_vel))
+        pos, rot, lin_vel = vectors(bodies.pos), rotations(bodies.rot), vectors(bodies.lin_vel)
+        bodies = Bodies(bodies.names, pos, rot, lin_vel, pseudovectors(bodies.ang_vel))
     return replace(
         clip,
-        joint_pos=map_values(clip.joint_pos),
-        joint_vel=map_values(clip.joint_vel),
-        root_pos=map_values(clip.root_pos),
-        root_rot=map_rotations(clip.root_rot),
-        root_lin_vel=map_values(clip.root_lin_vel),
-        root_ang_vel=map_values(clip.root_ang_vel),
+        joint_pos=joints(clip.joint_pos),
+        joint_vel=joints(clip.joint_vel),
+        root_pos=vectors(clip.root_pos),
+        root_rot=rotations(clip.root_rot),
+        root_lin_vel=vectors(clip.root_lin_vel),
+        root_ang_vel=pseudovectors(clip.root_ang_vel),
         feet=feet,
         bodies=bodies,
     )
@@ -116,41 +117,26 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
     Left and right joints, feet and bodies are swapped by name. `signs` maps patterns of joint names to 1 or -1 where
     the names do not tell whether an angle changes sign (`st_rl.modules.symmetry.JOINT_SIGNS`).
     """
-    vector, pseudovector, quaternion = _VECTOR_SIGNS, _PSEUDOVECTOR_SIGNS, _QUATERNION_SIGNS
-    feet, bodies = clip.feet, clip.bodies
     try:
-        order, sign = mirror_joints(clip.joint_names, signs)
-        if feet is not None:
-            partners = find_partners(feet.names)
-            feet = Feet(feet.names, feet.pos[:, partners] * vector, feet.vel[:, partners] * vector)
-        if bodies is not None:
-            partners = find_partners(bodies.names)
-            pos, rot = bodies.pos[:, partners] * vector, bodies.rot[:, partners] * quaternion
-            lin_vel, ang_vel = bodies.lin_vel[:, partners] * vector, bodies.ang_vel[:, partners] * pseudovector
-            bodies = Bodies(bodies.names, pos, rot, lin_vel, ang_vel)
+        joints = joint_mirror(clip.joint_names, signs)
+        swapped = replace(clip, feet=_swap_sides(clip.feet), bodies=_swap_sides(clip.bodies))
     except ValueError as error:
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"
         ) from error
-    return replace(
-        clip,
-        joint_pos=clip.joint_pos[:, order] * sign,
-        joint_vel=clip.joint_vel[:, order] * sign,
-        root_pos=clip.root_pos * vector,
-        root_rot=clip.root_rot * quaternion,
-        root_lin_vel=clip.root_lin_vel * vector,
-        root_ang_vel=clip.root_ang_vel * pseudovector,
-        feet=feet,
-        bodies=bodies,
+    order, sign = joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
+    return _map_frames(
+        swapped,
+        lambda angles: angles[:, order] * sign,
+        lambda vectors: vectors * _VECTOR_SIGNS,
+        lambda quats: quats * _QUATERNION_SIGNS,
+        lambda vectors: vectors * _PSEUDOVECTOR_SIGNS,
     )
 
 
-def mirror_joints(names: Sequence[str], signs: Mapping[str, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the joint `(J,)` of which each joint has the angle after mirroring, and its sign `(J,)`."""
-    joints = joint_mirror(names, signs)
-    return joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
-
-
-def find_partners(names: Sequence[str]) -> np.ndarray:
-    """Index of the left-right partner of each name, or of the name itself."""
-    return joint_mirror(names, {"": 1}).permutation.numpy()
+def _swap_sides(parts: Parts | None) -> Parts | None:
+    """Feet or bodies of which left and right, by name, have changed places."""
+    if parts is None:
+        return None
+    partners = joint_mirror(parts.names, {"": 1}).permutation.numpy()
+    return replace(parts, **{name: array[:, partners] for name, array in vars(parts).items() if name != "names"})

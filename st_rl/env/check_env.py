@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from st_rl.env.contract_checks import (
-    Violation,
+    Violations,
     check_device,
     check_flags,
     check_log,
@@ -79,12 +79,9 @@ class _EnvChecker:
         except _CannotContinueError:
             return
 
-    def _note(self, violations: Iterable[Violation]) -> bool:
+    def _note(self, violations: Violations) -> bool:
         """Record violations of a new kind with the step they occurred in; return whether there were any."""
-        found = list(violations)
-        for violation in found:
-            self._note_one(*violation)
-        return bool(found)
+        return bool([self._note_one(*violation) for violation in violations])
 
     def _note_one(self, kind: str, text: str) -> None:
         """Record one violation, unless one of this kind is recorded."""
@@ -109,7 +106,6 @@ class _EnvChecker:
         return actions.to(self.device) if self.device is not None else actions
 
     def _check_sizes(self) -> None:
-        """Check methods, sizes and device."""
         for name in ("reset", "get_observations", "step"):
             if not callable(self._read(name)):
                 self._note_one(name, f"the method {name}() is missing; derive the class from st_rl.env.VecEnv")
@@ -177,8 +173,8 @@ class _EnvChecker:
         """Check a critic observation against `num_privileged_obs`."""
         name = "observations['critic']"
         announced = self._read("num_privileged_obs")
-        violations = list(check_tensor(name, critic_obs, (self.num_envs, self.critic_width), self.device))
-        if self._note(violations) or not isinstance(critic_obs, torch.Tensor):
+        shape = (self.num_envs, self.critic_width)
+        if self._note(check_tensor(name, critic_obs, shape, self.device)) or not isinstance(critic_obs, torch.Tensor):
             return
         if not announced and hasattr(self.env, "num_privileged_obs"):
             text = f"{name} has {critic_obs.shape[1]} numbers, but num_privileged_obs is {announced}; set it to that"
@@ -244,7 +240,6 @@ class _EnvChecker:
             self._note_one(name, f"{name} does not keep the value it is set to")
 
     def _check_step(self, name: str, actions: torch.Tensor) -> None:
-        """Check one step."""
         given = actions.clone()
         ret = self._call("step()", self.env.step, given)
         self.where = name
@@ -260,7 +255,6 @@ class _EnvChecker:
         self._check_infos(result.infos, None if bad_dones else result.dones > 0)
 
     def _check_infos(self, infos: Mapping[str, Any], dones: torch.Tensor | None) -> None:
-        """Check the infos of a step beside the observations."""
         time_outs = infos.get("time_outs")
         if time_outs is not None and not self._note(check_flags("time_outs", time_outs, self.num_envs, self.device)):
             alone = torch.zeros(0) if dones is None else ((time_outs > 0) & ~dones.to(time_outs.device)).nonzero()

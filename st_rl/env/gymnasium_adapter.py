@@ -61,7 +61,7 @@ class GymnasiumVecEnv(VecEnv):
         gymnasium = _import_gymnasium()
         if not isinstance(env, gymnasium.vector.VectorEnv):
             raise TypeError(
-                f"{type(env).__name__} is no gymnasium vector environment; call make_gymnasium(env) instead"
+                f"{type(env).__name__} is not a gymnasium vector environment; call make_gymnasium(env) instead"
             )
         self.env: Any = env
         self.device = device
@@ -287,12 +287,8 @@ def make_gymnasium(
     made = GymnasiumVecEnv(vector_env, device, seed, clip_actions, rescale_actions, max_episode_length)
     if isinstance(env, str) and clip_actions and not kwargs:
         made.task_id = f"gym:{env}"
-        made.task_config = {
-            "num_envs": made.num_envs,
-            "vectorization": vectorization,
-            "rescale_actions": rescale_actions,
-            "max_episode_length": max_episode_length,
-        }
+        made.task_config = {"num_envs": made.num_envs, "vectorization": vectorization}
+        made.task_config |= {"rescale_actions": rescale_actions, "max_episode_length": max_episode_length}
     return made
 
 
@@ -332,7 +328,7 @@ def _import_gymnasium() -> Any:
 
 
 def _has_separate_envs(env: "VectorEnv[Any, Any, Any]") -> bool:
-    """Whether a vector environment steps separate `gymnasium.Env`s, whose attributes can be read and set."""
+    """Whether a vector environment steps separate `gymnasium.Env`s, of which attributes can be read and set."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
     return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)

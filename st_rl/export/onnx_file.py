@@ -78,6 +78,11 @@ def _add_metadata(path: Path, metadata: Mapping[str, Any]) -> None:
     onnx.save(model, str(path))
 
 
+def open_session(path: Path) -> Any:
+    """Return an ONNX file in onnxruntime, on the CPU."""
+    return require_onnx()[1].InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
 def require_onnx() -> tuple[ModuleType, ModuleType]:
     """Return the modules `onnx` and `onnxruntime`; ImportError naming the extra to install."""
     try:

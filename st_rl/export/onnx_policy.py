@@ -7,14 +7,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from st_rl.export.onnx_file import OPSET, ExportError, require_onnx, write_onnx
+from st_rl.export.onnx_file import OPSET, ExportError, open_session, write_onnx
 from st_rl.modules import ActorCritic, ActorCriticFieldMutex, EmpiricalNormalization, Memory
 from st_rl.utils.files import atomic_write, to_json_values
 
@@ -27,9 +26,7 @@ class ExportReport:
     """The written file and its agreement with torch."""
 
     file: str
-    """Name of the file."""
     opset: int
-    """ONNX opset version of the file."""
     largest_difference: float
     """Largest absolute difference of an action between the file in onnxruntime and torch."""
     observations_compared: int
@@ -119,7 +116,6 @@ def export_onnx(
     more than `tolerance`; no file is left then. `metadata` goes into the file, each value as JSON, with `inputs`,
     `outputs`, `memory` of a recurrent policy and `observation_normalizer`.
     """
-    runtime = require_onnx()[1]
     path = Path(path)
     policy = DeployedPolicy(actor_critic, obs_normalizer)
     observations = [_random_observations(policy)]
@@ -131,7 +127,7 @@ def export_onnx(
     )
     with atomic_write(path) as temporary:
         _write_graph(policy, samples[:2], temporary, facts)
-        difference = _largest_difference(runtime, temporary, policy, samples)
+        difference = _largest_difference(temporary, policy, samples)
         # Not `difference > tolerance`: a comparison with NaN is false.
         if not difference <= tolerance:
             raise ExportError(
@@ -182,9 +178,9 @@ def _write_graph(policy: DeployedPolicy, example: Tensor, path: Path, metadata: 
     write_onnx(policy, arguments, path, inputs, outputs, metadata, shapes)
 
 
-def _largest_difference(runtime: ModuleType, path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
+def _largest_difference(path: Path, policy: DeployedPolicy, samples: Tensor) -> float:
     """Compare onnxruntime with torch: as a batch and row by row, or along sequences for a recurrent policy."""
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_session(path)
     if policy.state_names:
         return _largest_difference_of_sequences(session, policy, samples)
     with torch.inference_mode():

@@ -32,7 +32,7 @@ class Still:
 def test_standing_robot_survives_and_misses_command():
     row = evaluate_tracking(TASK, CFG, Still(), PLAN)
     assert row["survival"] == 1.0
-    assert row["forward_error"] == pytest.approx(0.4, abs=0.03)
+    assert row["lin_vel_x_error"] == pytest.approx(0.4, abs=0.03)
     # Half of the score for the yaw rate, exp(-0.16 / 0.15) of the other half for standing at a command of 0.4 m/s.
     assert row["tracking"] == pytest.approx(0.5 + 0.5 * 0.344, abs=0.05)
 
@@ -62,8 +62,8 @@ def test_strong_pushes_cause_falls():
 
 
 def test_sim_to_sim_reports_loss():
-    before = {"tracking": 0.8, "forward_error": 0.05, "turning_error": 0.1}
-    after = {"tracking": 0.72, "forward_error": 0.07, "turning_error": 0.1}
+    before = {"tracking": 0.8, "lin_vel_x_error": 0.05, "ang_vel_yaw_error": 0.1}
+    after = {"tracking": 0.72, "lin_vel_x_error": 0.07, "ang_vel_yaw_error": 0.1}
     row = sim_to_sim(before, after)
     assert row["tracking_loss"] == pytest.approx(0.1)
-    assert row["more_error"]["forward_error"] == pytest.approx(0.02)
+    assert row["more_error"]["lin_vel_x_error"] == pytest.approx(0.02)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from st_rl.cli.support.command_line import parse_options, program
+from st_rl.cli.support.command_line import parse_options, program, quote
 from st_rl.cli.support.loaded_run import open_run
 from st_rl.cli.support.run_folder import TIMESTAMP, RunOptions
 
@@ -97,5 +96,5 @@ def collect(saver: DemonstrationSaver, config: Mapping[str, Any]) -> int:
         return 0
     rate = new_steps / max(time.perf_counter() - start, 1e-9)
     print(f"{contents} in {saver.save_dir} ({rate:,.0f} steps/s).")
-    print(f"Next:\n  {program()} dataset info {shlex.quote(str(saver.save_dir))}   # summarize the dataset")
+    print(f"Next:\n  {program()} dataset info {quote(saver.save_dir)}   # summarize the dataset")
     return 0 if shutdown.exit_code is None else shutdown.exit_code

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.commands.collect import collect
+from st_rl.cli.commands.distill import Schedule
 from st_rl.cli.support.command_line import CommandError, parse_options
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
@@ -40,7 +41,7 @@ class DaggerOptions:
     """Checkpoint of the teacher: best, last, an iteration number, or a file."""
     task: str | None = None
     """Task of both runs, to confirm that gym:... or mjlab:... in their run.json may import code."""
-    teacher_act_prob: str | None = None
+    teacher_act_prob: float | Schedule | None = None
     """Fraction of robots that the teacher controls: a number, linear, exp or tanh; None uses the student's."""
     update_times_scale: float | None = None
     """Time scale of that schedule, in iterations of the student; None uses the student's."""
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         env, LoadedRun(teacher_run, options.task), checkpoint, student, options.device
     )
     config = student.training.to_dict()
-    algorithm = config["algorithm"]
+    algorithm, act_prob = config["algorithm"], options.teacher_act_prob
     output = options.output or _dataset_folder(config, options.student)
     saver = DaggerSaver(
         env,
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         obs_normalizer=normalizer,
         critic_obs_normalizer=normalizer,
         training_policy_logdir=options.student,
-        teacher_act_prob=_number_or_name(options.teacher_act_prob or algorithm.get("teacher_act_prob", "exp")),
+        teacher_act_prob=algorithm.get("teacher_act_prob", "exp") if act_prob is None else act_prob,
         update_times_scale=options.update_times_scale or float(algorithm.get("update_times_scale", 5000)),
         action_sample_std=options.action_sample_std,
         done_files=options.done_files,
@@ -151,10 +152,3 @@ def _dataset_folder(config: Mapping[str, Any], student: Path) -> Path:
             "--output"
         )
     return Path(folder)
-
-
-def _number_or_name(value: str | float) -> str | float:
-    try:
-        return float(value)
-    except ValueError:
-        return value

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from st_rl.cli.support.command_line import CommandError, UsageError, parse_options, run_action
+from st_rl.cli.support.command_line import CommandError, UsageError, count_of, parse_options, quote, run_action
 from st_rl.cli.support.progress import track
 
 if TYPE_CHECKING:
@@ -106,27 +105,18 @@ def info(arguments: Sequence[str]) -> int:
         console.print(f"{folder}: {words or 'empty'}" + (f"; {made_by}" if made_by else ""), highlight=False)
     damaged = sum(len(state.damaged) for states in found.values() for state in states)
     if damaged:
-        console.print(
-            f"{damaged} corrupt files; list them with: st-rl dataset check {shlex.quote(str(options.folder))}"
-        )
+        console.print(f"{damaged} corrupt files; list them with: st-rl dataset check {quote(options.folder)}")
     return 0
 
 
 def check(arguments: Sequence[str]) -> int:
     """Read every file, list corrupt ones, and correct the totals: st-rl dataset check FOLDER."""
     options = parse_options(DatasetOptions, arguments, "dataset check", check.__doc__)
-    from st_rl.storage.rollout_files.refused_entries import find_refused_entries
-
-    refused = find_refused_entries(str(options.folder))
-    _print_refused(refused)
-    num_problems = len(refused)
-    for folder in _find_savers(options.folder, follow_links=False, may_be_empty=bool(refused)):
-        num_problems += _check_folder(folder, refused)
+    refused, savers = _find_own_savers(options.folder)
+    num_problems = len(refused) + sum(_check_folder(folder, refused) for folder in savers)
     if num_problems:
-        count = "1 problem" if num_problems == 1 else f"{num_problems} problems"
-        print(
-            f"{count} (readers skip corrupt files); fix with: st-rl dataset repair {shlex.quote(str(options.folder))}"
-        )
+        remedy = f"fix with: st-rl dataset repair {quote(options.folder)}"
+        print(f"{count_of(num_problems, 'problem')} (readers skip corrupt files); {remedy}")
     # A script can ask whether something needs repair.
     return 1 if num_problems else 0
 
@@ -163,11 +153,8 @@ def repair(arguments: Sequence[str]) -> int:
     """Move corrupt files aside, cut trajectories at gaps, correct totals: st-rl dataset repair FOLDER."""
     options = parse_options(DatasetOptions, arguments, "dataset repair", repair.__doc__)
     from st_rl.storage.rollout_files import maintenance
-    from st_rl.storage.rollout_files.refused_entries import find_refused_entries
 
-    refused = find_refused_entries(str(options.folder))
-    _print_refused(refused)
-    savers = _find_savers(options.folder, follow_links=False, may_be_empty=bool(refused))
+    refused, savers = _find_own_savers(options.folder)
     writers = [writer for folder in savers for writer in maintenance.active_writers(folder, refused)]
     if writers:
         raise CommandError(f"{', '.join(writers)} is writing to {options.folder}: stop it first")
@@ -177,8 +164,7 @@ def repair(arguments: Sequence[str]) -> int:
             print(f"{folder}: not repaired")
             continue
         num_repairs += _repair_folder(folder)
-    count = "1 repair" if num_repairs == 1 else f"{num_repairs} repairs"
-    print(count if num_repairs else "nothing to repair")
+    print(count_of(num_repairs, "repair") if num_repairs else "nothing to repair")
     if refused:
         raise CommandError(
             f"{len(refused)} entries of {options.folder} were refused, and folders with them are not repaired: remove "
@@ -212,9 +198,14 @@ def _repair_folder(folder: str) -> int:
     return len(lines) + num_leftovers
 
 
-def _print_refused(refused: Mapping[str, str]) -> None:
+def _find_own_savers(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Refused entries with what they are, which are printed, and the folders of savers; follows no links."""
+    from st_rl.storage.rollout_files.refused_entries import find_refused_entries
+
+    refused = find_refused_entries(str(folder))
     for path, kind in refused.items():
         print(f"{path}: refused, because it is {kind}")
+    return refused, _find_savers(folder, follow_links=False, may_be_empty=bool(refused))
 
 
 def _refused_in(folder: str, refused: Iterable[str]) -> bool:
@@ -268,7 +259,7 @@ def _shared_metadata(savers: Sequence[str]) -> dict[str, Any]:
     loaded = [(saver, load_metadata(saver)) for saver in savers]
     for saver, found in loaded:
         if found.problem is not None:
-            print(f"{Path(saver, layout.METADATA_FILE)}: {found.problem}; what the trajectories tell is used instead")
+            print(f"{Path(saver, layout.METADATA_FILE)}: {found.problem}; using metadata rebuilt from the trajectories")
     all_metadata = [(saver, found.content) for saver, found in loaded]
     first_folder, first = next(((saver, found) for saver, found in all_metadata if found), ("", {}))
     for folder, metadata in all_metadata:
@@ -340,7 +331,6 @@ def _check_same_widths(savers: Sequence[str]) -> None:
 
 
 def _format_size(num_bytes: float) -> str:
-    """Format a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"

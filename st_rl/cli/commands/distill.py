@@ -26,6 +26,7 @@ from st_rl.cli.support.command_line import (
     parse_options,
     print_help,
     program,
+    quote,
 )
 from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
@@ -151,7 +152,7 @@ def _load_teacher(run: RunFolder, task: str) -> LoadedRun:
     if is_external(teacher_task) and teacher_task != task:
         raise UsageError(
             f"{run.path} is a run of {teacher_task}, which imports code from outside st-rl; if you trust it, distill "
-            f"into that task: st-rl distill {shlex.quote(str(run.path))} {shlex.quote(teacher_task)}"
+            f"into that task: st-rl distill {quote(run.path)} {quote(teacher_task)}"
         )
     return LoadedRun(run, teacher_task)
 

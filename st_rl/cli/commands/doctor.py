@@ -53,7 +53,6 @@ class Finding(NamedTuple):
     """`ok`, `missing` (something does not work) or `note`."""
     detail: str
     fix: str = ""
-    """The command that fixes it."""
 
 
 def main(arguments: Sequence[str]) -> int:

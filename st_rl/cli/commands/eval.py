@@ -48,10 +48,11 @@ class EvalOptions(RunOptions):
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(EvalOptions, arguments, "eval", __doc__)
-    ranges = {"lin-vel-x": options.lin_vel_x, "lin-vel-y": options.lin_vel_y, "ang-vel-yaw": options.ang_vel_yaw}
-    for name, limits in ranges.items():
+    for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw"):
+        limits = vars(options)[name]
         if limits is not None and limits[0] > limits[1]:
-            raise UsageError(f"--{name} {limits[0]:g} {limits[1]:g}: give the smaller number first")
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {limits[0]:g} {limits[1]:g}: give the smaller number first")
     run, checkpoint = open_run(options)
     target = writable_file(options.output or run.run.file(EVAL_FILE))
     from st_rl.utils.files import write_json
@@ -68,6 +69,7 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
     """Return all metrics of a checkpoint as `eval.json` stores them."""
     from st_rl.sim.envs.legged_walk import LeggedWalk
     from st_rl.sim.evaluation.evaluator import (
+        AXES,
         EPISODE_METRICS,
         WALK_METRICS,
         EvaluationCfg,
@@ -75,15 +77,8 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
         evaluate_walk,
     )
 
-    plan = EvaluationCfg(
-        num_envs=options.num_envs,
-        seconds=options.seconds,
-        lin_vel_x=options.lin_vel_x,
-        lin_vel_y=options.lin_vel_y,
-        ang_vel_yaw=options.ang_vel_yaw,
-        push_speed=options.push_speed,
-        seed=options.seed,
-    )
+    names = ("num_envs", "seconds", *AXES, "push_speed", "seed")
+    plan = EvaluationCfg(**{name: vars(options)[name] for name in names})
     columns: dict[str, dict[str, Any]] = {}
     grid: dict[str, dict[str, Any]] = {}
     rows, iteration = EPISODE_METRICS, 0
@@ -119,7 +114,6 @@ def replace_nan(value: Any) -> Any:
 
 
 def _describe(plan: EvaluationCfg, is_walk: bool, is_fine: bool) -> str:
-    """Describe the evaluation in a sentence."""
     if not is_walk:
         return f"First episode of {plan.num_envs} environments, without exploration noise."
     pushes = f"Pushes of {plan.push_speed:g} m/s every {plan.push_interval_s:g} s in a second walk. "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from st_rl.cli.support.command_line import parse_options, program, quote_path
+from st_rl.cli.support.command_line import parse_options, program, quote
 from st_rl.cli.support.run_folder import REPORT_FILE, RunFolder, find_run, writable_file
 from st_rl.cli.support.task_source import task_option
 
@@ -47,7 +47,7 @@ def _print_commands(run: RunFolder, data: ReportData) -> None:
     missing = [command for command, part in {"eval": data.evaluation, "play": data.video}.items() if part is None]
     made = {"eval": data.evaluation, "play": data.traces, "export": (data.export or {}).get("metadata")}
     outdated = [command for command, part in made.items() if data.is_outdated(part)]
-    place = f"{quote_path(run.path)}{task_option(str(data.settings.get('task')))}"
+    place = f"{quote(run.path)}{task_option(str(data.settings.get('task')))}"
     for title, commands in {"add the missing": missing, "update outdated": outdated}.items():
         if commands:
             print(f"To {title} parts, run:", *(f"{program()} {command} {place}" for command in commands), sep="\n  ")

@@ -71,7 +71,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _joint_table(robot: Robot) -> Table:
-    """Return a table with a row for each actuated joint."""
     from rich.table import Table
 
     mirror = _mirror(robot)
@@ -97,7 +96,6 @@ def _mirror(robot: Robot) -> Mirror | str:
 
 
 def _facts(robot: Robot) -> Iterator[str]:
-    """Yield lines about the robot."""
     kind = "position servos" if robot.actuation == "position" else "torque motors"
     joints = "1 joint" if robot.num_joints == 1 else f"{robot.num_joints} joints"
     yield f"{robot.path}: {joints} with {kind}, {robot.mass:.2f} kg"
@@ -111,14 +109,10 @@ def _facts(robot: Robot) -> Iterator[str]:
         x, y, _ = places[foot]
         where = f"{abs(x):.2f} m {'front' if x > 0 else 'rear'}, {abs(y):.2f} m {'left' if y > 0 else 'right'}"
         yield f"foot {order}: {robot.feet[foot].name}, {where}, centre {robot.feet[foot].radius:.3f} m above its sole"
-    yield f"ground contacts that count as a fall: {', '.join(_fall_names(robot)) or 'none'}"
-
-
-def _fall_names(robot: Robot) -> list[str]:
-    """Return the names of the geoms of which ground contact is a fall."""
     model = robot.model
-    sensors = {int(model.sensor_adr[s]): s for s in range(model.nsensor)}
-    return [model.geom(int(model.sensor_objid[sensors[address]])).name for address in robot.fall_sensors]
+    geoms = {int(model.sensor_adr[s]): int(model.sensor_objid[s]) for s in range(model.nsensor)}
+    falls = [model.geom(geoms[address]).name for address in robot.fall_sensors]
+    yield f"ground contacts that count as a fall: {', '.join(falls) or 'none'}"
 
 
 def _stand(robot: Robot, options: RobotOptions) -> StandingResult | None:
@@ -135,7 +129,6 @@ def _stand(robot: Robot, options: RobotOptions) -> StandingResult | None:
 
 
 def _outcome(robot: Robot, standing: StandingResult, seconds: float) -> str:
-    """Return a line about the standing test."""
     worst = int(abs(standing.sag).argmax())
     sag = f"{robot.joint_names[worst]} has the largest error, {standing.sag[worst]:+.2f} rad"
     down = f"{sum(standing.feet_down)} of {len(robot.feet)} feet on the ground"
@@ -185,7 +178,6 @@ def _notes(robot: Robot, standing: StandingResult | None, options: RobotOptions)
 
 
 def _draw(robot: Robot, path: Path, width: int, height: int) -> None:
-    """Render the robot in its default pose to a file."""
     from st_rl.sim.evaluation.rendering import FrameRenderer, prepare_rendering
     from st_rl.sim.require import require_mujoco
     from st_rl.utils.files import atomic_write

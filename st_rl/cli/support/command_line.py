@@ -74,13 +74,9 @@ def escape_control(text: object) -> str:
     )
 
 
-def quote_path(path: Path) -> str:
-    """Return a path as it can be typed in a shell."""
-    return quote(str(path))
-
-
-def quote(word: str) -> str:
-    """Return a word as it can be typed in a shell, control characters as `$'...'` escapes."""
+def quote(text: str | Path) -> str:
+    """Return a word or path as it can be typed in a shell, control characters as `$'...'` escapes."""
+    word = str(text)
     if word.isprintable():
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'")

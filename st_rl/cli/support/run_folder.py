@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from st_rl.cli.support.command_line import CommandError, UsageError, program
+from st_rl.cli.support.command_line import CommandError, UsageError, program, quote
 from st_rl.cli.support.pretrained import PRETRAINED_PREFIX, copy_pretrained
 
 RUNS = Path("runs")
@@ -64,7 +63,7 @@ class RunFolder:
     def remedy(self, name: str) -> str:
         """Return how to get a damaged file of the run again."""
         if name in _WRITERS:
-            return f"write it again with st-rl {_WRITERS[name]} {shlex.quote(str(self.path))}, or delete it"
+            return f"write it again with st-rl {_WRITERS[name]} {quote(self.path)}, or delete it"
         return "restore it from a copy, or name another run"
 
     def read_optional_json(self, name: str) -> dict[str, Any] | None:
@@ -105,7 +104,7 @@ class RunFolder:
         if not newest.is_file():
             raise CommandError(
                 f"{self.path} has no checkpoints (model_*.pt): wait until the first one is saved, start the "
-                f"training again with the same command and --log-dir {shlex.quote(str(self.path))}, or name another run"
+                f"training again with the same command and --log-dir {quote(self.path)}, or name another run"
             )
         if choice in ("best", "last"):
             return best if choice == "best" and best.is_file() else newest
@@ -185,7 +184,8 @@ def _find_run(name: str, root: Path) -> RunFolder:
     if best_trial is not None:
         return RunFolder(best_trial)
     if folder.is_dir():
-        holds_runs = folder.resolve() == root.resolve() or not _is_run(folder)
+        is_run = (folder / RUN_FILE).is_file() or any(folder.glob("model_*.pt"))
+        holds_runs = folder.resolve() == root.resolve() or not is_run
         return ((list_runs(folder) if holds_runs else []) or [RunFolder(folder)])[-1]
     runs = list_runs(root)
     if not runs:
@@ -212,10 +212,6 @@ def _best_trial(folder: Path) -> Path | None:
         return None
     number = _read_optional(folder / SWEEP_FILE).get("best_trial")
     return folder / f"trial_{number}" if type(number) is int else None
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / RUN_FILE).is_file() or any(folder.glob("model_*.pt"))
 
 
 def list_runs(root: Path = RUNS) -> list[RunFolder]:
@@ -257,7 +253,7 @@ def make_run_folder(path: Path | None, task: str) -> RunFolder:
     make_writable(run.path, "choose another with --log-dir")
     if run.has_checkpoints:
         raise UsageError(
-            f"{run.path} already contains a run: resume it with {program()} resume {shlex.quote(str(run.path))}, or "
+            f"{run.path} already contains a run: resume it with {program()} resume {quote(run.path)}, or "
             "choose another --log-dir"
         )
     return run

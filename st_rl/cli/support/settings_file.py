@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from st_rl.cli.support.command_line import CommandError, UsageError, escape_control, option_names, quote_path
+from st_rl.cli.support.command_line import CommandError, UsageError, escape_control, option_names, quote
 from st_rl.cli.support.parent_run import PARENTS
 from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
 from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
@@ -48,7 +48,7 @@ class SettingsFile:
         from st_rl.utils.registry import reject_unsafe_settings
 
         if not path.is_file():
-            raise UsageError(f"--config {quote_path(path)}: no such file; st-rl config RUN prints one of a run")
+            raise UsageError(f"--config {quote(path)}: no such file; st-rl config RUN prints one of a run")
         with name_file(path, _REMEDY, CommandError):
             values = {str(key).replace("-", "_"): value for key, value in read_yaml_object(path, _REMEDY).items()}
             reject_unsafe_settings(values, path)
@@ -64,7 +64,7 @@ class SettingsFile:
         if self.task is not None and self.task != task:
             raise UsageError(
                 f"{self.path} has the settings of {self.task}, not of {task}: type st-rl train {self.task} --config "
-                f"{quote_path(self.path)}, or remove its line 'task'"
+                f"{quote(self.path)}, or remove its line 'task'"
             )
 
     def require_task(self) -> str:
@@ -74,7 +74,7 @@ class SettingsFile:
         if is_external(self.task):
             raise UsageError(
                 f"{self.path} names the task {self.task}, which imports code from outside st-rl; if you trust it, type "
-                f"st-rl train {self.task} --config {quote_path(self.path)}"
+                f"st-rl train {self.task} --config {quote(self.path)}"
             )
         return self.task
 

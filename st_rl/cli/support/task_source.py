@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from st_rl.env import VecEnv
-    from st_rl.env.manager_based_adapter import MjlabTaskCfg
     from st_rl.sim.envs.cfg import TaskCfg
 
 EnvConfig = TypeVar("EnvConfig", bound="DataclassInstance")
@@ -180,6 +179,7 @@ class MjlabTask(TaskSource[MjlabConfig]):
 
     def __init__(self, name: str):
         from st_rl.env.manager_based_adapter import find_mjlab_task
+        from st_rl.runners.setup.rsl_rl_settings import translate_training
 
         self.name = name
         self.task_id = name.removeprefix(MJLAB_PREFIX)
@@ -188,8 +188,11 @@ class MjlabTask(TaskSource[MjlabConfig]):
         except (ImportError, ValueError) as error:
             raise UsageError(str(error)) from error
         self.default_config = MjlabConfig()
+        # `make_mjlab` joins the groups; of the other settings of mjlab's runner, ours has options of its own.
+        keys = ("num_steps_per_env", "max_iterations", "save_interval", "actor", "critic", "algorithm")
+        settings = dataclasses.asdict(task.rl_cfg)
         try:
-            self.training = _mjlab_training(task)
+            self.training = translate_training({key: settings[key] for key in keys})
         except ValueError as error:
             raise UsageError(f"cannot train {name} as mjlab defines it: {error}") from error
 
@@ -203,16 +206,6 @@ class MjlabTask(TaskSource[MjlabConfig]):
             )
         except MotionFileError as error:
             raise UsageError(f"{error} (--env.motion-file)") from error
-
-
-def _mjlab_training(task: MjlabTaskCfg) -> dict[str, Any]:
-    """Return the training configuration with the networks and the PPO settings of mjlab."""
-    from st_rl.runners.setup.rsl_rl_settings import translate_training
-
-    # `make_mjlab` joins the groups; of the other settings of mjlab's runner, ours has options of its own.
-    keys = ("num_steps_per_env", "max_iterations", "save_interval", "actor", "critic", "algorithm")
-    settings = dataclasses.asdict(task.rl_cfg)
-    return translate_training({key: settings[key] for key in keys})
 
 
 _EXTERNAL_SOURCES = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from st_rl.cli.support.command_line import CommandError, count_of, one_line, program, quote_path
+from st_rl.cli.support.command_line import CommandError, count_of, one_line, program, quote
 from st_rl.cli.support.films import record_films
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import ENDED, RUN_FILE, RunFolder
@@ -71,7 +71,7 @@ def learn(
     summary = f"{count_of(done, 'iteration')}, {runner.tot_timesteps:,} steps, {seconds:.0f} s in this session"
     print(f"\n{summary}. Run: {run.path}")
     if shutdown.exit_code is not None:
-        print(f"Interrupted and saved. Resume with:\n  {program()} resume {quote_path(run.path)}{task_option(task)}")
+        print(f"Interrupted and saved. Resume with:\n  {program()} resume {quote(run.path)}{task_option(task)}")
         return shutdown.exit_code
     _print_next(run.path, task)
     return 0
@@ -107,4 +107,4 @@ def _print_next(folder: Path, task: str) -> None:
     print("Next:")
     for command, purpose in commands.items():
         option = "" if command == "report" else task_option(task)
-        print(f"  {program()} {command:<6} {quote_path(folder)}{option}   # {purpose}")
+        print(f"  {program()} {command:<6} {quote(folder)}{option}   # {purpose}")

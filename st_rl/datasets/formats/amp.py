@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.datasets.checks import find_posture_problems
-from st_rl.datasets.clip import MotionClip, MotionError, make_clip, single_number
+from st_rl.datasets.clip import MotionClip, MotionError, make_clip, require_keys, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils.files import FileError, atomic_write, read_json
 from st_rl.utils.files.limits import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
@@ -88,11 +88,8 @@ def read_trajectories(path: Path, content: object = None) -> list[AmpTrajectory]
 
 
 def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
-    """A trajectory from the dictionary of a file."""
-    for key in ("Frames", "FrameDuration"):
-        if not isinstance(content, Mapping) or key not in content:
-            found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
-            raise MotionError(source, key, f"is missing (found: {found})", "an AMP motion has Frames and FrameDuration")
+    keys = ("Frames", "FrameDuration")
+    content = require_keys(source, content, keys, "an AMP motion has Frames and FrameDuration")
     try:
         frames = np.array(content["Frames"], dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from st_rl.datasets.checks import cosine_similarity
-from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
+from st_rl.datasets.clip import (
+    MotionClip,
+    MotionError,
+    make_clip,
+    numbered_names,
+    single_number,
+    stored_frame_rate,
+)
 from st_rl.datasets.formats.quaternion_order import TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils.files import atomic_write, load_arrays
 from st_rl.utils.files.limits import check_columns
@@ -110,9 +117,9 @@ def read_npz(
     content = _load(path)
     arrays = _read_arrays(source, content, joint_names, body_names)
     values, num_frames = arrays.values, len(arrays.values["joint_pos"])
-    names = _numbered(arrays.joint_names, values["joint_pos"].shape[1], "joint")
-    bodies = _numbered(arrays.body_names, values["pos"].shape[1], "body")
-    rate = _rate(source, content, num_frames, fps)
+    names = numbered_names(arrays.joint_names, values["joint_pos"].shape[1], "joint")
+    bodies = numbered_names(arrays.body_names, values["pos"].shape[1], "body")
+    rate = stored_frame_rate(source, content, num_frames, fps)
     weight = single_number(source, "weight", content.get("weight", 1.0))
     pos, lin_vel, ang_vel = values["pos"], values.get("lin_vel"), values.get("ang_vel")
     feet = None
@@ -217,22 +224,6 @@ def _load(path: Path) -> dict[str, np.ndarray]:
 def _decode(names: np.ndarray) -> list[str]:
     """The strings of an array of text or bytes."""
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names.reshape(-1)]
-
-
-def _numbered(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
-    """The names, else numbered ones."""
-    return list(names) if names is not None else [f"{kind}_{number}" for number in range(count)]
-
-
-def _rate(source: str, content: Mapping[str, np.ndarray], num_frames: int, fps: float | None) -> float:
-    """Frames per second: as given, from the time stamps, or from `fps` in the file."""
-    if fps is not None:
-        return fps
-    if "time" in content:
-        return frame_rate(source, content["time"], num_frames)
-    if "fps" not in content:
-        raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
-    return single_number(source, "fps", content["fps"])
 
 
 def write_isaaclab(path: Path, clips: Sequence[MotionClip]) -> None:

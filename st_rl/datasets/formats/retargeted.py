@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from st_rl.datasets.clip import MotionClip, MotionError, frame_rate, make_clip, single_number
+from st_rl.datasets.clip import (
+    MotionClip,
+    MotionError,
+    frame_rate,
+    make_clip,
+    numbered_names,
+    require_keys,
+    stored_frame_rate,
+)
 from st_rl.datasets.formats.quaternion_order import ORDERS, TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils.files import atomic_write, limits
 from st_rl.utils.log import logger
@@ -34,20 +42,12 @@ def read_gmr(
     quat_order: QuatOrder | None = None,
 ) -> list[MotionClip]:
     """The clip of a pickle's content: `fps`, `root_pos`, `root_rot` (x, y, z, w), `dof_pos`; other keys are ignored."""
-    source = str(path)
-    for key in ("root_pos", "root_rot", "dof_pos"):
-        if not isinstance(content, Mapping) or key not in content:
-            found = ", ".join(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
-            raise MotionError(source, key, f"is missing (found: {found})", "store fps, root_pos, root_rot and dof_pos")
+    source, keys = str(path), ("root_pos", "root_rot", "dof_pos")
+    content = require_keys(source, content, keys, "store fps, root_pos, root_rot and dof_pos")
     joint_pos, rotation = _table(source, content, "dof_pos"), _table(source, content, "root_rot")
     if rotation.shape[1] != 4:
         raise MotionError(source, "root_rot", f"has shape {rotation.shape}", "rotations are (frames, 4): x, y, z, w")
-    if fps is None:
-        has_times = content.get(_TIME) is not None
-        fps = frame_rate(source, content[_TIME], len(joint_pos)) if has_times else content.get("fps")
-    if fps is None:
-        raise MotionError(source, "fps", "is missing", "say how many frames per second it has with fps")
-    fps = single_number(source, "fps", fps)
+    fps = stored_frame_rate(source, content, len(joint_pos), fps)
     return [_clip(path, fps, joint_names, joint_pos, content["root_pos"], rotation, quat_order)]
 
 
@@ -72,8 +72,7 @@ def _clip(
     quat_order: QuatOrder | None,
 ) -> MotionClip:
     """A clip from positions and rotations, x, y, z, w by default, with estimated velocities."""
-    width = joint_pos.shape[1]
-    names = list(joint_names) if joint_names is not None else [f"joint_{number}" for number in range(width)]
+    names = numbered_names(joint_names, joint_pos.shape[1], "joint")
 
     def read(order: QuatOrder) -> MotionClip:
         return make_clip(path.stem, fps, names, joint_pos, root_pos, rotation[:, TO_WXYZ[order]], source=str(path))
@@ -133,19 +132,15 @@ def read_csv(
         )
     if joint_names is None and header is not None:
         joint_names = header[len(_ROOT_COLUMNS) :]
-    quat_order = quat_order or _order_in_header(header)
+    if quat_order is None:
+        letters = "".join(name[-1:].lower() for name in (header or ())[3:7])
+        quat_order = next((order for order in ORDERS if order == letters), None)
     rate = LAFAN_FPS if fps is None else fps
     clip = _clip(path, rate, joint_names, table[:, 7:], table[:, :3], table[:, 3:7], quat_order)
     if fps is None:
         note = f"{LAFAN_FPS:g} frames per second are assumed: the file does not store the frame rate"
         clip = replace(clip, notes=(note, *clip.notes))
     return [clip]
-
-
-def _order_in_header(header: Sequence[str] | None) -> QuatOrder | None:
-    """The order of the quaternion by the last letters of its columns; None if they do not tell."""
-    letters = "".join(name[-1:].lower() for name in (header or ())[3:7])
-    return next((order for order in ORDERS if order == letters), None)
 
 
 def _header(line: str) -> list[str] | None:

@@ -48,7 +48,6 @@ class BipedGeometry:
     shoulders: tuple[int, ...]
     """Indices of the joints that swing the left and the right arm; empty for a robot without arms."""
     foot_names: tuple[str, str]
-    """The feet."""
     hips: np.ndarray
     """`(2, 3)` position of the hips in the base frame."""
     thigh: float

@@ -5,7 +5,6 @@ No code of the kit is run: the closed loop is that of `files/simulate.py` of thi
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from st_rl.export.deploy.kit import (
     ROBOT_FILE,
     TOLERANCE_RAD,
     OnnxStep,
+    checksum,
 )
 from st_rl.export.deploy.leapp_bundle import LeappStep
 
@@ -89,7 +89,7 @@ def check_files(folder: Path) -> CheckResult:
         path = folder / name
         if not path.is_file():
             wrong.append(f"{name} is missing")
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        elif checksum(path) != expected:
             wrong.append(f"{name} was changed")
     return CheckResult("files and checksums", not wrong, "; ".join(wrong) or f"{len(listed)} files")
 
@@ -174,7 +174,7 @@ def check_walking(
             start = index % len(golden["start_qpos"])
             robot.reset(golden["start_qpos"][start], golden["start_qvel"][start], seed=index)
             walks.append(simulate.walk(policy, robot, command, seconds))
-        yield _judge_walks(scenario, walks, commands, description)
+        yield _evaluate_walks(scenario, walks, commands, description)
 
 
 def _commands(description: Mapping[str, Any], num_robots: int) -> np.ndarray:
@@ -185,10 +185,9 @@ def _commands(description: Mapping[str, Any], num_robots: int) -> np.ndarray:
     return np.where(is_small[:, None], high, commands)
 
 
-def _judge_walks(
+def _evaluate_walks(
     scenario: Scenario, walks: list[Walk], commands: np.ndarray, description: Mapping[str, Any]
 ) -> CheckResult:
-    """Falls and velocity error of a scenario."""
     falls = sum(walk.fell for walk in walks)
     upright = [np.abs(walk.velocity - command) for walk, command in zip(walks, commands) if not walk.fell]
     error = np.mean(upright, axis=0) if upright else np.full(3, np.nan)
@@ -203,6 +202,5 @@ def _judge_walks(
 
 
 def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Names of entries that differ."""
     keys = [key for key in {**first, **second} if first.get(key) != second.get(key)]
     return f"differ in {', '.join(keys)}" if keys else f"{len(first)} entries"

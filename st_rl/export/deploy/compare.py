@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from st_rl.export.deploy.golden import replay
 from st_rl.export.deploy.kit import GOLDEN_FILE, POLICY_FILE, OnnxStep
 
 Arrays = Mapping[str, np.ndarray]
@@ -128,7 +129,7 @@ class Comparison:
         length = np.linalg.norm(orientation, axis=1)
         if np.abs(length - 1).max() > 0.05:
             yield Finding(
-                True, "orientation", f"no unit quaternion: its length is {length.min():.2f} to {length.max():.2f}"
+                True, "orientation", f"not a unit quaternion: its length is {length.min():.2f} to {length.max():.2f}"
             )
             return
         order = [3, 0, 1, 2]
@@ -191,7 +192,8 @@ class Comparison:
 
     def _targets(self) -> Iterator[Finding]:
         """Targets and observation terms that do not follow from the inputs."""
-        expected = self._replay()
+        outputs = list(replay(self.step, self.log, self.kit))
+        expected = {name: np.stack([row[name] for row in outputs]) for name in outputs[0]}
         default = np.array([joint["default_pos"] for joint in self.kit["joints"]])
         sent, computed = self.log["joint_targets"] - default, expected["joint_targets"] - default
         for term in self.kit["observation"] if "observation" in self.log else ():
@@ -213,22 +215,6 @@ class Comparison:
         else:
             cause = "another policy, other states at the start (log state_NAME), or a changed target"
         yield Finding(True, "joint_targets", f"do not follow from the inputs from step {first} on: {cause}")
-
-    def _replay(self) -> dict[str, np.ndarray]:
-        """Outputs of the policy for the inputs of the log."""
-        log, steps = self.log, len(self.log["joint_targets"])
-        starts = log["reset"] if "reset" in log else np.arange(steps) == 0
-        rows, state = [], {}
-        for index in range(steps):
-            if index == 0 or starts[index]:
-                zeros = {name: np.zeros(s["shape"], np.float32) for name, s in self.kit["states"].items()}
-                state = {
-                    name: log[f"state_{name}"][index] if f"state_{name}" in log else v for name, v in zeros.items()
-                }
-            inputs = {name: log[name][index].astype(np.float32) for name in self.kit["inputs"]}
-            outputs, state = self.step(inputs, state)
-            rows.append(outputs)
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _range(self) -> Iterator[Finding]:
         """Inputs outside of what was seen in training."""

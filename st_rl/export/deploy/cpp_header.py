@@ -194,7 +194,6 @@ class HeaderGenerator:
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     def _translate(self, node: Any) -> None:
-        """Append the code of one operator."""
         kind = node.op_type
         options = {item.name: self._onnx.helper.get_attribute_value(item) for item in node.attribute}
         if kind == "Constant":
@@ -251,7 +250,6 @@ class HeaderGenerator:
         )
 
     def _reduce(self, node: Any, start: str, step: str, end: str, options: Mapping[str, Any]) -> None:
-        """Reduce some axes of a tensor."""
         value, output = self._value(node.input[0]), self._buffer(node.output[0])
         fixed = self._fixed(node, 1)
         axes = options.get("axes", range(len(value.shape)) if fixed is None else fixed.tolist())
@@ -281,7 +279,7 @@ class HeaderGenerator:
     def _weights(self, node: Any, index: int) -> np.ndarray:
         weights = self._fixed(node, index)
         if weights is None or weights.ndim != 2:
-            raise ExportError(f"{HEADER_FILE} has no code for {node.op_type} with weights that are no matrix")
+            raise ExportError(f"{HEADER_FILE} has no code for {node.op_type} with weights that are not a matrix")
         return weights
 
     def _linear(self, node: Any, weight: np.ndarray, bias: np.ndarray | None) -> None:
@@ -434,7 +432,6 @@ def _loop_heads(sizes: Sequence[int], letter: str, axes: Sequence[int] | None = 
 
 
 def _index(names: Sequence[str], strides: Sequence[int]) -> str:
-    """The C++ expression of an index."""
     terms = [name if stride == 1 else f"{stride} * {name}" for name, stride in zip(names, strides) if stride]
     return " + ".join(terms) or "0"
 
@@ -453,7 +450,6 @@ def _number(value: Any) -> str:
 
 
 def _array(kind: str, name: str, literals: Iterable[str]) -> str:
-    """The declaration of a constant array."""
     numbers = list(literals)
     rows = [", ".join(numbers[start : start + 8]) for start in range(0, len(numbers), 8)]
     return f"inline constexpr {kind} {name}[{len(numbers)}] = {{\n  " + ",\n  ".join(rows) + "};"

@@ -13,7 +13,7 @@
 - `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,13 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
     interface, count = policy.interface, task.num_envs
     obs, state = split_observations(task.reset())[0], policy.initial_state(count)
     trained.reset()
-    dones, ignored = torch.ones(count, dtype=torch.bool), _ignored_columns(policy)
+    description, dones = interface.describe(), torch.ones(count, dtype=torch.bool)
+    widths = {term["name"]: term["width"] for term in description["observation"]}
+    ignored = torch.tensor([name in interface.ignored for name, width in widths.items() for _ in range(width)])
     rows: list[Arrays] = []
     ranges = {name: _Range() for name in (*policy.inputs, "target_step")}
     starts = dict(zip(("start_qpos", "start_qvel"), interface.initial_states(task)))
-    default_pos = torch.tensor([joint["default_pos"] for joint in interface.describe()["joints"]])
+    default_pos = torch.tensor([joint["default_pos"] for joint in description["joints"]])
     last_targets = default_pos.expand(count, -1)
     for _ in range(num_steps):
         inputs, started = interface.read_task(task)
@@ -72,12 +74,6 @@ def record_golden(policy: RawPolicy, trained: InferencePolicy, task: VecEnv, num
     for name, span in ranges.items():
         golden[f"low_{name}"], golden[f"high_{name}"] = span.low.numpy(), span.high.numpy()
     return golden | starts
-
-
-def _ignored_columns(policy: RawPolicy) -> Tensor:
-    """`(O,)` bool: columns of the observation that the policy does not use."""
-    terms = policy.interface.describe()["observation"]
-    return torch.tensor([term["name"] in policy.interface.ignored for term in terms for _ in range(term["width"])])
 
 
 class _Range:
@@ -111,13 +107,25 @@ def replay_golden(step: ControlStep, golden: Mapping[str, np.ndarray], signals: 
 
     `signals` has the names of `inputs` and `states`, as `deploy.yaml` has them.
     """
-    state: Arrays = {}
     worst: dict[str, float] = dict.fromkeys(OUTPUTS, 0.0)
-    for index in range(len(golden["reset"])):
-        if golden["reset"][index]:
-            state = {name: golden[f"state_{name}"][index] for name in signals["states"]}
-        outputs, state = step({name: golden[name][index] for name in signals["inputs"]}, state)
+    for index, outputs in enumerate(replay(step, golden, signals)):
         for name in OUTPUTS:
             if name in outputs:
                 worst[name] = float(np.maximum(worst[name], np.abs(outputs[name] - golden[name][index]).max()))
     return worst
+
+
+def replay(step: ControlStep, run: Mapping[str, np.ndarray], signals: Mapping[str, Any]) -> Iterator[Arrays]:
+    """Yield the outputs of `step` for the inputs of a run, which has arrays as the golden run has them.
+
+    States are those of the run, zeros where it has none, at the first step and where `reset` is True.
+    """
+    num_steps = len(run["joint_targets"])
+    starts = run.get("reset", np.zeros(num_steps))
+    state: Arrays = {}
+    for index in range(num_steps):
+        if index == 0 or starts[index]:
+            zeros = {name: np.zeros(signal["shape"], np.float32) for name, signal in signals["states"].items()}
+            state = {n: run[f"state_{n}"][index] if f"state_{n}" in run else zero for n, zero in zeros.items()}
+        outputs, state = step({name: run[name][index].astype(np.float32) for name in signals["inputs"]}, state)
+        yield outputs

@@ -33,7 +33,7 @@ from st_rl.export.deploy.cpp_header import write_cpp_files
 from st_rl.export.deploy.golden import ControlStep, record_golden, replay_golden
 from st_rl.export.deploy.leapp_bundle import LeappStep, write_leapp_bundle
 from st_rl.export.deploy.raw_policy import RawPolicy, SingleRobot
-from st_rl.export.onnx_file import ExportError, require_onnx, write_onnx
+from st_rl.export.onnx_file import ExportError, open_session, write_onnx
 from st_rl.modules.policy.load import InferencePolicy
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, to_json_values
 from st_rl.utils.log import logger
@@ -90,7 +90,9 @@ def describe_kit(policy: RawPolicy, golden: Mapping[str, np.ndarray], facts: Map
     """The content of `deploy.yaml`: `facts`, robot and task, guards, and the signals of the policy."""
     task = policy.interface.describe()
     facts = {"format": FORMAT, **facts, **task, "guards": _guards(task, golden)}
-    return to_json_values({**facts, **_describe_io(policy)})
+    groups = {"inputs": policy.inputs, "states": policy.states, "outputs": policy.outputs}
+    signals = {group: {name: _describe(signal) for name, signal in named.items()} for group, named in groups.items()}
+    return to_json_values({**facts, **signals})
 
 
 def _require_golden(
@@ -153,7 +155,7 @@ def _read(name: str) -> str:
 
 
 def _readme(description: Mapping[str, Any]) -> str:
-    """`README.md`: the page for somebody who knows nothing of this library."""
+    """`README.md`, for readers who do not know this library."""
     joints = "\n".join(f"| {index} | `{joint['name']}` |" for index, joint in enumerate(description["joints"]))
     return Template(_read(README_FILE)).substitute(
         task=description.get("task", "a task"),
@@ -174,8 +176,7 @@ class OnnxStep:
     """A policy file in onnxruntime as a `ControlStep`."""
 
     def __init__(self, path: Path):
-        runtime = require_onnx()[1]
-        self._session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        self._session = open_session(path)
         self.description: dict[str, Any] = json.loads(self._session.get_modelmeta().custom_metadata_map[METADATA_KEY])
         self._names = [output.name for output in self._session.get_outputs()]
 
@@ -189,19 +190,14 @@ class OnnxStep:
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files of a kit."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != CHECKSUM_FILE)
-    lines = [f"{_checksum(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    lines = [f"{checksum(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     with atomic_write(folder / CHECKSUM_FILE) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _describe_io(policy: RawPolicy) -> dict[str, Any]:
-    """Inputs, states and outputs for `deploy.yaml`."""
-    groups = {"inputs": policy.inputs, "states": policy.states, "outputs": policy.outputs}
-    return {group: {name: _describe(signal) for name, signal in signals.items()} for group, signals in groups.items()}
 
 
 def _describe(signal: Signal) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from st_rl.export.deploy.raw_policy import RawPolicy
-from st_rl.export.onnx_file import ExportError, quiet_exporter, require_onnx
+from st_rl.export.deploy.raw_policy import RawPolicy, as_tuple
+from st_rl.export.onnx_file import ExportError, open_session, quiet_exporter
 
 NODE = "policy"
 # What LEAPP calls the signals of a kit; others have no kind.
@@ -56,8 +56,8 @@ def write_leapp_bundle(policy: RawPolicy, folder: Path, description: Mapping[str
             NODE, [describe(name, value, description["inputs"][name]) for name, value in example.items()]
         )
         states = annotate.state_tensors(NODE, policy.initial_state())
-        inputs = dict(zip(policy.inputs, _as_tuple(given)))
-        step = policy(inputs, dict(zip(policy.states, _as_tuple(states))))
+        inputs = dict(zip(policy.inputs, as_tuple(given)))
+        step = policy(inputs, dict(zip(policy.states, as_tuple(states))))
         annotate.update_state(NODE, {name: step.state[name] for name in policy.states})
         outputs = {"joint_targets": step.joint_targets, "actions": step.actions, "observation": step.observation}
         annotate.output_tensors(
@@ -80,8 +80,7 @@ class LeappStep:
     """The model of a bundle in onnxruntime as a `ControlStep`."""
 
     def __init__(self, folder: Path) -> None:
-        runtime = require_onnx()[1]
-        self._session = runtime.InferenceSession(str(folder / f"{NODE}.onnx"), providers=["CPUExecutionProvider"])
+        self._session = open_session(folder / f"{NODE}.onnx")
         self._names = [output.name for output in self._session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> Any:
@@ -91,8 +90,3 @@ class LeappStep:
         outputs = {name: value[0] for name, value in zip(self._names, values)}
         following = {name: outputs.pop(f"{name}_out") for name in state}
         return outputs, following
-
-
-def _as_tuple(values: Any) -> tuple[Any, ...]:
-    """One value or several as a tuple."""
-    return values if isinstance(values, tuple) else (values,)

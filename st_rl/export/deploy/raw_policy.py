@@ -131,12 +131,13 @@ def find_ignored_terms(policy: DeployedPolicy, terms: Mapping[str, slice]) -> li
         changed = obs.clone()
         changed[:, columns] = torch.randn(changed[:, columns].shape, generator=generator)
         outputs = policy(changed, state)
-        return all(torch.equal(a, b) for a, b in zip(_as_tuple(outputs), _as_tuple(expected)))
+        return all(torch.equal(a, b) for a, b in zip(as_tuple(outputs), as_tuple(expected)))
 
     return [name for name, columns in terms.items() if changes_nothing(columns)]
 
 
-def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """One tensor or several as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 

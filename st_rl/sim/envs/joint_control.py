@@ -81,7 +81,10 @@ class JointControl:
             self._backend.step(self._substeps)
             return
         for substep in range(self._substeps):
-            target = self._delayed(substep) if is_delayed else targets
+            target = targets
+            if is_delayed:
+                index = self._age[substep, None, :, None].expand(1, -1, self._history.shape[2])
+                target = self._history.gather(0, index).squeeze(0)
             self._set(target if self._gains is None else self._torque(target))
             self._backend.step(1)
 
@@ -89,11 +92,6 @@ class JointControl:
         """Clear the target history of the robots of `mask` `(N,)`."""
         if len(self._history) > 1:
             self._history.copy_(torch.where(mask[:, None], self.default, self._history))
-
-    def _delayed(self, substep: int) -> torch.Tensor:
-        """`(N, nu)` delayed target of a substep."""
-        index = self._age[substep, None, :, None].expand(1, -1, self._history.shape[2])
-        return self._history.gather(0, index).squeeze(0)
 
     def _torque(self, target: torch.Tensor) -> torch.Tensor:
         """`(N, nu)` PD torque in the current state."""

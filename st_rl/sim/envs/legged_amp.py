@@ -73,7 +73,6 @@ class LeggedAmp(LeggedWalk):
         return obs, extras
 
     def _add_styles(self, infos: dict[str, Any]) -> None:
-        """Add the last style transitions of robots and references to infos."""
         infos["observations"]["ref_obs"] = self.style_transition.clone()
         infos["ref_motion"] = self.reference_transition.clone()
 

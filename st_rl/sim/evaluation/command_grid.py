@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
     from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
 
+
 Range = tuple[float, float]
 AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
 """Components of a velocity command, in order."""
@@ -38,11 +39,6 @@ class EvaluationCfg:
     """Seconds between two pushes."""
     seed: int = 20_001
     """Seed of the initial poses; differs from training seeds. Pushes do not depend on it."""
-
-    @property
-    def ranges(self) -> tuple[Range | None, Range | None, Range | None]:
-        """The ranges of all axes."""
-        return self.lin_vel_x, self.lin_vel_y, self.ang_vel_yaw
 
     @property
     def pushes(self) -> bool:
@@ -86,7 +82,7 @@ def evaluation_commands(cfg: EvaluationCfg, task: "LeggedWalk") -> Tensor:
 
 def command_ranges(cfg: EvaluationCfg, commands: "CommandsCfg") -> list[Range]:
     """The range of each axis, low to high: from `cfg`, or from the task's configuration of commands."""
-    ranges = (given or default for given, default in zip(cfg.ranges, task_ranges(commands)))
+    ranges = (vars(cfg)[axis] or vars(commands)[axis] for axis in AXES)
     return [(float(min(ends)), float(max(ends))) for ends in ranges]
 
 

@@ -142,8 +142,8 @@ def _warn_of_overridden_commands(cfg: EvaluationCfg, record: RolloutRecord, movi
     """Warn of axes that `cfg` sets and that the task replaced by its own commands."""
     walking = record.is_valid & (record.commands.norm(dim=1) > moving_threshold)
     differs = ((record.effective_commands - record.commands).abs() > 1e-6) & walking[..., None]
-    for axis, requested, is_overridden in zip(AXES, cfg.ranges, differs.any(dim=0).any(dim=0).tolist()):
-        if is_overridden and requested is not None:
+    for axis, is_overridden in zip(AXES, differs.any(dim=0).any(dim=0).tolist()):
+        if is_overridden and vars(cfg)[axis] is not None:
             logger.warning(f"this task sets {axis} itself: the requested range of {axis} has no effect")
 
 

@@ -41,7 +41,6 @@ class Traces:
     period: float
     """Seconds per step."""
     joints: list[str]
-    """Names of the actuated joints."""
     position: list[list[float]]
     """Joint positions, rad, one row per joint."""
     torque: list[list[float]]
@@ -51,7 +50,6 @@ class Traces:
     velocity: list[list[float]] = field(default_factory=list)
     """Measured lin_vel_x, lin_vel_y, ang_vel_yaw."""
     feet: list[str] = field(default_factory=list)
-    """Names of the feet."""
     contact: list[list[int]] = field(default_factory=list)
     """1 where a foot touches the ground, one row per foot."""
     resets: list[float] = field(default_factory=list)
@@ -126,7 +124,8 @@ class Recorder:
         robot = self.task.robot
         columns = {name: torch.stack([row[name] for row in self._rows]).T for name in self._rows[0]}
         numbers: dict[str, Any] = {
-            name: [[_round(v) for v in line] for line in values.tolist()] for name, values in columns.items()
+            name: [[v if isinstance(v, int) else float(f"{v:.5g}") for v in line] for line in values.tolist()]
+            for name, values in columns.items()
         }
         feet = [foot.name for foot in robot.feet] if "contact" in numbers else []
         return Traces(self.task.step_dt, list(robot.joint_names), feet=feet, resets=self._resets, **numbers)
@@ -149,10 +148,6 @@ class Recorder:
         above = start + np.array([0.0, 0.0, 0.05])
         command = _make_arrow(start, row["command"], heading, COMMAND_COLOR)
         return self._data, [command, _make_arrow(above, row["velocity"], heading, VELOCITY_COLOR)]
-
-
-def _round(value: float) -> float | int:
-    return value if isinstance(value, int) else float(f"{value:.5g}")
 
 
 def _make_arrow(start: np.ndarray, velocity: Tensor, heading: float, rgba: tuple[float, float, float, float]) -> Arrow:

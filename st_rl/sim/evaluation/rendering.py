@@ -37,7 +37,6 @@ class Arrow(NamedTuple):
     vector: np.ndarray
     """`(3,)` from tail to tip."""
     rgba: tuple[float, float, float, float]
-    """Colour."""
 
 
 def has_display() -> bool:

@@ -106,7 +106,10 @@ class EvaluationRollout:
 
     @torch.inference_mode()
     def run(self, commands: Tensor, pushes: Range | None = None) -> RolloutRecord:
-        """Reset the task and run it under commands `(N, 3)`; `pushes` is the speed in m/s and the interval in s."""
+        """Reset the task and run it under commands `(N, 3)`.
+
+        `pushes` is the speed in m/s and the interval in s at which every robot is pushed in a random direction.
+        """
         task = self._task
         reset_policy(self._policy)
         task.reset()
@@ -121,7 +124,9 @@ class EvaluationRollout:
         diverged_before = int(task.diverged_count)
         for step in range(self._num_steps):
             if pushes is not None and step > 0 and step % push_steps == 0:
-                _push_all(task, pushes[0], generator)
+                angle = torch.rand(task.num_envs, generator=generator) * (2 * torch.pi)
+                velocity = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1) * pushes[0]
+                task.push(velocity.to(task.device), torch.ones_like(self._is_valid))
                 self._obs.copy_(self._observe())
             self._run_step()
         ends = {"success": self._success, "reached_end": self._reached_end}
@@ -172,10 +177,3 @@ def _allocate_records(task: "LeggedWalk", steps: int) -> dict[str, Tensor]:
         )
         for name, width in widths.items()
     }
-
-
-def _push_all(task: "LeggedWalk", speed: float, generator: torch.Generator) -> None:
-    """Push every robot in a random horizontal direction."""
-    angle = torch.rand(task.num_envs, generator=generator) * (2 * torch.pi)
-    velocity = torch.stack([angle.cos(), angle.sin(), torch.zeros_like(angle)], dim=1) * speed
-    task.push(velocity.to(task.device), torch.ones(task.num_envs, dtype=torch.bool, device=task.device))

@@ -32,9 +32,9 @@ def quadruped_geometry(robot: Robot) -> QuadrupedGeometry:
     are_alike = len(feet) == 4 and np.allclose(lengths, lengths[:, :1])
     if not are_alike or not np.allclose(model.jnt_axis[joints], _QUADRUPED_LEG_AXES) or not np.allclose(below, 0.0):
         raise ValueError(
-            f"{robot.path} is no quadruped whose gaits can be made: it needs four legs of the same lengths, with a hip "
-            "that turns about x, a thigh and a calf that turn about y, each straight below the one before; record a "
-            "policy instead"
+            f"{robot.path} is not a quadruped that gaits can be synthesized for: it needs four legs of the same "
+            "lengths, with a hip joint about x, a thigh and a calf joint about y, each straight below the one before; "
+            "record a policy instead"
         )
     about_x, about_y = _gyration(robot)
     return QuadrupedGeometry(
@@ -74,8 +74,9 @@ def biped_geometry(robot: Robot) -> BipedGeometry:
     joints = model.body_jntadr[bodies] if bodies is not None else None
     if bodies is None or joints is None or not _is_known_leg(robot, bodies, joints, geoms, index):
         raise ValueError(
-            f"{robot.path} is no biped whose walk can be made: it needs two legs whose hips turn about y, x and z in "
-            "one point, knees about y straight below, and ankles about y and x in one point; record a policy instead"
+            f"{robot.path} is not a biped that a walk can be synthesized for: it needs two legs with hip joints about "
+            "y, x and z in one point, a knee about y straight below, and ankle joints about y and x in one point; "
+            "record a policy instead"
         )
     data = pose_data(model, robot.default_qpos)
     mujoco.mj_comPos(model, data)

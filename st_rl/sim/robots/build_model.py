@@ -31,12 +31,12 @@ def build_model(
             spec.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
-    # Errors of the description are not errors of MuJoCo.
+    # Errors of the description and of the world are not errors of MuJoCo.
     if description is not None:
         apply_description(spec, description)
+    if build_world is not None:
+        build_world(spec)
     try:
-        if build_world is not None:
-            build_world(spec)
         model = spec.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo cannot read '{path}': {error}") from error
@@ -63,7 +63,6 @@ def add_missing_motors(spec: MjSpec) -> None:
 
 
 def _add_floor(spec: MjSpec) -> None:
-    """Add a checkered plane, a sky and light."""
     kinds, patterns = mujoco.mjtTexture, mujoco.mjtBuiltin
     if not any(texture.type == kinds.mjTEXTURE_SKYBOX for texture in spec.textures):
         blue, white = [0.62, 0.74, 0.86], [0.95, 0.97, 0.99]

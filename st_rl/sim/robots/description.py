@@ -57,7 +57,9 @@ class RobotDescription:
             raise ValueError(f"no robot description '{path}': give the path of a .yaml file")
         content = read_yaml_object(path, "correct the file; docs/own-robot.md shows one", "no YAML file")
         if not content:
-            raise ValueError(f"{path} describes no robot: it needs lines 'key: value', at least 'mjcf: robot.xml'")
+            raise ValueError(
+                f"{path} does not describe a robot: it needs lines 'key: value', at least 'mjcf: robot.xml'"
+            )
         known = [f.name for f in dataclasses.fields(cls) if f.name != "path"]
         for key in content:
             if key not in known:
@@ -99,9 +101,9 @@ def _number(value: Any, where: str) -> float:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{where}: {value!r} is no number") from None
+        raise ValueError(f"{where}: {value!r} is not a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{where}: {value!r} is no number that can be used: give a finite one")
+        raise ValueError(f"{where}: {value!r} is not finite: give a finite number")
     return number
 
 
@@ -116,14 +118,14 @@ def _words(value: object, where: str) -> tuple[str, ...]:
     names: list[str] = []
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, str):
-            raise ValueError(f"{where}: {item!r} is no name: give a list of names or patterns")
+            raise ValueError(f"{where}: {item!r} is not a name: give a list of names or patterns")
         names.append(item)
     return tuple(names)
 
 
 def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}: {value!r} is no table: give lines 'name or pattern: value'")
+        raise ValueError(f"{where}: {value!r} is not a table: give lines 'name or pattern: value'")
     return {str(key): item for key, item in value.items()}
 
 

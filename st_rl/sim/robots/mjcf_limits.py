@@ -48,7 +48,9 @@ class _MjcfScan:
             if event == "end":
                 factors.pop()
                 continue
-            factor = factors[-1] * _count(element)
+            # `count` of replicate, composite and flexcomp: how often an element and its children are there.
+            counts = (_first_number(text) for text in element.get("count", "1").split())
+            factor = factors[-1] * math.prod(max(1, count) for count in counts)
             factors.append(factor)
             self.num_elements += factor
             self.num_bytes += factor * self._array_bytes(element)
@@ -74,7 +76,8 @@ class _MjcfScan:
         """Memory of the arrays that an element asks for."""
         number = {name: _first_number(text) for name, text in element.attrib.items()}
         if element.tag == "size":
-            memory = _memory(element.get("memory", ""))
+            text = element.get("memory", "")  # such as 100M
+            memory = _first_number(text) * _UNITS.get(text.strip()[-1:].upper(), 1)
             return memory + sum(8 * value for name, value in number.items() if name.startswith("n"))
         if element.tag == "numeric":
             return 8 * number.get("size", 0)
@@ -105,17 +108,7 @@ class _MjcfScan:
         return 0
 
 
-def _count(element: ET.Element) -> int:
-    """How often an element and its children are there: `count` of replicate, composite and flexcomp."""
-    return max(1, math.prod(max(1, _first_number(text)) for text in element.get("count", "1").split()))
-
-
 def _first_number(text: str) -> int:
     """The integer at the start of a text, else 0."""
     match = re.match(r"\s*\+?(\d{1,18})", text)
     return int(match[1]) if match else 0
-
-
-def _memory(text: str) -> int:
-    """Bytes of the attribute `memory`, such as 100M."""
-    return _first_number(text) * _UNITS.get(text.strip()[-1:].upper(), 1)

@@ -44,7 +44,7 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{where}: '{pattern}' is no regular expression: {error}") from error
+        raise ValueError(f"{where}: '{pattern}' is not a regular expression: {error}") from error
 
 
 def check_patterns(patterns: Iterable[str], names: Sequence[str], where: str) -> None:
@@ -53,17 +53,13 @@ def check_patterns(patterns: Iterable[str], names: Sequence[str], where: str) ->
     total = 0
     for pattern in patterns:
         compile_pattern(pattern, where)
-        total += len(names) * (_MATCH_STEPS + _count_paths(_parse(pattern), longest))
+        parsed = list(regex_parser.parse(pattern))  # pyright: ignore[reportArgumentType]
+        total += len(names) * (_MATCH_STEPS + _count_paths(parsed, longest))
         if total > _MAX_PATHS:
             raise ValueError(
                 f"{where}: '{pattern[:_SHOWN_CHARACTERS]}' may take too long on names of {longest} characters; repeat "
                 "single characters only, as in '.*_hip', and only a few times"
             )
-
-
-def _parse(pattern: str) -> list[tuple[Any, Any]]:
-    """Operations of a regular expression and their arguments."""
-    return list(regex_parser.parse(pattern))  # pyright: ignore[reportArgumentType]
 
 
 def _count_paths(parsed: Iterable[tuple[Any, Any]], length: int) -> int:

@@ -23,7 +23,6 @@ class Foot(NamedTuple):
     """Addresses of the sensors of one foot in `sensordata`."""
 
     name: str
-    """Name of the foot's geom."""
     contact: int
     """Number of contacts."""
     position: int
@@ -47,7 +46,6 @@ class Robot:
     actuation: Literal["position", "torque"]
     """Whether the control is a joint position or a joint torque."""
     joint_names: tuple[str, ...]
-    """Actuated joints."""
     qpos_indices: tuple[int, ...]
     """Column of each actuated joint in `qpos`."""
     qvel_indices: tuple[int, ...]
@@ -129,8 +127,8 @@ class Robot:
             gear=gear,
             free_joint=floating,
             mass=float(model.body_mass[1:].sum()),
-            feet=tuple(_feet(model, floating, description)),
-            fall_sensors=tuple(_fall_sensors(model, floating, description)),
+            feet=() if floating is None else _feet(model, floating, description),
+            fall_sensors=() if floating is None else _fall_sensors(model, floating, description),
             action_scale=None if description is None else find_action_scale(names, description),
         )
 
@@ -235,11 +233,9 @@ def robot_path(name: str) -> Path:
     )
 
 
-def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[Foot]:
-    if floating is None:
-        return []
+def _feet(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> tuple[Foot, ...]:
     data = pose_data(model, home_qpos(model))
-    return [
+    return tuple(
         Foot(
             name=model.geom(shape.geom).name,
             contact=_address(model, "contact", shape),
@@ -248,15 +244,12 @@ def _feet(model: MjModel, floating: FreeJoint | None, description: RobotDescript
             radius=sole_height(model, data, shape.geom),
         )
         for shape in find_foot_shapes(model, floating, description)
-    ]
+    )
 
 
-def _fall_sensors(model: MjModel, floating: FreeJoint | None, description: RobotDescription | None) -> list[int]:
-    """Addresses of the contact counts of fall geoms."""
-    if floating is None:
-        return []
+def _fall_sensors(model: MjModel, floating: FreeJoint, description: RobotDescription | None) -> tuple[int, ...]:
     geoms = fall_geoms(model, floating, description)
-    return [_address(model, "contact", FootShape(g, None)) for g in geoms]
+    return tuple(_address(model, "contact", FootShape(geom, None)) for geom in geoms)
 
 
 def _address(model: MjModel, kind: SensorKind, shape: FootShape) -> int:
@@ -268,7 +261,6 @@ def _address(model: MjModel, kind: SensorKind, shape: FootShape) -> int:
 
 
 def _actuated_joint(model: MjModel, actuator: int, path: Path) -> int:
-    """The hinge or slide joint that an actuator drives."""
     name = model.actuator(actuator).name or f"number {actuator}"
     kinds = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
     joint = int(model.actuator_trnid[actuator, 0])

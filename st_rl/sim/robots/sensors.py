@@ -34,7 +34,9 @@ def find_feet(model: MjModel, data: MjData, base_body: int) -> list[FootShape]:
     Geoms called foot, feet, toe or sole that can touch something come first; without any, the lowest colliding geom of
     each outermost link that ends near the ground in the pose of `data`.
     """
-    colliding = [g for g in range(model.ngeom) if _below(model, g, base_body) and is_colliding(model, g)]
+    root = int(model.body_rootid[base_body])
+    is_own = model.body_rootid[model.geom_bodyid] == root
+    colliding = [g for g in range(model.ngeom) if is_own[g] and is_colliding(model, g)]
     named = [g for g in colliding if _FOOT_NAME.search(model.geom(g).name)]
     if not named:
         named = [g for g in colliding if _FOOT_NAME.search(model.body(model.geom_bodyid[g]).name)]
@@ -126,13 +128,6 @@ def _add_sensor(spec: MjSpec, kind: SensorKind, shape: FootShape) -> None:
 
 
 def _sensor_type(kind: SensorKind) -> Any:
-    """The `mujoco.mjtSensor` of a kind."""
     if kind == "contact":
         return mujoco.mjtSensor.mjSENS_CONTACT
     return mujoco.mjtSensor.mjSENS_FRAMEPOS if kind == "position" else mujoco.mjtSensor.mjSENS_FRAMELINVEL
-
-
-def _below(model: MjModel, geom: int, base_body: int) -> bool:
-    """Whether a geom belongs to the kinematic tree of the base."""
-    body = int(model.geom_bodyid[geom])
-    return int(model.body_rootid[body]) == int(model.body_rootid[base_body])

@@ -52,7 +52,8 @@ def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, fl
     data = mujoco.MjData(model)
     data.qpos[:] = robot.default_qpos
     mujoco.mj_forward(model, data)
-    self_contacts = _self_contacts(model, data)
+    touching = (sorted(int(model.geom_bodyid[geom]) for geom in contact.geom) for contact in data.contact)
+    names = {tuple(model.body(body).name for body in bodies) for bodies in touching if bodies[0] != 0}
     columns, velocities = list(robot.qpos_indices), list(robot.qvel_indices)
     target = robot.default_joint_pos
     upright = data.xmat[base.body].reshape(3, 3)[2].copy()
@@ -76,7 +77,7 @@ def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, fl
         sag=data.qpos[columns] - target,
         effort=data.qfrc_actuator[velocities].copy(),
         feet_down=tuple(bool(data.sensordata[foot.contact] > 0) for foot in robot.feet),
-        self_contacts=self_contacts,
+        self_contacts=tuple(sorted(names)),
         data=data,
         model=model,
     )
@@ -86,13 +87,3 @@ def _lean(data: MjData, body: int, upright: np.ndarray) -> float:
     """Degrees by which the vertical has moved in the frame of a body, from the direction `upright` `(3,)`."""
     cosine = float(data.xmat[body].reshape(3, 3)[2] @ upright)
     return float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0))))
-
-
-def _self_contacts(model: MjModel, data: MjData) -> tuple[tuple[str, str], ...]:
-    """Pairs of bodies of the robot in contact with each other."""
-    pairs = set()
-    for contact in data.contact:
-        bodies = sorted(int(model.geom_bodyid[geom]) for geom in contact.geom)
-        if bodies[0] != 0:
-            pairs.add(tuple(model.body(body).name for body in bodies))
-    return tuple(sorted(pairs))

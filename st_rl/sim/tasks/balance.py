@@ -121,8 +121,8 @@ class Balance(Task):
         joints = {self.robot.model.joint(j).name: j for j in range(self.robot.model.njnt)}
         if not {"slider", "hinge"} <= set(joints) or self.robot.actuation != "torque":
             raise ValueError(
-                f"{self.robot.path} is no cart-pole: 'balance' needs joints 'slider' and 'hinge' and a <motor> on the "
-                f"slider; it has the joints {', '.join(joints)}"
+                f"{self.robot.path} is not a cart-pole: 'balance' needs joints 'slider' and 'hinge' and a <motor> on "
+                f"the slider; it has the joints {', '.join(joints)}"
             )
         model = self.robot.model
         self._slider, self._hinge = (int(model.jnt_qposadr[joints[name]]) for name in ("slider", "hinge"))

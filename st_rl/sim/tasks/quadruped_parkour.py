@@ -17,6 +17,7 @@ from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
+from st_rl.sim.terms.mirror import mirror_rows
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
 from st_rl.sim.terrain.parkour_tracks import BLOCKS, TracksCfg, add_boxes, block_table, build_tracks
 from st_rl.utils.config import unknown_name_message
@@ -128,8 +129,7 @@ def image_shape(task: "QuadrupedParkour") -> tuple[int, int, int]:
 
 def mirror_image(task: "QuadrupedParkour") -> dict[str, list[int]]:
     """The columns of the image change sides."""
-    _, rows, width = image_shape(task)
-    return {"columns": [row * width + width - 1 - column for row in range(rows) for column in range(width)]}
+    return mirror_rows(task.cfg.camera.height, task.cfg.camera.width)
 
 
 def describe_block(task: "QuadrupedParkour") -> str:
@@ -260,13 +260,6 @@ class QuadrupedParkour(TerrainWalk):
     ground: torch.Tensor
     """`(N, S)` heights of the columns of the track, m."""
 
-    def __init__(
-        self, cfg: QuadrupedParkourCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
-    ) -> None:
-        _check(cfg)
-        self._tracks = build_tracks(cfg.tracks, cfg.camera.far)
-        super().__init__(cfg, num_envs, device, seed)
-
     def observation_terms(self) -> dict[str, ObsTerm]:
         """The segments of `cfg.observe` in their order, then all other terms; the critic always sees the block."""
         terms = super().observation_terms()
@@ -307,6 +300,8 @@ class QuadrupedParkour(TerrainWalk):
         return cast_rays(origin, rays, self._edges, self.ground, half_width, floor, camera.far) / camera.far
 
     def _build_world(self, spec: MjSpec) -> None:
+        _check(self.cfg)
+        self._tracks = build_tracks(self.cfg.tracks, self.cfg.camera.far)
         add_boxes(spec, self._tracks, self.cfg.tracks.width)
 
     def _set_constants(self) -> None:

@@ -16,6 +16,7 @@ from st_rl.sim.require import MjSpec
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
+from st_rl.sim.terms.mirror import mirror_rows
 from st_rl.sim.terrain.height_field import Ground, add_height_field
 from st_rl.sim.terrain.patches import TerrainCfg, build_terrain, patch_centers
 
@@ -92,8 +93,7 @@ def num_scan_points(task: "QuadrupedRough") -> int:
 
 def mirror_scan(task: "QuadrupedRough") -> dict[str, list[int]]:
     """The rows of the scan change sides."""
-    rows, width = task.cfg.scan.forward[2], task.cfg.scan.sideways[2]
-    return {"columns": [row * width + width - 1 - column for row in range(rows) for column in range(width)]}
+    return mirror_rows(task.cfg.scan.forward[2], task.cfg.scan.sideways[2])
 
 
 def describe_scan(task: "QuadrupedRough") -> str:
@@ -133,10 +133,10 @@ class QuadrupedRough(TerrainWalk):
     height_scan: torch.Tensor
     """`(N, S)` heights of the ground around the base, zero where a robot in its default pose would stand, m."""
 
-    def __init__(
-        self, cfg: QuadrupedRoughCfg, num_envs: int, device: torch.device | str = "cpu", seed: int = 0
-    ) -> None:
-        for name, (low, high, count) in (("forward", cfg.scan.forward), ("sideways", cfg.scan.sideways)):
+    def _build_world(self, spec: MjSpec) -> None:
+        """Replace the floor by the height field; ValueError for a terrain or scan that cannot be built."""
+        cfg = self.cfg
+        for name, (low, high, count) in vars(cfg.scan).items():
             if count < 1 or (count == 1 and low != high):
                 raise ValueError(
                     f"scan.{name} has {count} points from {low} to {high} m: give two or more, or one from 0 to 0"
@@ -145,7 +145,7 @@ class QuadrupedRough(TerrainWalk):
         if abs(low + high) > 1e-6:
             raise ValueError(f"scan.sideways is from {low} to {high} m: let it reach as far left as right")
         self._field = build_terrain(cfg.terrain)
-        super().__init__(cfg, num_envs, device, seed)
+        add_height_field(spec, self._field)
 
     def observation_terms(self) -> dict[str, ObsTerm]:
         """The terms of the table; the height scan is privileged if the actor must not see it."""
@@ -153,10 +153,6 @@ class QuadrupedRough(TerrainWalk):
         if not self.cfg.observe_scan and "height_scan" in terms:
             terms = {"height_scan": replace(terms.pop("height_scan"), privileged=True), **terms}
         return terms
-
-    def _build_world(self, spec: MjSpec) -> None:
-        """Replace the floor by the height field."""
-        add_height_field(spec, self._field)
 
     def _set_constants(self) -> None:
         super()._set_constants()

@@ -11,9 +11,7 @@ class TaskEntry(NamedTuple):
     """A task by name."""
 
     task: type[Task]
-    """Class of the task."""
     cfg: type[TaskCfg]
-    """Class of its configuration."""
     training: dict[str, Any]
     """Default training configuration."""
     summary: str = ""

@@ -44,6 +44,11 @@ def mirror_columns(
     return [start + column for start in repeats for column in block], [sign for _ in repeats for sign in signs]
 
 
+def mirror_rows(num_rows: int, width: int) -> dict[str, list[int]]:
+    """The mirror of a grid `(num_rows, width)`, row by row, of which every row is reversed."""
+    return {"columns": [row * width + column for row in range(num_rows) for column in reversed(range(width))]}
+
+
 def side_names(partners: Sequence[int]) -> list[str]:
     """Names from which `symmetry_cfg` finds the partners again, whatever the names in the robot's file are."""
     sides = ("left", "middle", "right")

@@ -59,11 +59,9 @@ class Block(NamedTuple):
     """One block of one track."""
 
     start: float
-    """Start, m."""
     end: float
     """End, m; equal to the start for a step."""
     kind: str
-    """One of `BLOCKS`."""
     height: float
     """Height of a step or a hurdle, m."""
 

@@ -167,7 +167,7 @@ def check_terrain(cfg: TerrainCfg) -> None:
         raise ValueError(f"terrain.num_levels must be at least 1, got {cfg.num_levels}")
     if abs(_points(cfg) * cfg.spacing - cfg.patch_size) > 1e-6 * cfg.patch_size:
         raise ValueError(
-            f"terrain.patch_size {cfg.patch_size} is no multiple of terrain.spacing {cfg.spacing}: change one of them"
+            f"terrain.patch_size {cfg.patch_size} is not a multiple of terrain.spacing {cfg.spacing}: change one"
         )
     if cfg.middle / 2 + cfg.rim >= cfg.patch_size / 2:
         raise ValueError(

@@ -108,6 +108,5 @@ def _write_minari_metadata(
 
 
 def _box(size: int) -> str:
-    """An unbounded Box space of a size, in Minari's JSON."""
     bounds = {"low": [-math.inf] * size, "high": [math.inf] * size}
     return json.dumps({"type": "Box", "dtype": "float32", "shape": [size], **bounds})

@@ -7,7 +7,7 @@ from st_rl.storage.rollout_files import layout
 
 
 class FolderAllocator:
-    """Allocates trajectory indices whose folders no other process writes to.
+    """Allocates trajectory indices, and folders that no other process writes to.
 
     A folder belongs to the process that created it: `mkdir` fails if it exists, on shared file systems too.
     """
@@ -16,8 +16,8 @@ class FolderAllocator:
         self.save_dir = save_dir
         known = layout.own_trajectories(save_dir)
         self.is_fresh = not known
-        indices = [(layout.trajectory_index(folder), folder) for folder in known]
-        self._known = [(index, folder) for index, folder in indices if index is not None]
+        digits = {os.path.basename(folder).removeprefix(layout.TRAJECTORY_PREFIX): folder for folder in known}
+        self._known = [(int(index), folder) for index, folder in digits.items() if index.isdecimal()]
         self._next_index = 1 + max((index for index, _ in self._known), default=-1)
 
     def allocate(self, count: int, reuse_empty: bool) -> list[int]:

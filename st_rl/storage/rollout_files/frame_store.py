@@ -32,6 +32,11 @@ def complete_fields(frames: Frames) -> Frames:
     return complete
 
 
+def read_fields(path: str, metadata: Mapping[str, Any]) -> Frames:
+    """The transition fields of a file, `(n, width)`; `FrameFileError` if it is damaged or lacks one."""
+    return complete_fields(read_complete_frames(path, metadata))
+
+
 class LoadedFile(NamedTuple):
     """The frames of a file: transition fields packed `(n, F)`, all other arrays, and the identity of the file."""
 

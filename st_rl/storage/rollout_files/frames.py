@@ -6,7 +6,7 @@ import os
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,16 +41,12 @@ def write_frames(path: StrPath, frames: Mapping[str, np.ndarray]) -> None:
     """
     as_npz = os.fspath(path).endswith(".npz")
     with atomic_write(path, durable=False) as temporary, open(temporary, "wb", buffering=-1 if as_npz else 0) as file:
-        _write_content(file, frames, as_npz)
-
-
-def _write_content(file: IO[bytes], frames: Mapping[str, np.ndarray], as_npz: bool) -> None:
-    if as_npz:
-        np.savez(file, **frames)  # pyright: ignore[reportArgumentType]
-        return
-    data = memoryview(pickle.dumps(dict(frames), protocol=4))
-    while data:
-        data = data[file.write(data) :]
+        if as_npz:
+            np.savez(file, **frames)  # pyright: ignore[reportArgumentType]
+            return
+        data = memoryview(pickle.dumps(dict(frames), protocol=4))
+        while data:
+            data = data[file.write(data) :]
 
 
 def read_frames(path: StrPath) -> Frames:
@@ -65,7 +61,8 @@ def read_frames(path: StrPath) -> Frames:
         raise FrameFileError(str(error) or type(error).__name__) from error
     if not isinstance(content, dict):
         raise FrameFileError(f"it holds a {type(content).__name__}, not a dictionary of arrays")
-    frames = {name: _unwrapped(value) for name, value in content.items()}
+    frames: dict[str, Any] = {name: v[0] if isinstance(v, tuple) and len(v) == 1 else v for name, v in content.items()}
+    frames = {name: np.asarray(v) if isinstance(v, ArrayType) else v for name, v in frames.items()}
     start, stop = frame_range(os.fspath(path))
     if stop <= start:
         raise FrameFileError("its name covers no frames")
@@ -101,11 +98,6 @@ def read_complete_frames(
     if "observations" in frames or metadata.get("obs_disassemble_mapping") is None:
         return frames
     return assemble_observations(frames, metadata) if assemble is None else assemble(frames)
-
-
-def _unwrapped(value: object) -> Any:
-    value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
-    return np.asarray(value) if isinstance(value, ArrayType) else value
 
 
 class _ArrayUnpickler(pickle.Unpickler):

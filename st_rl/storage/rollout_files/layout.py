@@ -29,12 +29,6 @@ def trajectory_folder(save_dir: StrPath, index: int) -> str:
     return os.path.join(save_dir, f"{TRAJECTORY_PREFIX}{index}")
 
 
-def trajectory_index(folder: StrPath) -> int | None:
-    """The index in the name of a trajectory folder; None if it has none."""
-    digits = os.path.basename(folder).removeprefix(TRAJECTORY_PREFIX)
-    return int(digits) if digits.isdecimal() else None
-
-
 def frame_file_name(start: int, stop: int, file_format: str) -> str:
     """The name of the file that holds the frames from `start` up to, not including, `stop`."""
     return f"traj_{start:06d}_{stop:06d}.{file_format}"
@@ -48,18 +42,13 @@ def frame_range(file_name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def is_frame_file(name: str) -> bool:
-    """Whether a file name is that of a complete frame file."""
-    return _FILE_NAME.fullmatch(name) is not None
-
-
 def frame_files(folder: StrPath) -> list[str]:
     """Names of the frame files of a trajectory, in order; empty if the folder is gone."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    return sorted((name for name in names if is_frame_file(name)), key=frame_range)
+    return sorted(filter(_FILE_NAME.fullmatch, names), key=frame_range)
 
 
 def is_finished(folder: StrPath) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 
 from st_rl.storage.rollout_files import layout
 from st_rl.storage.rollout_files.folder_allocator import FolderAllocator
-from st_rl.storage.rollout_files.frame_store import FIELDS, complete_fields
-from st_rl.storage.rollout_files.frames import FrameFileError, Frames, read_complete_frames
+from st_rl.storage.rollout_files.frame_store import FIELDS, read_fields
+from st_rl.storage.rollout_files.frames import FrameFileError, Frames
 from st_rl.storage.rollout_files.metadata import Metadata, load_metadata
 from st_rl.utils.files import TEMPORARY_PREFIX, atomic_write, files_with_prefix, remove_temporary_files, write_json
 from st_rl.utils.files.heartbeat import dead_heartbeats, heartbeats, is_alive
@@ -52,7 +52,7 @@ def inspect_trajectory(folder: str, metadata: Mapping[str, Any], refused: Collec
         if path in refused:
             continue
         try:
-            frames = complete_fields(read_complete_frames(path, metadata))
+            frames = read_fields(path, metadata)
             state.num_bytes += os.path.getsize(path)
         except (FrameFileError, OSError) as error:
             state.damaged[path] = str(error)
@@ -108,8 +108,7 @@ def recover_folder(folder: str, metadata: Mapping[str, Any], mark_finished: bool
         is_finished = layout.is_finished(trajectory)
         if not is_finished:
             with contextlib.suppress(FrameFileError, OSError):
-                frames = complete_fields(read_complete_frames(os.path.join(trajectory, names[-1]), metadata))
-                is_finished = bool(frames["dones"][-1, 0])
+                is_finished = bool(read_fields(os.path.join(trajectory, names[-1]), metadata)["dones"][-1, 0])
             if is_finished and mark_finished:
                 Path(trajectory, layout.DONE_FILE).touch()
         num_finished += is_finished
@@ -134,7 +133,7 @@ def update_totals(
 
 
 def rebuild_metadata(folder: str, states: Sequence[TrajectoryState], metadata: Metadata) -> str:
-    """Replace a damaged `metadata.json` by what the trajectories tell; returns a line about the change."""
+    """Replace a damaged `metadata.json` by one rebuilt from the trajectories; returns a line about the change."""
     path = os.path.join(folder, layout.METADATA_FILE)
     if os.path.exists(path):
         # Under another name, by which no reader takes it for metadata.
@@ -253,7 +252,7 @@ def read_pieces(folder: str, metadata: Mapping[str, Any]) -> Iterator[Frames]:
     files: dict[str, Frames] = {}
     for name in layout.frame_files(folder):
         with contextlib.suppress(FrameFileError, OSError):
-            files[name] = complete_fields(read_complete_frames(os.path.join(folder, name), metadata))
+            files[name] = read_fields(os.path.join(folder, name), metadata)
     for piece in _pieces(list(files)):
         yield {key: np.concatenate([files[name][key] for name in piece]) for key in FIELDS}
 

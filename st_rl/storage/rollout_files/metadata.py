@@ -16,7 +16,7 @@ _BYTE_COMPRESSION = "normalized_image"
 
 
 class Metadata(NamedTuple):
-    """The metadata of a folder, and what is wrong with its file; then what the trajectories tell replaces it."""
+    """The metadata of a folder, rebuilt from its trajectories if there is a problem with its file."""
 
     content: dict[str, Any]
     problem: str | None
@@ -25,8 +25,8 @@ class Metadata(NamedTuple):
 def load_metadata(folder: str, refused: Collection[str] = ()) -> Metadata:
     """Read the metadata of a folder without opening the paths in `refused`.
 
-    Damaged are a file that cannot be read, and one whose components are those of no trajectory: rebuilt metadata has
-    the components that the trajectories store. A missing file is no problem if they store whole observations.
+    A file is damaged if it cannot be read, or if no trajectory has its components; the content is then rebuilt from the
+    trajectories. A missing file is no problem if they store whole observations.
     """
     content: dict[str, Any] = {}
     problem = None
@@ -35,21 +35,17 @@ def load_metadata(folder: str, refused: Collection[str] = ()) -> Metadata:
             content = layout.read_metadata(folder) or {}
     except layout.MetadataError as error:
         problem = str(error)
-    problem = problem or _find_mismatch(folder, content, refused)
+    if problem is None:
+        mismatches = []
+        # The metadata must fit one of the trajectories, unless all store whole observations.
+        for components in _stored_components(folder, refused):
+            mismatches.append(_compare_components(content, components))
+            if mismatches[-1] is None:
+                break
+        problem = None if None in mismatches or not mismatches else mismatches[0]
     if problem is None:
         return Metadata(content, None)
     return Metadata({**content, **_rebuild(folder, refused)}, problem)
-
-
-def _find_mismatch(folder: str, content: Mapping[str, Any], refused: Collection[str]) -> str | None:
-    """Why the metadata fits no trajectory; None if it fits one, or if all store whole observations."""
-    mismatch = None
-    for components in _stored_components(folder, refused):
-        reason = _compare_components(content, components)
-        if reason is None:
-            return None
-        mismatch = mismatch or reason
-    return mismatch
 
 
 def _compare_components(content: Mapping[str, Any], components: Frames) -> str | None:

@@ -40,7 +40,8 @@ class ReadAhead:
     def expect(self, key: str, function: Callable[..., Any], *args: Any) -> None:
         """Announce that the result of a call will be taken under `key`; no-op if `key` is already expected."""
         if key not in self._expected:
-            ahead = self._executor if self._should_prefetch() else None
+            should_prefetch = self._call_s >= self._slow_s or self._idle_s >= BUSY_FRACTION * self._call_s > 0.0
+            ahead = self._executor if should_prefetch else None
             future = None if ahead is None else ahead.submit(self._timed, function, *args)
             self._expected[key] = Expected(function, args, future)
 
@@ -52,9 +53,6 @@ class ReadAhead:
             return self._timed(function, *args) if future is None or future.cancel() else future.result()
         finally:
             self._last_take = time.perf_counter()
-
-    def _should_prefetch(self) -> bool:
-        return self._call_s >= self._slow_s or self._idle_s >= BUSY_FRACTION * self._call_s > 0.0
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
         begin = time.perf_counter()

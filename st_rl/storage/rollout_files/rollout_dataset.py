@@ -71,7 +71,7 @@ class RolloutDataset(RolloutFileBase):
         mark_first_frame_done: set `done` on the first frame that is played of a trajectory.
         poll_seconds: seconds between two scans of folders that do not hold enough yet.
         wait_seconds: how long to keep scanning; 0 or less: not at all.
-        max_policy_age: skip trajectories whose policy is more than this number of iterations older than
+        max_policy_age: skip trajectories of policies that are more than this number of iterations older than
             `current_iteration`, which the trainer sets; None uses all. Trajectories without `policy_iterations` are
             always used.
         finished_only: skip trajectories of unfinished episodes. Otherwise their last frame so far reads `done` and
@@ -210,7 +210,7 @@ class RolloutDataset(RolloutFileBase):
         return True
 
     def _read_metadata(self, folders: Sequence[str]) -> dict[str, Any]:
-        """The metadata of the first folder with an intact file, else what the trajectories of the first folder tell."""
+        """The metadata of the first folder with an intact file, else rebuilt from the trajectories of the first one."""
         damaged = []
         for folder in folders:
             try:

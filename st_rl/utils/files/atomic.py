@@ -50,7 +50,7 @@ def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
 
 
 def files_with_prefix(folder: StrPath, prefix: str) -> list[Path]:
-    """Entries of a folder whose names start with `prefix`, sorted; empty if the folder is gone."""
+    """Entries of a folder with names that start with `prefix`, sorted; empty if the folder is gone."""
     # Not Path.glob: it raises if the folder is removed between its check and its scan.
     try:
         names = os.listdir(folder)

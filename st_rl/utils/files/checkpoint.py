@@ -177,7 +177,6 @@ def _explain_load_error(error: Exception) -> str:
 
 
 def _folder_listing(folder: Path) -> str:
-    """Describe the content of a folder."""
     if not folder.is_dir():
         return f"the folder {folder} does not exist"
     names = sorted((entry.name for entry in folder.iterdir() if not entry.name.startswith(".")), key=natural_order)

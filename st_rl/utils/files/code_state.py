@@ -1,5 +1,6 @@
 """Records the code state of a run: git status and diff against HEAD."""
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterable
@@ -29,10 +30,13 @@ def store_code_state(logdir: StrPath | None, repositories: StrPath | Iterable[St
         return []
     for repository in [repositories] if isinstance(repositories, str | os.PathLike) else repositories:
         try:
-            root = Path(os.fsdecode(_git(_folder_of(repository), "rev-parse", "--show-toplevel").rstrip(b"\n")))
+            inside = Path(repository).resolve()
+            inside = inside if inside.is_dir() else inside.parent
+            root = Path(os.fsdecode(_git(inside, "rev-parse", "--show-toplevel").rstrip(b"\n")))
             if root in names.values():
                 continue
-            name = _free_name(root.name, names)
+            candidates = itertools.chain([root.name], (f"{root.name}_{number}" for number in itertools.count(1)))
+            name = next(name for name in candidates if name not in names)
             names[name] = root
             path = folder / f"{name}.diff"
             if path.exists():
@@ -45,21 +49,6 @@ def store_code_state(logdir: StrPath | None, repositories: StrPath | Iterable[St
             continue
         written.append(str(path))
     return written
-
-
-def _folder_of(repository: StrPath) -> Path:
-    """The path itself if it is a folder, else its parent."""
-    path = Path(repository).resolve()
-    return path if path.is_dir() else path.parent
-
-
-def _free_name(name: str, taken: Iterable[str]) -> str:
-    """The name, with the first free suffix `_1`, `_2`, ... if it is taken."""
-    candidate, number = name, 0
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    return candidate
 
 
 def _describe(root: Path) -> bytes:
@@ -78,7 +67,6 @@ def _git(folder: Path, *arguments: str) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Short reason of a failed recording."""
     if isinstance(error, subprocess.CalledProcessError):
         return error.stderr.decode(errors="replace").strip().splitlines()[0] if error.stderr else str(error)
     if isinstance(error, FileNotFoundError) and error.filename == "git":

@@ -45,16 +45,16 @@ class Heartbeat:
 def keep_touched(path: Path) -> threading.Event:
     """Touch a file every second in the background until the returned event is set."""
     stopped = threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(INTERVAL_S):
+            # Touched, not written, so that it works on a full disk.
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
     # A daemon thread that references only the path keeps neither the process nor the owner of the file alive.
-    threading.Thread(target=_beat, args=(path, stopped), daemon=True, name="st_rl heartbeat").start()
+    threading.Thread(target=beat, daemon=True, name="st_rl heartbeat").start()
     return stopped
-
-
-def _beat(path: Path, stopped: threading.Event) -> None:
-    while not stopped.wait(INTERVAL_S):
-        # Touched, not written, so that it works on a full disk.
-        with contextlib.suppress(OSError):
-            os.utime(path)
 
 
 def heartbeats(folder: StrPath, role: str) -> list[Path]:

@@ -20,6 +20,9 @@ _MAX_KEY_ITEMS = 16
 _MAX_KEY_BITS = 1024
 
 
+Instruction = Callable[["PlainUnpickler"], None]
+
+
 class PlainPickleError(pickle.UnpicklingError):
     """A pickle with more than numpy arrays and plain containers, or an incomplete one."""
 
@@ -99,11 +102,11 @@ def _numpy_globals() -> dict[tuple[str, str], Any]:
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """Reject keys whose hash takes long, such as tuples in tuples; keys are scalars or short tuples of them."""
+    """Reject keys that are slow to hash, such as tuples in tuples; keys are scalars or short tuples of them."""
     for key in keys:
         items = key if isinstance(key, tuple) else (key,)
         if len(items) > _MAX_KEY_ITEMS or not all(map(_is_plain_key, items)):
-            raise PlainPickleError(f"it has a {type(key).__name__} as key that is no short tuple of plain values")
+            raise PlainPickleError(f"it has a {type(key).__name__} as key that is not a short tuple of plain values")
 
 
 def _is_plain_key(key: object) -> bool:
@@ -156,7 +159,17 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 }
 
 
-def _counted(instruction: Callable[["PlainUnpickler"], None]) -> Callable[["PlainUnpickler"], None]:
+def _with_plain_keys(instruction: Instruction, keys: slice) -> Instruction:
+    """An instruction of the unpickler that checks the keys at these places of the stack."""
+
+    def run(self: "PlainUnpickler") -> None:
+        _check_keys(self.stack[keys])
+        instruction(self)
+
+    return run
+
+
+def _counted(instruction: Instruction) -> Instruction:
     """An instruction of the unpickler that counts as an object."""
 
     def run(self: "PlainUnpickler") -> None:
@@ -206,46 +219,23 @@ class PlainUnpickler(pickle._Unpickler):
         super().load_build()  # pyright: ignore[reportAttributeAccessIssue]
         _check_built(instance)
 
-    def load_setitem(self) -> None:
-        """Set an item of a dictionary."""
-        _check_keys(self.stack[-2:-1])
-        super().load_setitem()  # pyright: ignore[reportAttributeAccessIssue]
-
-    def load_setitems(self) -> None:
-        """Set items of a dictionary; the stack holds keys and values in turn."""
-        _check_keys(self.stack[::2])
-        super().load_setitems()  # pyright: ignore[reportAttributeAccessIssue]
-
-    def load_dict(self) -> None:
-        """Build a dictionary; the stack holds keys and values in turn."""
-        _check_keys(self.stack[::2])
-        super().load_dict()  # pyright: ignore[reportAttributeAccessIssue]
-
-    def load_additems(self) -> None:
-        """Add items to a set."""
-        _check_keys(self.stack)
-        super().load_additems()  # pyright: ignore[reportAttributeAccessIssue]
-
-    def load_frozenset(self) -> None:
-        """Build a frozenset."""
-        _check_keys(self.stack)
-        super().load_frozenset()  # pyright: ignore[reportAttributeAccessIssue]
-
     def load_bytearray8(self) -> None:
         """Read a bytearray; the base class would allocate as many bytes as it announces."""
         super().load_binbytes8()  # pyright: ignore[reportAttributeAccessIssue]
         self.stack[-1] = bytearray(self.stack[-1])
 
-    dispatch |= {
-        pickle.BUILD[0]: load_build,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
-        pickle.DICT[0]: load_dict,
-        pickle.ADDITEMS[0]: load_additems,
-        pickle.FROZENSET[0]: load_frozenset,
-        pickle.BYTEARRAY8[0]: load_bytearray8,
-    }
+    dispatch |= {pickle.BUILD[0]: load_build, pickle.BYTEARRAY8[0]: load_bytearray8}
 
+
+# Instructions that hash keys, and where on the stack these are; some have keys and values in turn.
+for _name, _keys in {
+    pickle.SETITEM: slice(-2, -1),
+    pickle.SETITEMS: slice(None, None, 2),
+    pickle.DICT: slice(None, None, 2),
+    pickle.ADDITEMS: slice(None),
+    pickle.FROZENSET: slice(None),
+}.items():
+    PlainUnpickler.dispatch[_name[0]] = _with_plain_keys(PlainUnpickler.dispatch[_name[0]], _keys)
 
 # Instructions of a few bytes that need some 100 bytes of memory or a call.
 for _code in b"(]})ltd\x85\x86\x87\x8f\x91Rio\x81\x92bpqr\x94":

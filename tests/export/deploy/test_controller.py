@@ -158,7 +158,7 @@ FAULTS = {
     "infinite": (set_value("base_ang_vel", 0, np.inf), "base_ang_vel is NaN or infinite"),
     "degrees": (use_degrees, r"position of \w+ is .* rad \(degrees\?\), outside of"),
     "upside down": (turn_upside_down, r"leans by 3.14 rad, the limit is 1.00 rad"),
-    "no quaternion": (set_value("orientation", slice(None), 0.0), "no unit quaternion: its length is 0.00"),
+    "no quaternion": (set_value("orientation", slice(None), 0.0), "not a unit quaternion: its length is 0.00"),
     "xyzw quaternion": (give_xyzw, r"orientation jumps by 3.1\d rad, the limit is 0.5\d rad"),
     "swapped joints": (swap_thigh_and_calf, r"position of FR_thigh_joint is -1\.\d+ rad .*, outside of"),
     "jump of a joint": (jump, r"position of FR_calf_joint jumps"),

@@ -57,7 +57,9 @@ def test_geometry_is_that_of_the_file(robot, geometry):
 
 
 def test_rejects_robot_of_other_geometry(tmp_path):
-    with pytest.raises(ValueError, match=r"quadruped.xml is no biped whose walk can be made.*record a policy"):
+    with pytest.raises(
+        ValueError, match=r"quadruped.xml is not a biped that a walk can be synthesized for.*record a policy"
+    ):
         biped_geometry(Robot.from_mjcf(robot_path("quadruped")))
     crooked = (
         robot_path("humanoid")
@@ -66,7 +68,7 @@ def test_rejects_robot_of_other_geometry(tmp_path):
     )
     path = tmp_path / "crooked.xml"
     path.write_text(crooked)
-    with pytest.raises(ValueError, match="no biped"):
+    with pytest.raises(ValueError, match="not a biped"):
         biped_geometry(Robot.from_mjcf(path))
 
 

@@ -141,7 +141,7 @@ def test_posture_reward_excludes_stepping_joints():
     torch.testing.assert_close(task.REWARDS["posture"].function(task), torch.tensor([0.0, 0.25, 0.09, 0.04]))
     with pytest.raises(ValueError, match=r"posture_joints 'tail' is found in no joint.*left_hip_pitch_joint"):
         build(posture_joints="tail")
-    with pytest.raises(ValueError, match=r"posture_joints: 'hip_\(' is no regular expression"):
+    with pytest.raises(ValueError, match=r"posture_joints: 'hip_\(' is not a regular expression"):
         build(posture_joints="hip_(")
     build(posture_joints="tail", **{"rewards.posture": 0.0}).step(torch.zeros(4, 21))
 

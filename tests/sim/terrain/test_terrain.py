@@ -91,7 +91,7 @@ class TestErrors:
             ({"kinds": ()}, "kinds is empty"),
             ({"kinds": ("slop_up",)}, "did you mean 'slope_up'"),
             ({"num_levels": 0}, "num_levels must be at least 1"),
-            ({"patch_size": 7.02}, "no multiple of terrain.spacing"),
+            ({"patch_size": 7.02}, "not a multiple of terrain.spacing"),
             ({"middle": 6.5}, "leave nothing"),
             ({"spacing": 0.0}, "terrain.spacing is 0.0: give a positive length"),
             ({"step_length": -1.0}, "terrain.step_length is -1.0: give a positive length"),

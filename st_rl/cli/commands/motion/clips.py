@@ -50,7 +50,7 @@ def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionCli
 
 
 def robot_of(robot: str | None, clip: MotionClip) -> str:
-    """Return the robot of the option, otherwise the built-in one whose joints, by name or number, match the clip."""
+    """Return the robot of the option, otherwise the built-in one with the joint names or number of joints of a clip."""
     if robot is not None:
         return robot
     joints, names = _humanoid_joints(), set(clip.joint_names)

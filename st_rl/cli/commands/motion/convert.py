@@ -65,7 +65,6 @@ def convert(arguments: Sequence[str]) -> int:
 
 
 def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
-    """Return the clip with the changes of the options."""
     from st_rl.datasets import processing
 
     if options.start or options.end is not None:

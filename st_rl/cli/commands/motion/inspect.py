@@ -62,7 +62,6 @@ def inspect(arguments: Sequence[str]) -> int:
 
 
 def _row(clip: MotionClip) -> list[str]:
-    """Return the table row of a clip."""
     import numpy as np
 
     displacement = clip.root_pos[-1, :2] - clip.root_pos[0, :2]

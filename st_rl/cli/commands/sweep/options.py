@@ -67,7 +67,6 @@ class SearchParameter(NamedTuple):
     distribution: CategoricalDistribution | FloatDistribution | IntDistribution
     """Optuna's distribution; choices are strings."""
     default: Any
-    """Default value of the setting."""
 
     def arguments(self, value: Any) -> list[str]:
         """Return the arguments of `st-rl train` that set the value."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from st_rl.cli.commands.sweep.options import SearchParameter, format_value
 from st_rl.cli.commands.sweep.shared_trials import ERROR, HEARTBEAT, INTERRUPTED, PURPOSE, WORKER, SharedTrials
 from st_rl.cli.commands.sweep.storage import StudyAddress
-from st_rl.cli.support.command_line import CommandError, count_of, drop_options, program, quote_path
+from st_rl.cli.support.command_line import CommandError, count_of, drop_options, program, quote
 from st_rl.cli.support.run_folder import SWEEP_FILE
 from st_rl.cli.support.task_source import TaskSource, task_option
 from st_rl.cli.support.training_config import TrainingConfig
@@ -86,7 +86,7 @@ class Sweep:
 
     def command_to_continue(self) -> str:
         """Return the command that continues the sweep."""
-        command = f"{self.study.user_attrs['command']} --trials {self.num_trials} --log-dir {quote_path(self.folder)}"
+        command = f"{self.study.user_attrs['command']} --trials {self.num_trials} --log-dir {quote(self.folder)}"
         return f"{command} {self.address.option()}" if self.address.storage != str(self.folder) else command
 
     def command_to_train_longer(self, trial: FrozenTrial) -> str:
@@ -171,7 +171,7 @@ def print_results(sweep: Sweep) -> None:
     print(f"{found}; all of them are in {sweep.folder / SWEEP_FILE}\nNext:")
     best = sweep.folder / f"trial_{shown[0].number}"
     if best.is_dir():
-        print(f"  {program()} eval {quote_path(best)}{task_option(sweep.source.name)}   # evaluate the best trial")
+        print(f"  {program()} eval {quote(best)}{task_option(sweep.source.name)}   # evaluate the best trial")
     else:
         attributes = shown[0].user_attrs
         print(f"  (the run of the best trial is {attributes.get('path')} of worker {attributes.get(WORKER)})")

@@ -56,10 +56,10 @@ class StudyAddress:
 
     def option(self) -> str:
         """Return the option that names the storage, as it can be typed in a shell; without credentials."""
-        from st_rl.cli.support.command_line import quote_path
+        from st_rl.cli.support.command_line import quote
 
         name = "" if self.name == "sweep" else f" --study {self.name}"
-        storage = f'"${STORAGE_VARIABLE}"' if self.is_database else quote_path(Path(self.storage))
+        storage = f'"${STORAGE_VARIABLE}"' if self.is_database else quote(Path(self.storage))
         return f"--storage {storage}{name}"
 
     def mask(self, text: str) -> str:

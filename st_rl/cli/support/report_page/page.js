@@ -17,8 +17,8 @@ for (const plot of document.querySelectorAll(".plot[data-numbers]")) {
   };
   const show = (event) => {
     const box = plot.getBoundingClientRect();
-    const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-    const x = numbers.x0 + share * (numbers.x1 - numbers.x0);
+    const fraction = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+    const x = numbers.x0 + fraction * (numbers.x1 - numbers.x0);
     tip.replaceChildren();
     const line = (text) => tip.append(Object.assign(document.createElement("div"), { textContent: text }));
     line(`${numbers.xl} ${round(x)}`);
@@ -27,9 +27,9 @@ for (const plot of document.querySelectorAll(".plot[data-numbers]")) {
       line(`${series.n}: ${round(numbers.log ? 10 ** y : y)}`);
     }
     cursor.hidden = tip.hidden = false;
-    cursor.style.left = `${share * 100}%`;
-    tip.style.left = share < 0.5 ? `calc(${share * 100}% + 10px)` : "";
-    tip.style.right = share < 0.5 ? "" : `calc(${(1 - share) * 100}% + 10px)`;
+    cursor.style.left = `${fraction * 100}%`;
+    tip.style.left = fraction < 0.5 ? `calc(${fraction * 100}% + 10px)` : "";
+    tip.style.right = fraction < 0.5 ? "" : `calc(${(1 - fraction) * 100}% + 10px)`;
   };
   plot.addEventListener("pointermove", show);
   plot.addEventListener("pointerdown", show);

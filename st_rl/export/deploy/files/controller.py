@@ -137,7 +137,7 @@ class Guards:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last measurement and the last step."""
+        """Clear the last measurement and the last step."""
         self._last: Arrays = {}
         self._last_s = self._changed_s = self._step_s = np.nan
         self._periods: deque[float] = deque(maxlen=WINDOW)
@@ -233,7 +233,7 @@ class Guards:
         """Raise if a quaternion w, x, y, z `(4,)` is no rotation, or leans too far."""
         length = float(np.linalg.norm(quaternion))
         if not 0.95 <= length <= 1.05:
-            raise GuardError(f"orientation is no unit quaternion: its length is {length:.2f}")
+            raise GuardError(f"orientation is not a unit quaternion: its length is {length:.2f}")
         _, x, y, _ = quaternion / length
         tilt = float(np.arccos(np.clip(1 - 2 * (x * x + y * y), -1, 1)))
         if tilt > self._tilt:
@@ -497,7 +497,7 @@ def load_robot(path: Path, deploy: Mapping[str, Any], arguments: list[str]) -> R
     sys.modules["controller"] = sys.modules[__name__]
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"{path} is no Python file")
+        raise SystemExit(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
