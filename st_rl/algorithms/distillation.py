@@ -12,7 +12,7 @@ from st_rl.utils.config import unknown_name_message
 
 BOUNDED_TARGETS = ("tanh", "scaled_tanh")
 LATENT_TARGETS = ("real", "l1", *BOUNDED_TARGETS)
-DISTILL_TARGETS = ("real", "mse_sum", "l1", *BOUNDED_TARGETS, "max_log_prob", "kl")
+DISTILL_TARGETS = ("real", "mse_sum", "mse_mean", "huber", "l1", *BOUNDED_TARGETS, "max_log_prob", "kl")
 # Lower limit of the teacher's standard deviation in the KL divergence, which grows without bound below it.
 MIN_TEACHER_STD = 1.0e-3
 _INSIDE_ONE = 1.0 - 1.0e-6
@@ -30,6 +30,10 @@ def vector_distance(kind: str, x: Tensor, y: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x - y, dim=-1)
     if kind == "mse_sum":
         return (x - y).square().sum(dim=-1)
+    if kind == "mse_mean":
+        return (x - y).square().mean(dim=-1)
+    if kind == "huber":
+        return F.huber_loss(x, y, reduction="none").mean(dim=-1)
     if kind == "l1":
         return (x - y).abs().sum(dim=-1)
     crossed = 2.0 * _cross_entropy(x, y).mean(dim=-1)

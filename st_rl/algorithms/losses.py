@@ -10,9 +10,9 @@ RATE_FACTOR = 1.5
 LOWEST_RATE, HIGHEST_RATE = 1.0e-5, 1.0e-2
 
 
-def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor) -> Tensor:
-    """KL divergence of the new from the old diagonal Gaussian, `(..., A) -> (...)`."""
-    spread = torch.log(std / old_std + 1.0e-5)
+def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor, ratio_offset: float = 1.0e-5) -> Tensor:
+    """KL divergence of the new from the old diagonal Gaussian, `(..., A) -> (...)`; exact without `ratio_offset`."""
+    spread = torch.log(std / old_std + ratio_offset)
     return (spread + (old_std.square() + (old_mean - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
 
 

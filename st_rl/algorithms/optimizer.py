@@ -1,7 +1,7 @@
 """The gradient step: clip gradients, and skip steps with non-finite ones."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,11 +90,24 @@ class GuardedOptimizer:
         """Discard the gradients."""
         self.optimizer.zero_grad()
 
-    def apply_gradients(self, max_grad_norm: float, skip_step: Tensor | None = None) -> Tensor:
-        """Step along the current gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d."""
+    def apply_gradients(
+        self,
+        max_grad_norm: float,
+        skip_step: Tensor | None = None,
+        clip_groups: Sequence[Sequence[nn.Parameter]] = (),
+    ) -> Tensor:
+        """Step along the current gradients, clipped, unless `skip_step` (0-d bool); return their norm, 0-d.
+
+        Each of `clip_groups`, in this order, is clipped by its own norm; without groups, all by the norm of all.
+        """
         gradients = self.gradients
         norm = nn.utils.get_total_norm(gradients)
         divisor = ((norm.double() + 1e-6) / max_grad_norm).clamp(min=1.0).float()
+        if clip_groups:
+            for group in clip_groups:
+                own = [parameter.grad for parameter in group if parameter.grad is not None]
+                nn.utils.clip_grads_with_norm_(group, max_grad_norm, nn.utils.get_total_norm(own))
+            divisor = torch.ones_like(divisor)
         is_skipped = ~(norm < torch.inf)
         if skip_step is not None:
             is_skipped = is_skipped | skip_step

@@ -15,7 +15,8 @@ from st_rl.algorithms.losses import adapt_learning_rate, clipped_surrogate, clip
 from st_rl.algorithms.optimizer import GuardedOptimizer
 from st_rl.algorithms.rnd_trainer import RndTrainer
 from st_rl.algorithms.schedules import Schedule
-from st_rl.algorithms.symmetry_augmentation import SymmetryAugmentation
+from st_rl.algorithms.symmetry_augmentation import make_symmetry
+from st_rl.algorithms.symmetry_function import SymmetryFunction
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
 from st_rl.modules.actor_critic import ActorCritic
@@ -97,6 +98,8 @@ class PPO(Configurable):
         anneal_learning_rate: bool = False,
         anneal_clip_param: bool = False,
         anneal_iterations: int | None = None,
+        clip_gradients_separately: bool = False,
+        exact_kl: bool = False,
         **kwargs: Any,
     ):
         _check_arguments(actor_critic, schedule, mixed_precision, max_grad_norm)
@@ -128,6 +131,8 @@ class PPO(Configurable):
         self.anneal_clip_param = anneal_clip_param
         self.anneal_iterations = anneal_iterations
         self._check_annealing()
+        self.clip_gradients_separately = clip_gradients_separately
+        self.exact_kl = exact_kl
         if args:
             logger.warning(f"{type(self).__name__} ignores {len(args)} positional arguments it does not know: {args}")
         _check_numbers({**vars(self), "learning_rate": learning_rate})
@@ -167,7 +172,7 @@ class PPO(Configurable):
         self.rnd_optimizer = self._rnd_trainer.optimizer if self._rnd_trainer else None
         self.intrinsic_rewards: Tensor | None = None
         policy = self.actor_critic
-        self.symmetry = SymmetryAugmentation(symmetry_cfg, policy, device) if symmetry_cfg else None
+        self.symmetry = make_symmetry(symmetry_cfg, policy, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
         self._optimizer = GuardedOptimizer(self.optimizer_class_name, self._policy_parameters(), learning_rate, device)
         if self.anneal_learning_rate:
@@ -181,10 +186,25 @@ class PPO(Configurable):
                 "EstimatorPPO and EstimatorTPPO do"
             )
 
+    def capture_obstacle(self) -> str | None:
+        """Say why the methods of this algorithm cannot be compiled and captured; None if they can."""
+        classes = [vars(cls) for cls in type(self).__mro__ if not GRAPHED_METHODS.isdisjoint(vars(cls))]
+        if not all(cls.get("graph_safe", False) for cls in classes):
+            return (
+                f"{type(self).__name__} overrides methods that the engine compiles and does not declare "
+                "graph_safe = True: it runs eagerly. To train faster, declare it if these methods read "
+                "self.iteration (a 0-d tensor) and not current_learning_iteration"
+            )
+        if isinstance(self.symmetry, SymmetryFunction):
+            return (
+                "data_augmentation_func is a Python function that may wait for the device: updates run eagerly. "
+                "joint_names and obs in symmetry_cfg train faster"
+            )
+        return None
+
     def can_be_captured(self) -> bool:
         """Whether all classes that define one of `GRAPHED_METHODS` declare `graph_safe` in their own body."""
-        classes = [vars(cls) for cls in type(self).__mro__ if not GRAPHED_METHODS.isdisjoint(vars(cls))]
-        return all(cls.get("graph_safe", False) for cls in classes)
+        return self.capture_obstacle() is None
 
     # ---- components ----------------------------------------------------------------------------------------------
 
@@ -576,7 +596,10 @@ class PPO(Configurable):
         """Step all optimizers along the current gradients; returns the norms to log, 0-d."""
         if self._rnd_trainer is not None:
             self._rnd_trainer.guarded_optimizer.apply_gradients(max_grad_norm=float("inf"))
-        return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm)}
+        policy = self.actor_critic
+        separately = self.clip_gradients_separately and isinstance(policy, ActorCritic)
+        groups = policy.network_parameters() if separately else ()
+        return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm, clip_groups=groups)}
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The weighted sum of all losses, values to log, and the mean KL divergence if the learning rate adapts."""
@@ -645,7 +668,8 @@ class PPO(Configurable):
             with torch.no_grad():
                 # Only the recorded samples: the old policy did not sample the mirrored ones.
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
-                inter_vars["kl"] = gaussian_kl(mean, std, minibatch.old_mu[:size], minibatch.old_sigma[:size])
+                old = minibatch.old_mu[:size], minibatch.old_sigma[:size]
+                inter_vars["kl"] = gaussian_kl(mean, std, *old, ratio_offset=0.0 if self.exact_kl else 1.0e-5)
 
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
         surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_range)
@@ -661,7 +685,7 @@ class PPO(Configurable):
         losses["value_loss"] = value_errors.mean()
         # A policy need not have an entropy.
         with suppress(AttributeError, NotImplementedError):
-            losses["entropy"] = -policy.entropy.mean()
+            losses["entropy"] = -policy.entropy[:size].mean()
         if mirror_loss is not None:
             losses["mirror_loss"] = mirror_loss
         return losses, inter_vars, {}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from st_rl.algorithms.symmetry_function import SymmetryFunction
 from st_rl.env.protocols import MirroredEnv
 from st_rl.modules.policy import Policy
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
@@ -20,9 +21,22 @@ NEEDED_KEYS = ("joint_names", "obs")
 
 def completed_symmetry(cfg: Mapping[str, Any], env: object) -> dict[str, Any]:
     """The settings, completed with the environment's `mirror` settings where required keys are missing."""
-    if all(cfg.get(key) for key in NEEDED_KEYS):
+    if cfg.get("data_augmentation_func") is not None or all(cfg.get(key) for key in NEEDED_KEYS):
         return dict(cfg)
     return {**(env.mirror if isinstance(env, MirroredEnv) else {}), **drop_none(cfg)}
+
+
+def make_symmetry(
+    cfg: Mapping[str, Any], policy: Policy, device: torch.device | str
+) -> "SymmetryAugmentation | SymmetryFunction":
+    """Return the symmetry that the settings describe: by joint names, or by a function of the user."""
+    if policy.is_recurrent:
+        raise ValueError(
+            "symmetry_cfg needs a feed-forward policy: the hidden states of a mirrored past are unknown; "
+            f"{type(policy).__name__} is recurrent"
+        )
+    is_function = cfg.get("data_augmentation_func") is not None
+    return SymmetryFunction(cfg) if is_function else SymmetryAugmentation(cfg, policy, device)
 
 
 class SymmetryAugmentation:
@@ -38,11 +52,6 @@ class SymmetryAugmentation:
             {key: value for key, value in cfg.items() if key not in SYMMETRY_KEYS}, "symmetry_cfg", SYMMETRY_KEYS, True
         )
         cfg = drop_none(cfg)
-        if policy.is_recurrent:
-            raise ValueError(
-                "symmetry_cfg needs a feed-forward policy: the hidden states of a mirrored past are unknown; "
-                f"{type(policy).__name__} is recurrent"
-            )
         if policy.obs_segments is None:
             raise ValueError("symmetry_cfg needs obs_segments, from the environment or in the policy configuration")
         for key in NEEDED_KEYS:

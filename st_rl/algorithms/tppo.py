@@ -27,6 +27,7 @@ from st_rl.modules.networks.gaussian import SquashedGaussian
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import EncoderPolicy, HiddenState
 from st_rl.modules.policy.build import EnvSpec
+from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint, load_into
 from st_rl.storage.mini_batches import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
@@ -35,6 +36,9 @@ from st_rl.utils.tensors.trajectories import unpad_trajectories
 from st_rl.utils.tensors.tree import tree_leaves
 
 __all__ = ["GET_PROB_FUNC", "TPPO"]
+
+# Modules of a policy that compute its mean actions.
+TEACHER_PARTS = ("actor.", "memory_a.", "encoders.")
 
 
 class TPPO(PPO):
@@ -127,6 +131,8 @@ class TPPO(PPO):
         self._num_obs = self._num_critic_obs = 0
         # Environments `(N,)` in which the teacher acts; sampled at the first step, which gives N.
         self.use_teacher_act_mask: Tensor | None = None
+        # The teacher that `load_teacher` loaded, for checkpoints.
+        self._teacher_checkpoint: dict[str, Any] | None = None
         # The normalizer with the teacher's statistics; set by init_obs_norm.
         self._teacher_normalizer: nn.Module | None = None
         student = self.actor_critic
@@ -143,6 +149,42 @@ class TPPO(PPO):
         # Used by the KL divergence only.
         self._teacher_std = teacher_std(student, self.teacher_actor_critic) if self.distill_target == "kl" else None
         self._prepare_latents()
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the teacher's weights were loaded."""
+        return self._teacher.has_snapshot
+
+    def load_teacher(self, snapshot: Mapping[str, Any], source: object) -> None:
+        """Load the teacher from a checkpoint of its training; it becomes part of this algorithm's checkpoints."""
+        snapshot = convert_checkpoint(snapshot, splits_std=self.teacher_actor_critic.std_head is not None)
+        weights = dict(self.teacher_actor_critic.state_dict())
+        # Its critic and its noise, which may be of other sizes, label nothing.
+        weights |= {
+            name: value for name, value in snapshot["model_state_dict"].items() if name.startswith(TEACHER_PARTS)
+        }
+        load_into(self.teacher_actor_critic, weights, source)
+        self._teacher = self._teacher._replace(
+            has_snapshot=True, obs_statistics=snapshot.get("obs_norm_state_dict") or None
+        )
+        self._teacher_checkpoint = {
+            "model_state_dict": self.teacher_actor_critic.state_dict(),
+            "obs_norm_state_dict": self._teacher.obs_statistics,
+        }
+        self.init_obs_norm(self._num_obs, self._num_critic_obs)
+        self.train_mode()
+        self.engine.discard_graphs()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint, with the teacher if it was loaded by `load_teacher`."""
+        teacher = self._teacher_checkpoint
+        return super().state_dict() | ({} if teacher is None else {"teacher_checkpoint": teacher})
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the result of `state_dict`, the teacher first."""
+        if state_dict.get("teacher_checkpoint"):
+            self.load_teacher(state_dict["teacher_checkpoint"], "the checkpoint")
+        super().load_state_dict(state_dict)
 
     def _prepare_latents(self) -> None:
         """Set the weights of the latent losses; ValueError for latents that cannot be compared."""

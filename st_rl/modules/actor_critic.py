@@ -22,6 +22,10 @@ __all__ = ["Actor", "ActorCritic", "Critic", "get_activation"]
 NO_DISTRIBUTION = "the policy has no action distribution yet: call act(observations) first"
 
 
+# Limits of a standard deviation that depends on the state, as in rsl_rl.
+LOWEST_STD, HIGHEST_STD = 1e-6, 1e6
+# Names of the modules that only the critic uses.
+CRITIC_PREFIXES = ("critic.", "memory_c.", "critic_encoders.")
 # Gains of the orthogonal initialization: small first actions, whatever the observation.
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
 
@@ -54,9 +58,12 @@ def build_head(
     activation: str,
     output_activation: str | None = None,
 ) -> nn.Sequential:
-    """Build alternating Linear and activation layers, Linear layers at the even indices."""
+    """Build alternating Linear and activation layers, Linear layers at the even indices.
+
+    A hidden size of -1 means the input size.
+    """
     layers: list[nn.Module] = []
-    for hidden_size in hidden_sizes:
+    for hidden_size in [input_size if size == -1 else size for size in hidden_sizes]:
         # In place: only the activation reads the output of the layer before it.
         layers += [nn.Linear(int(input_size), int(hidden_size)), make_activation(activation, inplace=True)]
         input_size = hidden_size
@@ -117,6 +124,9 @@ class ActorCritic(nn.Module, Configurable):
         action_bound: float | Sequence[float] | None = None,
         noise_std_type: str = "scalar",
         orthogonal_init: bool = False,
+        critic_activation: str | None = None,
+        learn_noise_std: bool = True,
+        state_dependent_std: bool = False,
         **kwargs: Any,
     ):
         super().__init__()
@@ -130,7 +140,7 @@ class ActorCritic(nn.Module, Configurable):
         critic_segments = critic_obs_segments if critic_obs_segments is not None else privileged_obs_segments
         self.critic_obs_segments = critic_segments if critic_segments is not None else obs_segments
         self.actor = build_head(self.num_actor_obs, actor_hidden_dims, self.num_actions, activation, mu_activation)
-        self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, activation)
+        self.critic = build_head(self.num_critic_obs, critic_hidden_dims, 1, critic_activation or activation)
         if orthogonal_init:
             for head, gain in ((self.actor, ACTION_GAIN), (self.critic, VALUE_GAIN)):
                 init_orthogonal(head, gain)
@@ -139,8 +149,17 @@ class ActorCritic(nn.Module, Configurable):
                 f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "
                 "a deviation that is not negative, and a minimum below the maximum"
             )
-        self._register_std(float(init_noise_std), noise_std_type)
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
+        self.noise_std_type = noise_std_type
+        # Its output for the features of the last hidden layer is the standard deviation, or the logarithm of it.
+        self.std_head: nn.Linear | None = None
+        if state_dependent_std and not learn_noise_std:
+            raise ValueError("state_dependent_std=True and learn_noise_std=False exclude each other; leave one out")
+        self._register_std(float(init_noise_std), noise_std_type, state_dependent_std)
+        if not learn_noise_std:
+            for name in ("std", "log_std"):
+                if name in self._parameters:
+                    getattr(self, name).requires_grad_(False)
         self.clip_std()
         # Not in the state dict: it is a setting, and policies without it have no such key.
         bound = None if action_bound is None else _positive_bound(action_bound, self.num_actions)
@@ -153,22 +172,41 @@ class ActorCritic(nn.Module, Configurable):
         # Noise `(..., L)` of these columns; only set while `act` runs.
         self._noise: Tensor | None = None
 
-    def _register_std(self, init_noise_std: float, noise_std_type: str) -> None:
-        """Register the parameter `std`, or `log_std`, `(A,)`."""
+    def _register_std(self, init_noise_std: float, noise_std_type: str, is_state_dependent: bool) -> None:
+        """Register the parameter `std`, or `log_std`, `(A,)`, or the layer `std_head` that computes one of them."""
         if noise_std_type not in ("scalar", "log"):
             raise ValueError(f"noise_std_type='{noise_std_type}'; use 'scalar' or 'log'")
-        if noise_std_type == "scalar":
-            self.register_parameter("std", nn.Parameter(init_noise_std * torch.ones(self.num_actions)))
-            return
-        if init_noise_std <= 0:
+        if noise_std_type == "log" and init_noise_std <= 0:
             raise ValueError(f"noise_std_type='log' needs init_noise_std above 0, got {init_noise_std}")
-        self.log_std = nn.Parameter(math.log(init_noise_std) * torch.ones(self.num_actions))
+        initial = init_noise_std if noise_std_type == "scalar" else math.log(init_noise_std)
+        if is_state_dependent:
+            last = [layer for layer in self.actor if isinstance(layer, nn.Linear)][-1]
+            self.std_head = nn.Linear(last.in_features, self.num_actions)
+            nn.init.zeros_(self.std_head.weight)
+            nn.init.constant_(self.std_head.bias, initial)
+            return
+        name = "std" if noise_std_type == "scalar" else "log_std"
+        self.register_parameter(name, nn.Parameter(initial * torch.ones(self.num_actions)))
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation `(A,)`: a parameter, or with `noise_std_type="log"` the exponential of `log_std`."""
+        """Standard deviation `(A,)`: a parameter, or with `noise_std_type="log"` the exponential of `log_std`.
+
+        With `state_dependent_std` the mean over the samples of the last distribution; before the first, the initial.
+        """
+        if self.std_head is not None:
+            last = None if self.distribution is None else self.distribution.stddev.detach()
+            return self._limited_std(self.std_head.bias) if last is None else last.flatten(0, -2).mean(dim=0)
         std = self._parameters.get("std")
         return self.log_std.exp() if std is None else std
+
+    def _limited_std(self, raw: Tensor) -> Tensor:
+        """The standard deviation `(..., A)` for outputs of `std_head`, within the limits of the policy."""
+        low = max(self.min_noise_std or 0.0, LOWEST_STD)
+        high = HIGHEST_STD if self.max_noise_std is None else self.max_noise_std
+        if self.noise_std_type == "scalar":
+            return raw.clamp(low, high)
+        return raw.clamp(math.log(low), math.log(high)).exp()
 
     @property
     def privileged_obs_segments(self) -> Mapping[str, Any] | None:
@@ -178,6 +216,14 @@ class ActorCritic(nn.Module, Configurable):
     @privileged_obs_segments.setter
     def privileged_obs_segments(self, segments: Mapping[str, Any] | None) -> None:
         self.critic_obs_segments = segments
+
+    def network_parameters(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """The parameters of the actor with everything before it, and of the critic; shared encoders are in both."""
+        actor: list[nn.Parameter] = []
+        critic: list[nn.Parameter] = []
+        for name, parameter in self.named_parameters():
+            (critic if name.startswith(CRITIC_PREFIXES) else actor).append(parameter)
+        return actor, critic
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
@@ -207,10 +253,21 @@ class ActorCritic(nn.Module, Configurable):
 
     def update_distribution(self, observations: Tensor) -> None:
         """Set the action distribution for inputs of the actor head."""
-        is_autocast = torch.is_autocast_enabled(observations.device.type)
-        mean = run_head(self.actor, observations) if is_autocast else self.actor(observations)
-        std, bound = self.std, self.action_bound
+        (mean, std), bound = self._mean_and_std(observations), self.action_bound
         self.distribution = DiagonalGaussian(mean, std) if bound is None else SquashedGaussian(mean, std, bound)
+
+    def _mean_and_std(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean `(..., A)` and standard deviation, `(A,)` or `(..., A)`, for inputs of the actor head."""
+        device_type = inputs.device.type
+        if self.std_head is None:
+            is_autocast = torch.is_autocast_enabled(device_type)
+            return run_head(self.actor, inputs) if is_autocast else self.actor(inputs), self.std
+        last = max(index for index, layer in enumerate(self.actor) if isinstance(layer, nn.Linear))
+        features = self.actor[:last](inputs)
+        # In full precision, as in `run_head`.
+        with torch.autocast(device_type, enabled=False):
+            features = features.to(self.std_head.weight.dtype)
+            return self.actor[last:](features), self._limited_std(self.std_head(features))
 
     def act(
         self,
@@ -342,7 +399,12 @@ class ActorCritic(nn.Module, Configurable):
 
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
-        """Clamp the standard deviation in place, to these limits and to those of the policy."""
+        """Clamp the standard deviation in place, to these limits and to those of the policy.
+
+        One that depends on the state is limited where it is computed.
+        """
+        if self.std_head is not None:
+            return
         std = self._parameters.get("std")
         parameter = self.log_std if std is None else std
         for low in (min, self.min_noise_std):
@@ -355,6 +417,10 @@ class ActorCritic(nn.Module, Configurable):
     @torch.no_grad()
     def fill_std(self, value: float) -> None:
         """Set the standard deviation of all actions in place."""
+        if self.std_head is not None:
+            self.std_head.weight.zero_()
+            self.std_head.bias.fill_(value if self.noise_std_type == "scalar" else math.log(value))
+            return
         std = self._parameters.get("std")
         self.log_std.fill_(math.log(value)) if std is None else std.fill_(value)
 

@@ -13,7 +13,7 @@ __all__ = ["ActorCriticHiddenState", "ActorCriticRecurrent", "LstmHiddenState", 
 
 
 class ActorCriticRecurrent(ActorCritic):
-    """An actor-critic with a recurrent network before each of its two heads."""
+    """An actor-critic with a recurrent network before each of its two heads; the critic's may have other sizes."""
 
     is_recurrent = True
 
@@ -29,11 +29,14 @@ class ActorCriticRecurrent(ActorCritic):
         rnn_hidden_size: int = 256,
         rnn_num_layers: int = 1,
         init_noise_std: float = 1.0,
+        critic_rnn_type: str | None = None,
+        critic_rnn_hidden_size: int | None = None,
+        critic_rnn_num_layers: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(
             rnn_hidden_size,
-            rnn_hidden_size,
+            critic_rnn_hidden_size or rnn_hidden_size,
             num_actions,
             actor_hidden_dims=actor_hidden_dims,
             critic_hidden_dims=critic_hidden_dims,
@@ -44,7 +47,12 @@ class ActorCriticRecurrent(ActorCritic):
         )
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
         self.memory_a = Memory(num_actor_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
-        self.memory_c = Memory(num_critic_obs, rnn_type, rnn_num_layers, rnn_hidden_size)
+        self.memory_c = Memory(
+            num_critic_obs,
+            critic_rnn_type or rnn_type,
+            critic_rnn_num_layers or rnn_num_layers,
+            critic_rnn_hidden_size or rnn_hidden_size,
+        )
 
     def actor_input(
         self, observations: Tensor, *, masks: Tensor | None = None, hidden_states: HiddenState = None, **kwargs: Any

@@ -94,6 +94,11 @@ class EncoderActorCriticMixin(_Policy):
         """Whether the critic uses the actor's encoders."""
         return self.critic_encoder_component_names == SHARED
 
+    def network_parameters(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """The parameters of actor and critic with their encoders; shared ones are in both."""
+        actor, critic = super().network_parameters()
+        return actor, [*critic, *self.encoders.parameters()] if self.shares_encoders else critic
+
     def _set_component_names(self, names: str | Sequence[str] | None, critic_names: str | Sequence[str] | None) -> None:
         """Set the components that actor and critic encode."""
         self.encoder_component_names = resolve_names(names, self.obs_segments, "encoder_component_names")

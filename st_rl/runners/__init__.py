@@ -5,6 +5,7 @@ from typing import Any
 from st_rl.runners.amp_policy_runner import AmpPolicyRunner
 from st_rl.runners.dagger_saver import DaggerSaver
 from st_rl.runners.demonstration import DemonstrationSaver
+from st_rl.runners.distillation_runner import DistillationRunner
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.runners.trial import TrialPruned
 from st_rl.runners.two_stage_runner import TwoStageRunner
@@ -14,6 +15,7 @@ __all__ = [
     "AmpPolicyRunner",
     "DaggerSaver",
     "DemonstrationSaver",
+    "DistillationRunner",
     "OnPolicyRunner",
     "TrialPruned",
     "TwoStageRunner",

@@ -40,9 +40,10 @@ from st_rl.loggers.iteration_report import (
     read_scalars,
 )
 from st_rl.loggers.writers import MultiWriter, make_writer
-from st_rl.modules import ActorCriticMutex, InferencePolicy
+from st_rl.modules import ActorCritic, ActorCriticMutex, InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
 from st_rl.modules.policy import GaussianPolicy
+from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint
 from st_rl.runners.background import BackgroundCalls
 from st_rl.runners.checkpoints import (
     RUN_NAME,
@@ -88,6 +89,7 @@ from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT
 from st_rl.utils.files.folder_lock import FolderLock
 from st_rl.utils.log import logger
 from st_rl.utils.rng import load_rng_state_dict, rng_state_dict
+from st_rl.utils.tensors.obs_groups import resolve_missing
 from st_rl.utils.tensors.tree import tree_map
 
 NAN = float("nan")
@@ -135,7 +137,8 @@ class OnPolicyRunner(Configurable):
         self.num_steps_per_env = int(self.cfg["num_steps_per_env"])
         self.log_interval = int(self.cfg.get("log_interval") or self.default_log_interval)
         self.save_interval = int(self.cfg.get("save_interval") or 50)
-        self._obs_groups = self._train_config.obs_groups
+        self._obs_groups = resolve_missing(self._train_config.obs_groups, env.get_observations())
+        self._train_config = self._train_config._replace(obs_groups=self._obs_groups)
         observations = observe(env, self._obs_groups)
         self._sizes = read_sizes(env, observations, self._obs_groups)
         check_ranks(env.num_envs, self.num_steps_per_env, observations.obs)
@@ -372,13 +375,10 @@ class OnPolicyRunner(Configurable):
     def _init_engine(self, num_iterations: int | None) -> None:
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
-        if setting != "eager" and not self.alg.can_be_captured():
+        obstacle = self.alg.capture_obstacle()
+        if setting != "eager" and obstacle is not None:
             if not self._has_engine:
-                logger.warning(
-                    f"{type(self.alg).__name__} overrides methods that the engine compiles and does not declare "
-                    "graph_safe = True: it runs eagerly. To train faster, declare it if these methods read "
-                    "self.iteration (a 0-d tensor) and not current_learning_iteration"
-                )
+                logger.warning(obstacle)
             setting = "eager"
         is_new = not self._has_engine or not self.alg.engine.matches(setting, num_iterations, self.time_limit_s)
         if is_new:
@@ -737,6 +737,9 @@ class OnPolicyRunner(Configurable):
         """
         location = self.device if map_location is None else map_location
         loaded = load_checkpoint(Path(path), map_location=location, trust_pickle=trust_pickle)
+        policy = self.alg.actor_critic
+        splits_std = isinstance(policy, ActorCritic) and policy.std_head is not None
+        loaded = convert_checkpoint(loaded, policy, splits_std)
         if self.cfg.get("ckpt_manipulator"):
             loaded = self._apply_ckpt_manipulator(loaded, Path(path))
         missing = [key for key in ("model_state_dict", "iter") if key not in loaded]

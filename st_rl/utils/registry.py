@@ -7,6 +7,9 @@ from typing import Any
 from st_rl.utils.config import unknown_name_message
 
 TRUST_KEY = "trust_pickle"
+FUNCTION_KEY = "data_augmentation_func"
+# How a file names a function: not as a path that could be imported.
+STORED_FUNCTION = "function "
 
 
 def is_class_path(name: object) -> bool:
@@ -77,6 +80,11 @@ def reject_unsafe_settings(config: object, source: object) -> None:
                     f"(for a policy, st_rl.modules.{name.split(':')[-1]} = ...) and write its plain name there, or "
                     "give the class from Python"
                 )
+        if key == FUNCTION_KEY and value and not str(value).startswith(STORED_FUNCTION):
+            raise ValueError(
+                f"{source} names the function {value!r} as {key}, and a file must not import code: remove the key, "
+                "and give the function from Python"
+            )
         if key == TRUST_KEY and value:
             raise ValueError(
                 f"{source} sets {TRUST_KEY}, and a file must not decide that pickles are trusted: remove the key, and "
@@ -86,7 +94,15 @@ def reject_unsafe_settings(config: object, source: object) -> None:
 
 
 def drop_trust(config: Any) -> Any:
-    """Return a configuration without its keys `trust_pickle`, at any depth, to be written to a file."""
+    """Return a configuration to be written to a file: without `trust_pickle`, and functions by a name only."""
     if isinstance(config, Mapping):
-        return {key: drop_trust(value) for key, value in config.items() if key != TRUST_KEY}
+        named = {key: _stored_function(value) if key == FUNCTION_KEY else value for key, value in config.items()}
+        return {key: drop_trust(value) for key, value in named.items() if key != TRUST_KEY}
     return [drop_trust(item) for item in config] if isinstance(config, list | tuple) else config
+
+
+def _stored_function(function: object) -> object:
+    """Return what a file says about a function, which nothing imports."""
+    if function is None or str(function).startswith(STORED_FUNCTION):
+        return function
+    return f"{STORED_FUNCTION}{getattr(function, '__qualname__', function)}"

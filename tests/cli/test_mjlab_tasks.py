@@ -83,7 +83,8 @@ def test_training_config_is_that_of_mjlab(mjlab):
         "actor_obs_normalization": True,
         "critic_obs_normalization": True,
     }
-    expected = {**ALGORITHM, "optimizer_class_name": "AdamW", "normalize_advantage_per_mini_batch": False}
+    same_as_rsl_rl = {"normalize_advantage_per_mini_batch": False, "clip_gradients_separately": True, "exact_kl": True}
+    expected = {**ALGORITHM, **same_as_rsl_rl, "class_name": "PPO", "optimizer_class_name": "AdamW"}
     assert training["algorithm"] == expected
     # Its episodes are too slow for evaluation.
     assert make_evaluator(source, source.default_config, "cpu") is None

@@ -127,6 +127,10 @@ class AlgorithmConfig:
     """Whether the clipping range falls linearly over the training."""
     anneal_iterations: int | None = None
     """Iterations over which they fall; None uses those of the training."""
+    clip_gradients_separately: bool = False
+    """Whether the gradients of actor and critic are clipped each by their own norm, as in rsl_rl 4 and 5."""
+    exact_kl: bool = False
+    """Whether the adaptive schedule reads the exact KL divergence, as in rsl_rl 4 and 5; otherwise as in rsl_rl 2."""
 
 
 @dataclass

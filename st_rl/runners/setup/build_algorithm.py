@@ -15,6 +15,7 @@ from st_rl.runners.setup.train_config import TrainConfig
 from st_rl.utils.config import drop_none
 from st_rl.utils.distributed import broadcast_module
 from st_rl.utils.registry import resolve_class
+from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS
 
 
 def build_algorithm(
@@ -39,10 +40,12 @@ def build_algorithm(
         settings.setdefault("anneal_iterations", int(config.runner["max_iterations"]))
     rnd_cfg = settings.get("rnd_cfg") or inner.get("rnd_cfg")
     if rnd_cfg:
-        settings["rnd_cfg"] = _complete_rnd_cfg(rnd_cfg, extras)
+        settings["rnd_cfg"] = _complete_rnd_cfg(rnd_cfg, extras, env)
     symmetry_cfg = settings.get("symmetry_cfg") or inner.get("symmetry_cfg")
     if symmetry_cfg:
         settings["symmetry_cfg"] = completed_symmetry(symmetry_cfg, env)
+        if settings["symmetry_cfg"].get("data_augmentation_func") is not None:
+            settings["symmetry_cfg"] |= {"env": env, **_group_shapes(config, sizes, extras)}
     algorithm: PPO = algorithm_class(policy, device=device, **settings)
     if not sizes.has_critic_obs and algorithm.critic_obs_normalization != algorithm.empirical_normalization:
         raise ValueError(
@@ -61,12 +64,37 @@ def build_algorithm(
     return algorithm
 
 
-def _complete_rnd_cfg(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the RND settings with `num_states` set to the width of the delivered states."""
+def _group_shapes(config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shapes of the observation groups that actor and critic read, in the order they are joined."""
+    groups = extras.get("observations") or {}
+    names = config.obs_groups
+    if names is None:
+        actor = next((name for name in ACTOR_GROUPS if name in groups), ACTOR_GROUPS[0])
+        return {"actor_groups": {actor: (sizes.num_obs,)}, "critic_groups": {"critic": (sizes.num_critic_obs,)}}
+    return {
+        f"{part}_groups": {name: tuple(groups[name].shape[1:]) for name in joined}
+        for part, joined in (("actor", names.actor), ("critic", names.critic))
+    }
+
+
+def _complete_rnd_cfg(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any], env: VecEnv) -> dict[str, Any]:
+    """Return the RND settings with `num_states` set to the width of the delivered states.
+
+    With `scale_weight_by_step_dt` the weight is per second, as in rsl_rl 4 and 5.
+    """
     rnd_state = (extras.get("observations") or {}).get("rnd_state")
     if rnd_state is None:
         raise ValueError(
             "rnd_cfg is set but the environment delivers no extras['observations']['rnd_state']; "
             "deliver the states (N, R) for the novelty reward, or remove rnd_cfg"
         )
-    return {"num_states": rnd_state.shape[-1], **drop_none(rnd_cfg)}
+    completed = {"num_states": rnd_state.shape[-1], **drop_none(rnd_cfg)}
+    if completed.pop("scale_weight_by_step_dt", False):
+        step_dt = getattr(getattr(env, "unwrapped", env), "step_dt", None)
+        if step_dt is None:
+            raise ValueError(
+                "algorithm.rnd_cfg.weight of rsl_rl is per second, but the environment has no unwrapped.step_dt; "
+                "add it, in seconds"
+            )
+        completed["weight"] = float(completed.get("weight", 0.0)) * float(step_dt)
+    return completed

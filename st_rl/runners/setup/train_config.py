@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from st_rl.engine import ENGINES
 from st_rl.loggers import LOGGERS
-from st_rl.runners.setup.rsl_rl_settings import translate_policy, translate_training
+from st_rl.runners.setup.rsl_rl_settings import translate_config, translate_policy
 from st_rl.utils.config import report_unused_keys, unknown_name_message
 from st_rl.utils.tensors.obs_groups import ObsGroups, read_obs_groups
 
@@ -20,7 +20,8 @@ RUNNER_KEYS = frozenset(
 )
 CLIENT_KEYS = frozenset(
     "seed device max_iterations experiment_name run_name resume load_run load_checkpoint runner_class_name "
-    "class_name clip_actions obs_groups checkpoint resume_path init_member_classes".split()
+    "class_name clip_actions obs_groups checkpoint resume_path init_member_classes "
+    "check_for_nan torch_compile_mode multi_gpu wandb_tags wandb_entity upload_model".split()
 )
 
 
@@ -43,9 +44,7 @@ def read_train_config(train_cfg: Mapping[str, Any], extra_keys: frozenset[str] =
             f"{type(train_cfg).__name__}. Call it as Runner(env, train_cfg, log_dir=..., device=...), with "
             "train_cfg.to_dict() if it is a configuration object"
         )
-    config = copy.deepcopy(dict(train_cfg))
-    if "policy" not in config and isinstance(config.get("actor"), Mapping):
-        config = translate_training(config)
+    config = translate_config(copy.deepcopy(dict(train_cfg)))
     for part in ("policy", "algorithm", *(["runner"] if "runner" in config else [])):
         if not isinstance(config.get(part), Mapping):
             keys = ", ".join(sorted(map(str, config)))

@@ -28,6 +28,21 @@ class ObsGroups(NamedTuple):
         return JoinedGroups(join_groups(groups, self.actor), critic, rnd_state)
 
 
+def resolve_missing(obs_groups: ObsGroups | None, delivered: object) -> ObsGroups | None:
+    """Replace a default group that the environment does not deliver, as rsl_rl does: by `policy`, or the actor's.
+
+    `delivered` is what `get_observations()` returned; only a mapping of groups is looked at.
+    """
+    if obs_groups is None or not isinstance(delivered, Mapping):
+        return obs_groups
+    known = list(delivered.keys())
+    if obs_groups.actor == ("policy",) and "policy" not in known and "actor" in known:
+        obs_groups = obs_groups._replace(actor=("actor",))
+    if obs_groups.critic in (("critic",), ("teacher",)) and obs_groups.critic[0] not in known:
+        obs_groups = obs_groups._replace(critic=("policy",) if "policy" in known else obs_groups.actor)
+    return obs_groups
+
+
 class JoinedGroups(NamedTuple):
     """Joined groups `(N, ...)`; the critic's is None if it reads the actor's."""
 
