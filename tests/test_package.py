@@ -56,7 +56,8 @@ TABLE: dict[str, str] = {
     "st_rl.modules.utils": "get_activation_Cls conv2d_output_shape",
     "st_rl.modules.visual_actor_critic": "VisualActorCriticMixin VisualDeterministicRecurrent VisualDeterministicAC",
     "st_rl.runners": (
-        "OnPolicyRunner build_runner TrialPruned AmpPolicyRunner TwoStageRunner DemonstrationSaver DaggerSaver"
+        "OnPolicyRunner build_runner TrialPruned AmpPolicyRunner TwoStageRunner DemonstrationSaver DaggerSaver "
+        "DistillationRunner"
     ),
     "st_rl.runners.on_policy_runner": "OnPolicyRunner",
     "st_rl.runners.amp_policy_runner": "AmpPolicyRunner",
