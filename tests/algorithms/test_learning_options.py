@@ -126,7 +126,7 @@ def test_losses_use_the_annealed_clip_range():
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_iterations_of_the_run_are_those_of_annealing():
+def test_annealing_defaults_to_iterations_of_run():
     config = small_config(algorithm={"anneal_learning_rate": True, "learning_rate": 0.4}, max_iterations=8)
     runner = make_runner(config=config)
     runner.learn(3)

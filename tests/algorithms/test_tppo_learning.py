@@ -58,7 +58,7 @@ def test_labels_can_be_sampled(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prob", [0.0, 0.5, 1.0])
-def test_ratio_is_one_whoever_acts(tmp_path, kind, prob):
+def test_ratio_is_one_for_student_and_teacher_actions(tmp_path, kind, prob):
     """Before the first update, stored log-probabilities are the student's for the executed actions."""
     alg, _ = make_tppo(tmp_path, kind, teacher_act_prob=prob)
     torch.manual_seed(1)

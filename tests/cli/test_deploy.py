@@ -59,7 +59,7 @@ def test_check_prints_table_and_fails_changed_kit(kit, tmp_path, capsys):
     assert main(["deploy", "check", str(tmp_path / "other")]) == 2
 
 
-def test_refuses_what_no_robot_measures_with_three_ways_out(tmp_path, capsys):
+def test_rejects_unmeasurable_observations_with_three_fixes(tmp_path, capsys):
     run = train(tmp_path / "run")
     assert main(["deploy", run, str(tmp_path / "kit")]) == 1
     error = " ".join(capsys.readouterr().err.split())
@@ -80,6 +80,6 @@ def test_estimated_velocity_is_no_input(tmp_path):
     assert "base_lin_vel" not in yaml.safe_load((tmp_path / "kit" / "deploy.yaml").read_text())["inputs"]
 
 
-def test_refuses_task_without_joint_targets(tmp_path, capsys):
+def test_rejects_task_without_joint_targets(tmp_path, capsys):
     assert main(["deploy", train(tmp_path / "run", task="balance"), str(tmp_path / "kit")]) == 1
     assert "st-rl export" in capsys.readouterr().err

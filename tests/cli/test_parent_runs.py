@@ -59,7 +59,7 @@ def test_starts_with_weights_and_normalizers_and_nothing_else(parent, tmp_path):
     assert not state["optimizer_state_dict"]["state"]
 
 
-def test_settings_are_those_of_the_parent_unless_typed(parent, tmp_path):
+def test_settings_default_to_parent(parent, tmp_path):
     source = find_source("balance")
     options, training = read_training(source, ["--from", str(parent), "--algorithm.gamma", "0.8"])
     assert options.env.rewards["effort"] == -0.3

@@ -31,7 +31,7 @@ def test_policy_of_the_package_is_copied_beside_the_runs_of_the_user(packaged, t
     assert run.task == "quadruped-walk"
 
 
-def test_new_version_replaces_its_files_and_keeps_those_of_the_user(packaged, tmp_path):
+def test_new_version_replaces_its_files_and_keeps_user_files(packaged, tmp_path):
     run, _ = find_policy("pretrained:tiny-walk", root=tmp_path / "runs")
     run.file("play.mp4").write_bytes(b"film")
     (packaged / "best.pt").write_bytes(b"better weights")

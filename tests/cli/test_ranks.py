@@ -71,7 +71,7 @@ def test_killed_rank_is_restarted_and_the_run_is_completed(tmp_path):
         ("99", "cuda", "torch finds"),
     ],
 )
-def test_impossible_gpus_are_refused(gpus, device, message):
+def test_rejects_invalid_gpus(gpus, device, message):
     with pytest.raises(UsageError, match=message):
         check_gpus(gpus, device)
 

@@ -125,14 +125,14 @@ def test_checkpoints_are_selected_by_name_number_or_file(tmp_path):
         ("gym:Pendulum-v1:1", "gym-Pendulum-v1/2026-01-02_09-00-00", "model_1.pt"),
     ],
 )
-def test_an_address_names_run_and_checkpoint(runs, address, run, file):
+def test_address_selects_run_and_checkpoint(runs, address, run, file):
     for name in ("best.pt", "model_2.pt"):
         (runs / "walk/2026-01-03_10-00-00" / name).write_bytes(b"x")
     folder, checkpoint = find_policy(address, root=runs)
     assert (folder.path, checkpoint) == (runs / run, runs / run / file)
 
 
-def test_a_folder_with_a_colon_in_its_name_is_a_run(tmp_path, runs):
+def test_folder_with_colon_in_its_name_is_a_run(tmp_path, runs):
     folder = make_run(tmp_path, "lr:3", "2020-01-01 00:00:00", (1, 3))
     assert find_policy(str(folder), root=runs)[1] == folder / "model_3.pt"
     assert find_policy(f"{folder}:1", root=runs)[1] == folder / "model_1.pt"
@@ -147,7 +147,7 @@ def test_a_folder_with_a_colon_in_its_name_is_a_run(tmp_path, runs):
         ("gone:2", "no run 'gone'"),
     ],
 )
-def test_address_of_nothing_says_what_is_missing(runs, address, words):
+def test_invalid_address_names_missing_part(runs, address, words):
     with pytest.raises(CommandError, match=words):
         find_policy(address, root=runs)
 

@@ -247,7 +247,7 @@ def test_rejects_impossible_workers_without_showing_the_password(arguments, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_join_is_said_after_a_while(tmp_path, monkeypatch, capsys):
+def test_missing_sweep_is_reported_after_a_while(tmp_path, monkeypatch, capsys):
     from st_rl.cli.commands.sweep import storage
 
     monkeypatch.setattr(storage.wait_for_study, "__defaults__", (0.0,))

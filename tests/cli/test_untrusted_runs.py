@@ -71,13 +71,13 @@ def test_every_prefix_needs_the_option(task, planted_run, capsys):
     assert capsys.readouterr().err.rstrip().endswith(f"add --task {task}")
 
 
-def test_the_option_must_equal_the_recorded_task(planted_run, imports, capsys):
+def test_option_must_equal_recorded_task(planted_run, imports, capsys):
     assert main(["eval", planted_run, "--task", "gym:Pendulum-v1"]) == 2
     assert f"is a run of {TASK}, not of gym:Pendulum-v1: type --task {TASK}" in capsys.readouterr().err
     assert "planted_module" not in imports
 
 
-def test_the_repeated_task_is_imported(planted_run, imports, capsys):
+def test_repeated_task_is_imported(planted_run, imports, capsys):
     assert main(["eval", planted_run, "--task", TASK]) != 0
     assert "planted_module" in imports
     assert "planted_module" not in sys.modules

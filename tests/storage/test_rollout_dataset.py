@@ -73,7 +73,7 @@ class TestPlaying:
         # the last frame is followed by the first of the next trajectory
         assert last.next_observation.tolist() == [[1, 0, 0]]
 
-    def test_dones_and_time_outs_are_those_of_the_file(self, tmp_path):
+    def test_dones_and_time_outs_equal_file(self, tmp_path):
         write_trajectory(tmp_path, 0, (3,), timeouts=np.array([False, False, True]))
         write_trajectory(tmp_path, 1, (2,))
         order_by_age(tmp_path)

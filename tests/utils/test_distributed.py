@@ -67,7 +67,7 @@ def test_average_is_the_mean_over_ranks(results):
         assert result["average_of_ints"].tolist() == [0.5, 3.0]
 
 
-def test_moments_equal_those_of_all_samples_together(results):
+def test_moments_equal_numpy_over_all_samples(results):
     together = np.concatenate([batch(number, size) for number, size in enumerate(BATCH_SIZES)])
     equal = np.concatenate([batch(number, size)[:5] for number, size in enumerate(BATCH_SIZES)])
     for result in results:

@@ -194,7 +194,7 @@ def check_damping(controller: Controller, command: JointCommand, reason: str) ->
 @pytest.mark.parametrize(
     ("age", "reason"), [(0.06, "sensor data are 60 ms old, the limit is 50 ms"), (-1.0, "-1000 ms old")]
 )
-def test_old_data_and_those_of_another_clock_damp(policy, robot, age, reason):
+def test_stale_data_and_data_of_another_clock_cause_damping(policy, robot, age, reason):
     controller = Controller(policy, stand_up_s=0.1)
     lead_to_policy(controller, robot)
     sensors = Sensors(robot.time_s - age, robot.read().values)
@@ -287,7 +287,7 @@ def test_blocked_joint_damps_by_torque(policy, robot):
     check_damping(controller, command, "torque that the target of FR_thigh_joint asks for is .* Nm")
 
 
-def test_damping_is_left_by_nothing_and_keeps_the_first_reason(policy, robot):
+def test_damping_is_final_and_keeps_first_reason(policy, robot):
     controller = Controller(policy, stand_up_s=0.1)
     lead_to_policy(controller, robot)
     controller.step(None, robot.time_s)

@@ -101,7 +101,7 @@ def test_operators_equal_torch(tmp_path):
     assert np.std(np.stack(rows)[:, -6:]) > 0.05
 
 
-def test_refuses_unknown_operator_by_name(tmp_path):
+def test_rejects_unknown_operator_by_name(tmp_path):
     class Sorts(nn.Module):
         def forward(self, x):
             return torch.sort(x).values

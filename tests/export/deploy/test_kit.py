@@ -54,7 +54,7 @@ def test_checksums_hold_and_notice_changes(folder):
     assert listed == {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {"checksums.sha256"}
 
 
-def test_refuses_file_that_differs(tmp_path, monkeypatch):
+def test_rejects_file_that_differs(tmp_path, monkeypatch):
     write_policy = kit.write_policy
 
     def write_other(policy, path, description):

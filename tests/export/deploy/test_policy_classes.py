@@ -121,7 +121,7 @@ def test_skill_switching_is_the_same_in_onnx(skills, smoothing, tmp_path):
     assert_same_in_onnx(task, trained, tmp_path / "policy.onnx")
 
 
-def test_refuses_sampled_velocities_of_skills(skills):
+def test_rejects_sampled_velocities_of_skills(skills):
     from st_rl.export import ExportError
 
     task = make_task("quadruped-parkour")

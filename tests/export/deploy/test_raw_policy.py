@@ -31,7 +31,7 @@ def test_carries_hidden_states(rnn_type):
     assert golden["state_memory_a_hidden"].any()
 
 
-def test_names_what_no_robot_measures():
+def test_lists_terms_that_no_robot_measures():
     interface = RobotInterface(make_golden_task("quadruped-rough", observe_linear_velocity=True))
     assert interface.unmeasured == {"base_lin_vel": "base_lin_vel", "height_scan": "height_scan"}
     assert [name for name, signal in interface.inputs.items() if signal.must_be_estimated] == [
@@ -55,7 +55,7 @@ def test_own_term_on_sensors_is_deployed_and_foot_contacts_become_an_input():
     assert list(deploy(task, trained).inputs) == [*RAW, "foot_contact"]
 
 
-def test_refuses_term_that_reads_hidden_values():
+def test_rejects_term_that_reads_hidden_values():
     hidden = {"counter": 0.0}
 
     def drifts(task):

@@ -41,7 +41,7 @@ def test_mutex_policy_has_no_standard_deviation():
     assert not isinstance(policy, GaussianPolicy)
 
 
-def test_a_policy_needs_no_base_class():
+def test_policy_needs_no_base_class():
     class Still(nn.Module):
         def act(self, observations: Tensor) -> Tensor:
             return observations

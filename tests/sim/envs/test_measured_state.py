@@ -12,7 +12,7 @@ WALKING = [name for name in TASKS if name != "balance"]
 
 
 @pytest.mark.parametrize("name", WALKING)
-def test_actor_of_deployable_task_sees_only_what_a_robot_measures(name):
+def test_actor_of_deployable_task_observes_measurable_quantities_only(name):
     task = make_task(name, 2, deployable=True)
     actor = {c.name: c.term for c in task.observation_table.columns if c.start < task.num_obs}
     assert find_sensors(actor, task.robot, task.cfg).unmeasured == {}

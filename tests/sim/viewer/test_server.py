@@ -14,14 +14,14 @@ def test_loopback_page_opens_without_a_token(host):
     assert LOCAL.refuse("/", {"Host": host}) is None
 
 
-def test_name_that_points_to_this_machine_is_refused():
+def test_rejects_name_that_points_to_this_machine():
     refusal = LOCAL.refuse("/", {"Host": "rebound.example.com:8080"})
     assert refusal is not None
     assert refusal.status == 403
 
 
 @pytest.mark.parametrize(("access", "headers"), [(LOCAL, {}), (SHARED, COOKIE)])
-def test_websocket_of_another_site_is_refused(access, headers):
+def test_rejects_websocket_of_another_site(access, headers):
     headers = {**headers, "Host": "127.0.0.1:8080", "Upgrade": "websocket"}
     assert access.refuse("/", {**headers, "Origin": "http://127.0.0.1:8080"}) is None
     refusal = access.refuse("/", {**headers, "Origin": "http://evil.example.com"})
