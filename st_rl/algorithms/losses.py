@@ -26,16 +26,11 @@ def adapt_learning_rate(learning_rate: Tensor, kl: Tensor, desired_kl: float) ->
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float | Tensor) -> tuple[Tensor, Tensor]:
     """The surrogate loss per sample with the ratio and with the clipped ratio, all `(...)`."""
-    return -advantages * ratio, -advantages * _clamp_around(1.0, ratio, clip)
+    limit = cast(float, clip)  # torch's stubs know two numbers or two tensors, not their union
+    return -advantages * ratio, -advantages * ratio.clamp(1.0 - limit, 1.0 + limit)
 
 
 def clipped_value(values: Tensor, old_values: Tensor, clip: float | Tensor) -> Tensor:
     """The new values clamped to within `clip` of the old ones, all `(...)`."""
-    return old_values + _clamp_around(0.0, values - old_values, clip)
-
-
-def _clamp_around(center: float, values: Tensor, radius: float | Tensor) -> Tensor:
-    """Clamp values `(...)` to within `radius`, a number or a 0-d tensor, of `center`."""
-    # torch takes two numbers or two tensors; its stubs know no union.
-    limit = cast(float, radius)
-    return values.clamp(center - limit, center + limit)
+    limit = cast(float, clip)
+    return old_values + (values - old_values).clamp(-limit, limit)

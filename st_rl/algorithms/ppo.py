@@ -395,19 +395,15 @@ class PPO(Configurable):
         transition = self.transition
         transition.dones = dones
         # A copy, because a custom storage may write into it.
-        rewards = self._normalize_rewards(rewards.clone(), dones)
+        rewards = rewards.clone()
+        if self.reward_normalizer is not None:
+            rewards = self.reward_normalizer(rewards.to(self.device).reshape(-1), dones.to(self.device).reshape(-1))
         transition.rewards = self._training_reward(rewards, dones, infos)
         if hasattr(transition, "next_observations"):
             transition.next_observations, transition.next_critic_observations = next_obs, next_critic_obs
         self.storage.add_transitions(transition)
         transition.clear()
         self._reset_policies(dones)
-
-    def _normalize_rewards(self, rewards: Tensor, dones: Tensor) -> Tensor:
-        """The rewards `(N,)`, with `reward_normalization` scaled by the running spread of discounted returns."""
-        if self.reward_normalizer is None:
-            return rewards
-        return self.reward_normalizer(rewards.to(self.device).reshape(-1), dones.to(self.device).reshape(-1))
 
     def _reset_policies(self, dones: Tensor) -> None:
         """Reset the policy where an episode has ended, `dones (N,)`."""
@@ -604,9 +600,12 @@ class PPO(Configurable):
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The weighted sum of all losses, values to log, and the mean KL divergence if the learning rate adapts."""
         losses, inter_vars, stats = self.compute_losses(minibatch)
-        weighted = [getattr(self, f"{name}_coef", 1.0) * value for name, value in losses.items()]
+        weighted: list[Tensor] = []
+        measured: dict[str, Tensor] = {}
+        for name, value in losses.items():
+            weighted.append(getattr(self, f"{name}_coef", 1.0) * value)
+            measured[f"loss/{name}"] = value.detach()
         total = torch.stack(weighted).sum()
-        measured = {f"loss/{name}": value.detach() for name, value in losses.items()}
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
         return total, measured, inter_vars["kl"].mean() if "kl" in inter_vars else None
@@ -671,15 +670,16 @@ class PPO(Configurable):
                 old = minibatch.old_mu[:size], minibatch.old_sigma[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, *old, ratio_offset=0.0 if self.exact_kl else 1.0e-5)
 
+        clip = self.clip_range
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
-        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), self.clip_range)
+        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), clip)
         inter_vars |= {"ratio": ratio, "surrogate": surrogate, "surrogate_clipped": clipped}
         losses = {"surrogate_loss": torch.max(surrogate, clipped).mean()}
 
         returns = minibatch.returns.squeeze(-1)
         value_errors = (values - returns).square()
         if self.use_clipped_value_loss:
-            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), self.clip_range)
+            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), clip)
             inter_vars["value_clipped"] = value_clipped
             value_errors = torch.max(value_errors, (value_clipped - returns).square())
         losses["value_loss"] = value_errors.mean()
