@@ -155,6 +155,9 @@ class PPO(Configurable):
         self._annealed_rate: Schedule | None = None
         self._annealed_clip: Schedule | None = None
         self.current_learning_iteration = 0
+        # Whether `compute_losses` adapts the learning rate; else `minibatch_step` does, because compiled code has no
+        # side effects, and several ranks exchange the KL divergence with the gradients.
+        self._adapts_in_losses = world_size() == 1
         self.lr_scheduler: LRScheduler | None = None
         # None until init_storage, which knows the sizes of the environment.
         self.storage = cast(RolloutStorage, None)
@@ -521,6 +524,7 @@ class PPO(Configurable):
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
+        self._adapts_in_losses = world_size() == 1 and not self.engine.plan.compiles
         policy = self.actor_critic
         with policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext():
             for number, minibatch in enumerate(self._mini_batches()):
@@ -598,7 +602,7 @@ class PPO(Configurable):
         return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm, clip_groups=groups)}
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The weighted sum of all losses, values to log, and the mean KL divergence if the learning rate adapts."""
+        """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
         losses, inter_vars, stats = self.compute_losses(minibatch)
         weighted: list[Tensor] = []
         measured: dict[str, Tensor] = {}
@@ -608,7 +612,8 @@ class PPO(Configurable):
         total = torch.stack(weighted).sum()
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
-        return total, measured, inter_vars["kl"].mean() if "kl" in inter_vars else None
+        needs_adaptation = "kl" in inter_vars and not self._adapts_in_losses
+        return total, measured, inter_vars["kl"].mean() if needs_adaptation else None
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """The context of the losses: hidden layers in `mixed_precision`; weights and the rest stay in float32."""
@@ -669,6 +674,8 @@ class PPO(Configurable):
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 old = minibatch.old_mu[:size], minibatch.old_sigma[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, *old, ratio_offset=0.0 if self.exact_kl else 1.0e-5)
+            if self._adapts_in_losses:
+                self._adapt_learning_rate(inter_vars["kl"].mean())
 
         clip = self.clip_range
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))

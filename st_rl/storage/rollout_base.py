@@ -186,13 +186,13 @@ class RolloutStorage:
             rows.append(row)
             values.append(value)
         copy_rows(rows, values)
-        self._save_hidden_states(transition.hidden_states)
+        # Those of a feed-forward policy are always None.
+        if transition.hidden_states is not None or self.saved_hidden_states is not None:
+            self._save_hidden_states(transition.hidden_states)
         self.step += 1
 
     def _save_hidden_states(self, hidden_states: Any) -> None:
         """Copy the states before the step, leaves `(L, N, H)`, into row `step`; zeros if one is missing."""
-        if hidden_states is None and self.saved_hidden_states is None:
-            return  # a feed-forward policy
         states = tree_leaves(hidden_states)
         is_complete = all(state is not None for state in states)
         if self.saved_hidden_states is None:
