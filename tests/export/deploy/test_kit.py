@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -52,6 +54,15 @@ def test_checksums_hold_and_notice_changes(folder):
     assert subprocess.run(command, cwd=folder).returncode == 0
     listed = {line.split()[1] for line in (folder / "checksums.sha256").read_text().splitlines()}
     assert listed == {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {"checksums.sha256"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no DISPLAY")
+def test_simulation_says_that_there_is_no_display(folder):
+    hidden = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    command = [sys.executable, str(folder / "simulate.py"), "--view"]
+    outcome = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **hidden})
+    assert (outcome.returncode, outcome.stderr) == (2, "")
+    assert outcome.stdout.startswith("--view needs a display")
 
 
 def test_rejects_file_that_differs(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ It needs numpy, onnxruntime and mujoco, and the files beside it.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -208,8 +209,11 @@ def main() -> int:
         return 2
     disturbance = Disturbance(options.noise, options.delay_ms / 1000, options.dropped, options.friction)
     robot = SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", disturbance)
-    command = np.array(options.command or [np.mean(policy.deploy["commands"]["lin_vel_x"]), 0.0, 0.0])
+    command = np.array(options.command or [0.6 * policy.deploy["commands"]["lin_vel_x"][1], 0.0, 0.0])
     if options.view:
+        if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            print("--view needs a display, and there is none here: leave it out, or run this on a desktop")
+            return 2
         result = _view(policy, robot, command, options.seconds)
     else:
         result = walk(policy, robot, command, options.seconds)
