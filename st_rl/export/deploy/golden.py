@@ -10,7 +10,9 @@
 - `low_NAME` and `high_NAME` `(*shape)`: smallest and largest value of each input over all recorded robots;
 - `high_target_step` `(J,)`: largest change of a joint target from one step to the next, over all recorded robots;
   an episode starts from the default pose;
-- `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`.
+- `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`;
+- after `st-rl eval`, `evaluation_command` and `evaluation_velocity` `(M, 3)`: commands in fine physics, and the mean
+  velocities of the robots, without those that fell.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -56,11 +56,13 @@ def write_kit(
     facts: Mapping[str, Any],
     pages: Mapping[str, str] | None = None,
     with_leapp: bool = False,
+    arrays: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Write the kit of a policy and return the content of `deploy.yaml`.
 
     The golden run is recorded on `task` with the `trained` policy; `facts` (versions, run) are added to `deploy.yaml`,
-    `pages` are further text files by name, and `with_leapp` adds a LEAPP bundle. ExportError if a file differs from the
+    `pages` are further text files by name, `with_leapp` adds a LEAPP bundle, and `arrays` go into `golden.npz`, such as
+    the evaluation that `check` compares walks with. ExportError if a file differs from the
     golden run in a joint target by more than `TOLERANCE_RAD`; the folder is complete or does not exist.
     """
     golden = record_golden(policy, trained, task)
@@ -72,7 +74,7 @@ def write_kit(
             write_leapp_bundle(policy, temporary / LEAPP_FOLDER, description)
             _require_golden(LEAPP_FOLDER, LeappStep(temporary / LEAPP_FOLDER), golden, description)
         text = yaml.safe_dump(description, sort_keys=False, width=120, default_flow_style=None)
-        np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden)
+        np.savez_compressed(temporary / GOLDEN_FILE, allow_pickle=False, **golden, **(arrays or {}))
         policy.interface.save_robot(temporary / ROBOT_FILE)
         try:
             write_cpp_files(temporary, temporary / POLICY_FILE, golden, description)

@@ -11,7 +11,6 @@ from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
 pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
 
-from st_rl.export.deploy import check
 from st_rl.export.deploy.check import check_kit
 from st_rl.export.deploy.kit import write_checksums
 
@@ -106,10 +105,16 @@ def test_fails_robot_that_falls(copy):
     assert not result.detail.startswith("0 of 2 fell")
 
 
-def test_velocity_error_is_limited_by_evaluation(kit, monkeypatch):
-    evaluated = {"fine physics": {"lin_vel_x_error": 0.05}}
-    read = yaml.safe_load
-    monkeypatch.setattr(check.yaml, "safe_load", lambda text: {**read(text), "evaluation": evaluated})
-    result = rows(kit)["walk: undisturbed"]
-    assert result.passed is False
-    assert "(forward at most 0.060)" in result.detail
+def test_velocity_error_is_limited_by_that_of_the_same_commands(copy):
+    golden = dict(np.load(copy / "golden.npz"))
+    # Robots that stand: they miss a command of 0.5 m/s by about as much.
+    commands = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
+    for error, passed in ((0.5, True), (0.05, False)):
+        velocities = commands - [[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [error, 0.0, 0.0]]
+        arrays = {"evaluation_command": commands, "evaluation_velocity": velocities}
+        np.savez_compressed(copy / "golden.npz", **golden, **arrays)
+        write_checksums(copy)
+        # The first and the last of the three commands.
+        result = rows(copy)["walk: undisturbed"]
+        assert result.passed is passed
+        assert f"(forward at most {1.2 * error / 2:.3f})" in result.detail

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from st_rl import __version__
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.support.loaded_run import LoadedRun, open_run
@@ -79,7 +81,7 @@ def write_run_kit(
     policy = _make_policy(task, trained, allow_estimates)
     golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
     facts = _facts(loaded, trained, command_line)
-    return write_kit(kit, policy, trained, golden_task, facts, pages, with_leapp)
+    return write_kit(kit, policy, trained, golden_task, facts, pages, with_leapp, _evaluated_walks(loaded))
 
 
 def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedWalk:
@@ -132,6 +134,15 @@ def _facts(loaded: LoadedRun, trained: LoadedPolicy, command_line: str) -> dict[
         "command_line": command_line,
         "evaluation": evaluation.get("columns"),
     }
+
+
+def _evaluated_walks(loaded: LoadedRun) -> dict[str, np.ndarray]:
+    """Commands and mean velocities `(M, 3)` of the robots of `st-rl eval` that did not fall; empty without one."""
+    grid = (loaded.run.read_optional_json(EVAL_FILE) or {}).get("grid", {}).get("fine physics")
+    if grid is None or all(grid["fell"]):
+        return {}
+    upright = ~np.array(grid["fell"], bool)
+    return {f"evaluation_{name}": np.array(grid[name], np.float64)[upright] for name in ("command", "velocity")}
 
 
 def _pages(loaded: LoadedRun) -> dict[str, str]:
