@@ -36,9 +36,8 @@ def evaluate(run: Path, python: Path) -> dict[str, Any]:
         kit, commands, out = (Path(temporary) / name for name in ("kit", "commands.json", "walks.json"))
         subprocess.run([sys.executable, "-m", "st_rl", "deploy", str(run), str(kit)], check=True)
         commands.write_text(json.dumps(evaluation["grid"]["fine physics"]["command"]))
-        steer = ["--steer"] if facts["task"] == "quadruped-rough" else []
         # -I: neither PYTHONPATH nor the current folder is searched for modules.
-        subprocess.run([python, "-I", str(WORKER), str(kit), str(commands), str(out), *steer], check=True)
+        subprocess.run([python, "-I", str(WORKER), str(kit), str(commands), str(out)], check=True)
         walks = json.loads(out.read_text())
         size = sum(path.stat().st_size for path in kit.rglob("*") if path.is_file())
     packages = walks.pop("packages")

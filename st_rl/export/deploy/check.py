@@ -174,7 +174,7 @@ def check_walking(
             start = index % len(golden["start_qpos"])
             robot.reset(golden["start_qpos"][start], golden["start_qvel"][start], seed=index)
             walks.append(simulate.walk(policy, robot, command, seconds))
-        yield _evaluate_walks(scenario, walks, commands, max_error)
+        yield _evaluate_walks(scenario, walks, max_error)
 
 
 def plan_walks(
@@ -195,10 +195,10 @@ def plan_walks(
     return np.where(is_small[:, None], high, commands), None
 
 
-def _evaluate_walks(scenario: Scenario, walks: list[Walk], commands: np.ndarray, max_error: float | None) -> CheckResult:
+def _evaluate_walks(scenario: Scenario, walks: list[Walk], max_error: float | None) -> CheckResult:
     """Falls and velocity error of a scenario; the error counts in an undisturbed walk."""
     falls = sum(walk.fell for walk in walks)
-    upright = [np.abs(walk.velocity - command) for walk, command in zip(walks, commands) if not walk.fell]
+    upright = [np.abs(walk.velocity - walk.command) for walk in walks if not walk.fell]
     error = np.mean(upright, axis=0) if upright else np.full(3, np.nan)
     detail = f"{falls} of {len(walks)} fell; velocity error {error[0]:.3f} {error[1]:.3f} m/s {error[2]:.3f} rad/s"
     passed = falls <= (len(walks) * FALLEN_FRACTION if scenario.may_fall else 0)

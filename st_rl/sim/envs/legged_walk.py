@@ -268,6 +268,10 @@ class LeggedWalk(Task):
         self._read_state()
         self._deliver(self.compute_observation())
 
+    def describe_steering(self) -> dict[str, float] | None:
+        """How the task steers a robot across its terrain: `gain`, `max_rate` and `turn_back_m`; None if it does not."""
+        return None
+
     def describe_io(self) -> dict[str, Any]:
         """Add the limits of joint targets, and what names and the gait clock of the observation refer to."""
         cfg = self.cfg

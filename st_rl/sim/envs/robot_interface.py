@@ -47,6 +47,7 @@ class RobotInterface(nn.Module):
             self.register_buffer(name, value.detach().to("cpu", torch.float32))
         self.clip_actions = task.cfg.control.clip_actions
         self.clip_observations = task.cfg.normalization.clip_observations
+        self._steering = task.describe_steering()
         self._phase_step = task.step_dt / task.cfg.gait.period_s
         self.states: dict[str, Signal] = state_signals(task.robot)
         """What one step passes to the next."""
@@ -148,6 +149,7 @@ class RobotInterface(nn.Module):
             },
             "sensor_noise": self._sensor_noise(),
             "commands": {name: vars(cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")},
+            "steering": self._steering,
             "clock": io["clock"],
             "clip_actions": self.clip_actions,
             "observation": io["obs_terms"],

@@ -184,6 +184,15 @@ class QuadrupedRough(TerrainWalk):
         self.height_scan = scanned - (self.base_position[:, 2:] - self.default_height)
         return under_hips, under_feet, ahead
 
+    def describe_steering(self) -> dict[str, float]:
+        """Yaw rate per rad of heading error, its limit, and the distance from the start at which robots turn back."""
+        heading = self.cfg.heading
+        return {"gain": heading.gain, "max_rate": heading.max_rate, "turn_back_m": self._turn_back_distance()}
+
+    def _turn_back_distance(self) -> float:
+        """Distance from the center of a patch at which robots are steered back, along the farther axis, m."""
+        return self.rim + _TURN_BACK * self.cfg.terrain.rim
+
     def _patch_centers(self) -> torch.Tensor:
         """`(N, 2)` center of each robot's patch."""
         return self._centers.index_select(0, self.kind * self.cfg.terrain.num_levels + self.level)
@@ -221,9 +230,8 @@ class QuadrupedRough(TerrainWalk):
 
     def _turn_back(self) -> None:
         """Steer robots that walk outwards on the rim towards the center."""
-        limit = self.rim + _TURN_BACK * self.cfg.terrain.rim
         away = self.patch_place[:, 0] * self.desired_heading.cos() + self.patch_place[:, 1] * self.desired_heading.sin()
-        turns = (self.patch_place.abs().amax(dim=1) > limit) & (away > 0)
+        turns = (self.patch_place.abs().amax(dim=1) > self._turn_back_distance()) & (away > 0)
         inwards = torch.atan2(-self.patch_place[:, 1], -self.patch_place[:, 0]) + self.random["heading"].squeeze(1)
         self.desired_heading.copy_(torch.where(turns, inwards, self.desired_heading))
 

@@ -24,7 +24,7 @@ import onnxruntime
 Arrays = dict[str, np.ndarray]
 # Estimates that the simulation knows; a policy that needs others cannot be simulated here.
 KNOWN_ESTIMATES = ("base_lin_vel",)
-WARMUP_S = 2.0
+WARMUP_S = 1.0
 """Seconds from the start that do not count for the velocity error."""
 
 
@@ -140,12 +140,41 @@ class SimulatedRobot:
         return np.concatenate([linear, self.data.qvel[self._gyro]])
 
     @property
+    def base_pose(self) -> np.ndarray:
+        """`(7,)` position and orientation (w, x, y, z) of the base in the world."""
+        return self.data.qpos[self._orientation.start - 3 : self._orientation.stop]
+
+    @property
     def has_fallen(self) -> bool:
         """Whether the base leans by more than the tilt guard, or touches something."""
         up = np.zeros(3)
         mujoco.mju_rotVecQuat(up, np.array([0.0, 0.0, 1.0]), self.data.qpos[self._orientation])
         bodies = self.model.geom_bodyid[self.data.contact.geom].reshape(-1, 2)
         return bool(up[2] < np.cos(self._deploy["guards"]["max_tilt_rad"]) or (bodies == self._base).any())
+
+
+class Steering:
+    """Commands the yaw rate of a robot on uneven ground: it keeps its heading, and turns back far from the start."""
+
+    def __init__(self, settings: Mapping[str, float], qpos: np.ndarray) -> None:
+        """Take `steering` of `deploy.yaml`, and the initial position and orientation of the base `(7,)`."""
+        self._settings = settings
+        self._start, self._heading = qpos[:2].copy(), _yaw(qpos[3:7])
+
+    def yaw_rate(self, qpos: np.ndarray) -> float:
+        """The command for the current position and orientation of the base `(7,)`, rad/s."""
+        away = qpos[:2] - self._start
+        is_far = np.abs(away).max() > self._settings["turn_back_m"]
+        if is_far and away @ (np.cos(self._heading), np.sin(self._heading)) > 0:
+            self._heading = float(np.arctan2(-away[1], -away[0]))
+        error = self._heading - _yaw(qpos[3:7])
+        rate = self._settings["gain"] * np.arctan2(np.sin(error), np.cos(error))
+        return float(np.clip(rate, -self._settings["max_rate"], self._settings["max_rate"]))
+
+
+def _yaw(quaternion: np.ndarray) -> float:
+    w, x, y, z = quaternion
+    return float(np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)))
 
 
 @dataclass
@@ -157,6 +186,8 @@ class Walk:
     fell: bool
     velocity: np.ndarray
     """`(3,)` mean forward and leftward velocity and yaw rate after the warm-up."""
+    command: np.ndarray
+    """`(3,)` mean command of the same steps; with `steering` the yaw rate is commanded by it."""
     log: Arrays
     """Inputs and outputs of every step `(T, ...)`, and `time` `(T,)`, as `st-rl deploy compare` reads them."""
 
@@ -166,12 +197,18 @@ def walk(
 ) -> Walk:
     """Walk to a command from the current state of a robot; `show` is called every step and may end the walk."""
     policy.reset()
-    command, period = np.asarray(command, np.float32), policy.deploy["control_period_s"]
+    command, period = np.array(command, np.float32), policy.deploy["control_period_s"]
+    settings = policy.deploy.get("steering")
+    steering = None if settings is None else Steering(settings, robot.base_pose)
     rows: list[Arrays] = []
     velocities: list[np.ndarray] = []
+    commands: list[np.ndarray] = []
     fell = False
     for index in range(round(seconds / period)):
-        inputs = robot.measure(command)
+        if steering is not None:
+            command[2] = steering.yaw_rate(robot.base_pose)
+        commands.append(command.copy())
+        inputs = robot.measure(command.copy())
         outputs = policy.step(inputs)
         rows.append({"time": np.array(index * period), **inputs, **outputs})
         robot.apply(outputs["joint_targets"])
@@ -179,9 +216,10 @@ def walk(
         fell = robot.has_fallen
         if fell or (show is not None and not show()):
             break
-    counted = velocities[round(WARMUP_S / period) :] or velocities[-1:]
+    counted = min(round(WARMUP_S / period), len(rows) - 1)
+    velocity, mean_command = (np.mean(values[counted:], axis=0) for values in (velocities, commands))
     log = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    return Walk(len(rows) * period, fell, np.mean(counted, axis=0), log)
+    return Walk(len(rows) * period, fell, velocity, mean_command, log)
 
 
 def missing_estimates(deploy: Mapping[str, Any]) -> list[str]:
@@ -219,7 +257,7 @@ def main() -> int:
         result = walk(policy, robot, command, options.seconds)
     if options.log:
         np.savez_compressed(options.log, allow_pickle=False, **result.log)
-    shown = [" ".join(f"{value:+.2f}" for value in values) for values in (command, result.velocity)]
+    shown = [" ".join(f"{value:+.2f}" for value in values) for values in (result.command, result.velocity)]
     print(f"{'FELL' if result.fell else 'walked'} {result.seconds:.1f} s; commanded {shown[0]}, measured {shown[1]}")
     return int(result.fell)
 
