@@ -1,5 +1,6 @@
 """The report: correct values in the charts, one self-contained file, rendered in a real browser."""
 
+import dataclasses
 import html
 import itertools
 import json
@@ -8,10 +9,12 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from st_rl.cli import main
+from st_rl.cli.support.comparison import Comparison, RunGroup
 from st_rl.cli.support.report_page import ReportData, build_page
 from st_rl.cli.support.report_page.charts import (
     Series,
@@ -23,8 +26,11 @@ from st_rl.cli.support.report_page.charts import (
     runs_of_true,
     scatter_chart,
 )
+from st_rl.cli.support.report_page.comparison_page import build_comparison_page
 from st_rl.cli.support.report_page.curves import read_curves
 from st_rl.cli.support.report_page.sections import by_kind, flatten
+from st_rl.cli.support.report_page.verdict import judge
+from st_rl.cli.support.run_summary import RunSummary
 
 JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
 
@@ -317,3 +323,85 @@ def test_report_prints_commands_for_outdated_parts(tmp_path, capsys):
     assert "Outdated: the training has continued to iteration 2." in (folder / "report.html").read_text()
     curve = {"Train/mean_reward": ([0], [1.0])}
     assert "mean episode return after 1 iteration<" in build_page(ReportData({}, curves=curve))
+
+
+def evaluated(falls, error, **others):
+    """An evaluation of 64 robots."""
+    return {"columns": {"fine physics": {"num_envs": 64, "falls": falls, "lin_vel_x_error": error, **others}}}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "text", "is_good"),
+    [
+        (evaluated(0, 0.03), "Walks: no robot falls, forward velocity error 0.030 m/s.", True),
+        (evaluated(3, 0.03), "Walks: 3 of 64 robots fall, forward velocity error 0.030 m/s.", True),
+        (evaluated(9, 0.03), "Walks, but falls too often: 9 of 64 robots fall", False),
+        (evaluated(0, 0.4), "Stays up, but does not follow its commands: no robot falls", False),
+        (evaluated(60, None), "Falls: 60 of 64 robots fall.", False),
+        (evaluated(0, 0.1, success=0.75), "Walks: no robot falls, 75% pass their obstacles, forward", True),
+        ({"columns": {"environment": {"return_mean": 498.25, "reached_time_limit": 1.0}}}, "Mean episode return", None),
+        (None, "Not evaluated: st-rl eval", None),
+    ],
+)
+def test_verdict_says_whether_the_policy_walks(evaluation, text, is_good):
+    verdict = judge(evaluation, {}, None)
+    assert verdict.text.startswith(text)
+    assert verdict.is_good is is_good
+
+
+def test_verdict_is_of_the_physics_in_which_most_robots_fall():
+    columns = {"training physics": {"num_envs": 10, "falls": 6}, "fine physics": {"num_envs": 10, "falls": 0}}
+    assert judge({"columns": columns}, {}, None).text.startswith("Falls: 6 of 10")
+
+
+def test_verdict_compares_with_the_pretrained_policy():
+    verdict = judge(evaluated(1, 0.05), {}, ("pretrained:quadruped-walk", evaluated(0, 0.02)))
+    assert verdict.text == (
+        "Walks: 1 of 64 robots fall, forward velocity error 0.050 m/s. "
+        "pretrained:quadruped-walk: no robot falls, forward velocity error 0.020 m/s."
+    )
+
+
+def test_verdict_of_a_run_without_evaluation_is_of_the_training():
+    steps = [1.0, 3.0]
+    curves = {"Evaluation/falls": (steps, [1.0, 0.25]), "Evaluation/lin_vel_x_error": (steps, [0.5, 0.1])}
+    assert judge(None, curves, None).text.startswith("Walks, but falls too often: 25% of the robots fall")
+    assert "Fraction of robots that fall, without noise" in build_page(make_data(curves=curves))
+
+
+def test_changed_settings_and_parents_are_shown():
+    settings = {
+        "task": "quadruped-walk",
+        "changed_settings": {"env.gait.swing_height": [0.06, 0.1], "policy.actor_hidden_dims": [[8], [16, 16]]},
+        "parents": [
+            {"run": "/runs/<b>", "checkpoint": "best.pt", "iteration": 300, "task": "quadruped-walk"},
+            {"run": "pretrained:go1", "checkpoint": "best.pt", "iteration": None, "task": "other"},
+        ],
+    }
+    page = build_page(make_data(settings=settings))
+    assert "<td>env.gait.swing_height</td><td>0.06</td><td>0.1</td>" in page
+    assert "<td>8</td><td>16, 16</td>" in page
+    assert "<li>/runs/&lt;b&gt; (best.pt, after 300 iterations)</li><li>pretrained:go1 (best.pt, of other)</li>" in page
+
+
+def test_video_is_at_the_top():
+    page = build_page(make_data())
+    assert page.index('class="verdict') < page.index("<video") < page.index('class="tiles"')
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")
+def test_browser_shows_a_comparison_without_requests(tmp_path):
+    curves = {"Train/mean_reward": ([0.0, 1.0, 2.0], [1.0, 2.0, 4.0])}
+    groups = []
+    for name, seeds in (("a", (1, 2)), ("b", (3,))):
+        nothing = dict.fromkeys(field.name for field in dataclasses.fields(RunSummary))
+        runs = [RunSummary(**{**nothing, "run": f"runs/{name}{seed}", "state": "finished"}) for seed in seeds]
+        evaluations: list[Any] = [{"num_envs": 64, "falls": seed} for seed in seeds]
+        titles = {"falls": "Falls"}
+        groups.append(RunGroup(name, runs, {"x": name}, evaluations, titles, [curves] * len(runs), 10))
+    dom = dump_dom(build_comparison_page(Comparison("walk", groups)), tmp_path)
+    assert 'data-ready="yes"' in dom
+    assert 'data-asked="0"' in dom
+    assert "<b>1.500 ± 0.500</b>" in dom
+    assert dom.count("<polyline") == 2
+    assert dom.count("<polygon") == 1

@@ -24,7 +24,7 @@ from st_rl.cli.support.command_line import (
     renamed_option,
     wrap,
 )
-from st_rl.cli.support.parent_run import PARENTS, ParentRun
+from st_rl.cli.support.parent_run import ParentRun
 from st_rl.cli.support.ranks import (
     RUN_ID,
     describe_size,
@@ -34,8 +34,8 @@ from st_rl.cli.support.ranks import (
     share_run_folder,
     torchrun_id,
 )
-from st_rl.cli.support.run_folder import RunFolder
-from st_rl.cli.support.settings_file import CHANGED, SettingsFile, changed_settings
+from st_rl.cli.support.run_folder import CHANGED, PARENTS, RunFolder
+from st_rl.cli.support.settings_file import SettingsFile, changed_settings
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
 from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_training

@@ -36,7 +36,7 @@ class Statistic(NamedTuple):
 
     mean: float
     spread: float
-    count: int
+    num_runs: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Statistic | None:
@@ -212,4 +212,4 @@ def format_statistic(name: str, statistic: Statistic | None) -> str:
     is_percent = name in ("success", "push_survival", "reached_time_limit")
     digits = 0 if all(value == int(value) for value in statistic[:2]) else 1 if abs(statistic.mean) >= 100 else 3
     texts = [f"{value:.0%}" if is_percent else f"{value:.{digits}f}" for value in statistic[:2]]
-    return texts[0] if statistic.count == 1 else f"{texts[0]} ± {texts[1]}"
+    return texts[0] if statistic.num_runs == 1 else f"{texts[0]} ± {texts[1]}"

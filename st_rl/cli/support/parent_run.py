@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, escape_control, quote
 from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
+from st_rl.cli.support.run_folder import CONFIG_FILE, PARENTS, RUN_FILE, RunFolder, find_policy
 from st_rl.cli.support.task_source import EnvConfig, TaskSource
 from st_rl.cli.support.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
-
-PARENTS = "parents"
-"""Key of `run.json`: the run that a training started from, the run that that one started from, and so on."""
 
 
 @dataclass

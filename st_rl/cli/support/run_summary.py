@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from st_rl.cli.support.parent_run import PARENTS
 from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
 from st_rl.cli.support.run_folder import (
     CONFIG_FILE,
     ENDED,
     EVAL_FILE,
+    PARENTS,
     PROGRESS_FILE,
     RUN_FILE,
     RunFolder,
@@ -151,8 +151,8 @@ def _evaluation(evaluation: Mapping[str, Any], progress: Sequence[Mapping[str, s
     if not rows:
         return _result(None, None, None, None)
     best = max(rows, key=lambda item: item[0])[1]
-    names = ("lin_vel_x_error", "falls", "return_mean")
-    return _result(*(best.get(f"Evaluation/{name}") for name in names), "training")
+    error, falls, value = (best.get(f"Evaluation/{name}") for name in ("lin_vel_x_error", "falls", "return_mean"))
+    return _result(error, falls, value, "training")
 
 
 def _result(error: object, falls: object, episode_return: object, evaluated: str | None) -> dict[str, Any]:

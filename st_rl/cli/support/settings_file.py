@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError, escape_control, option_names, quote
-from st_rl.cli.support.parent_run import PARENTS
 from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
+from st_rl.cli.support.run_folder import CHANGED, CONFIG_FILE, PARENTS, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import flatten, is_external
 from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
 from st_rl.utils.registry import is_class_path
 
 OptionsT = TypeVar("OptionsT")
-CHANGED = "changed_settings"
-"""Key of `run.json`: settings that differ from the defaults of the task, dotted name -> [default, value]."""
 # Names of the settings that have an option, by part.
 _TYPED = {
     part: {field.name for field in dataclasses.fields(kind)}

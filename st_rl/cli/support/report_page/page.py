@@ -10,6 +10,7 @@ from typing import Any
 
 from st_rl.cli.support.report_page import sections
 from st_rl.cli.support.report_page.curves import Curves
+from st_rl.cli.support.report_page.verdict import verdict
 from st_rl.cli.support.run_folder import (
     CONFIG_FILE,
     EVAL_FILE,
@@ -52,6 +53,8 @@ class ReportData:
     """The mp4 of `st-rl play`."""
     export: Mapping[str, Any] | None = None
     """`policy.json`: exported file and its difference from torch."""
+    reference: tuple[str, Mapping[str, Any]] | None = None
+    """A pretrained policy of the task, its name and its `eval.json`."""
     iteration: int | None = None
     """Iteration of the checkpoint that commands take by default; parts of earlier iterations are outdated."""
 
@@ -69,18 +72,22 @@ def build_page(data: ReportData) -> str:
     curves, run, config = (PROGRESS_FILE, data.curves), (RUN_FILE, settings), (CONFIG_FILE, data.config)
     outdated = f"Outdated: the training has continued to iteration {data.iteration}."
     eval_note, video_note = ((name, outdated if data.is_outdated(part) else "") for name, part in (evaluation, traces))
+    current = (EVAL_FILE, None if eval_note[1] else data.evaluation)
     body = [
-        _build(sections.tiles, curves, (EVAL_FILE, None if eval_note[1] else data.evaluation)),
         _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces, video_note),
+        _build(sections.tiles, curves, current),
         _build(sections.evaluation, evaluation, eval_note),
         _build(sections.tracking, traces, evaluation),
         _build(sections.gait, traces),
         _build(sections.joints, traces),
         _build(sections.learning, curves),
+        _build(sections.changed, run),
+        _build(sections.parents, run),
         _build(sections.configuration, run, config),
         _build(sections.reproduction, run, evaluation, traces, (EXPORT_FILE, data.export)),
     ]
     header = _build(functools.partial(sections.heading, task), run)
+    header += _build(functools.partial(verdict, reference=data.reference), current, curves)
     return make_page(f"{task} · st_rl run report", header, "".join(body), "st-rl report")
 
 

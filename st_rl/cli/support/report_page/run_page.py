@@ -1,6 +1,9 @@
 """Build the report of a run folder."""
 
+from typing import Any
+
 from st_rl.cli.support.command_line import CommandError
+from st_rl.cli.support.pretrained import FOLDER, PRETRAINED_PREFIX, pretrained_names
 from st_rl.cli.support.report_page.curves import read_curves
 from st_rl.cli.support.report_page.page import ReportData, SectionError, build_page
 from st_rl.cli.support.run_folder import (
@@ -26,6 +29,7 @@ def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
         traces=run.read_optional_json(TRACES_FILE),
         video=_read_video(run) if run.file(VIDEO_FILE).is_file() else None,
         export=run.read_optional_json(EXPORT_FILE),
+        reference=_pretrained_evaluation(run),
         iteration=_current_iteration(run),
     )
     try:
@@ -34,6 +38,21 @@ def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
         files = " or ".join(str(run.file(name)) for name in error.files if run.file(name).is_file())
         remedies = "; ".join(f"{name}: {run.remedy(name)}" for name in error.files if run.file(name).is_file())
         raise CommandError(f"the content of {files} is damaged ({error}); {remedies}") from error
+
+
+def _pretrained_evaluation(run: RunFolder) -> tuple[str, dict[str, Any]] | None:
+    """Return the pretrained policy of the task, the one with the task's name if there are more, and its `eval.json`.
+
+    None if there is none, or if it is the run itself.
+    """
+    task, found = run.settings.get("task"), {}
+    for name in pretrained_names():
+        policy = RunFolder(FOLDER / name)
+        evaluation = policy.read_optional_json(EVAL_FILE)
+        if evaluation is not None and policy.settings.get("task") == task and run.path.name != name:
+            found[name] = evaluation
+    name = str(task) if task in found else next(iter(found), None)
+    return None if name is None else (f"{PRETRAINED_PREFIX}{name}", found[name])
 
 
 def _read_video(run: RunFolder) -> bytes:

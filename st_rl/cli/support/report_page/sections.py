@@ -8,6 +8,7 @@ from typing import Any
 from st_rl.cli.support.command_line import count_of
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
+from st_rl.cli.support.run_folder import CHANGED, PARENTS
 
 AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0
@@ -271,6 +272,32 @@ def learning(curves: Curves) -> str:
     return make_section("Learning curves", main + (details if more else ""))
 
 
+def changed(settings: Mapping[str, Any]) -> str:
+    """Return a table of the settings that differ from the defaults of the task."""
+    values = settings.get(CHANGED) or {}
+    rows = "".join(
+        f"<tr><td>{escape(str(name))}</td><td>{escape(_value_text(default))}</td><td>{escape(_value_text(value))}</td></tr>"
+        for name, (default, value) in values.items()
+    )
+    head = "<tr><th>Setting</th><th>Default</th><th>This run</th></tr>"
+    table = f'<div class="card scroll"><table class="config">{head}{rows}</table></div>'
+    return make_section("Settings that differ from the defaults", table if rows else "", name="changed")
+
+
+def parents(settings: Mapping[str, Any]) -> str:
+    """Return the runs that a run started from, the nearest first."""
+    items = []
+    for parent in settings.get(PARENTS) or []:
+        iteration = "" if parent.get("iteration") is None else f", after {count_of(parent['iteration'], 'iteration')}"
+        task = "" if parent.get("task") in (None, settings.get("task")) else f", of {parent['task']}"
+        items.append(
+            f"<li>{escape(str(parent['run']))} ({escape(str(parent['checkpoint']))}{escape(iteration + task)})</li>"
+        )
+    content = f'<div class="card"><ol class="chain">{"".join(items)}</ol></div>' if items else ""
+    words = "The weights and normalizers of the first one; that one started from the second, and so on."
+    return make_section("Started from", content, words if len(items) > 1 else "", name="parents")
+
+
 def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Return tables of all settings, collapsed."""
     parts = {
@@ -285,9 +312,15 @@ def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str
     return make_section("Configuration", "".join(blocks))
 
 
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def _key_table(values: Mapping[str, Any]) -> str:
     """Return a table of keys and values."""
-    texts = {key: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for key, v in values.items()}
+    texts = {key: "None" if value is None else _value_text(value) for key, value in values.items()}
     rows = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(text)}</td></tr>" for key, text in texts.items())
     return f'<table class="config">{rows}</table>'
 

@@ -1,0 +1,99 @@
+"""The verdict of a report: whether the policy walks, in one line."""
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any, NamedTuple
+
+from st_rl.cli.support.report_page.curves import Curves
+
+# A policy walks if fewer robots fall, and the mean forward velocity is closer to the command, m/s.
+MAX_FALLS = 0.05
+MAX_ERROR = 0.15
+# More falls are not walking at all.
+MANY_FALLS = 0.5
+
+
+class Verdict(NamedTuple):
+    """A sentence on a policy, and whether it does its task; None if that is not known."""
+
+    text: str
+    is_good: bool | None
+
+
+def judge(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> Verdict:
+    """Return the verdict of `eval.json`, with the physics in which most robots fall, else of the training's last one.
+
+    `reference` is the name of a pretrained policy of the task, and its `eval.json`.
+    """
+    figures = _worst_column(result)
+    if figures is not None:
+        verdict = _judge(figures)
+        compared = None if reference is None else _worst_column(reference[1])
+        if reference is None or compared is None:
+            return verdict
+        return Verdict(f"{verdict.text} {reference[0]}: {_figures(compared)}.", verdict.is_good)
+    measured = {
+        tag.removeprefix("Evaluation/"): values[1][-1] for tag, values in curves.items() if "Evaluation/" in tag
+    }
+    if not measured:
+        return Verdict("Not evaluated: st-rl eval measures the policy without exploration noise.", None)
+    verdict = _judge({"num_envs": 1, **measured})
+    return Verdict(f"{verdict.text} Measured in the training; st-rl eval measures longer.", verdict.is_good)
+
+
+def _worst_column(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the metrics with the physics in which most robots fall, the finest if they agree; None without any."""
+    columns = list(((result or {}).get("columns") or {}).values())
+    return max(reversed(columns), key=_fall_fraction, default=None)
+
+
+def _fall_fraction(figures: Mapping[str, Any]) -> float:
+    return (_number(figures, "falls") or 0.0) / max(1.0, _number(figures, "num_envs") or 1.0)
+
+
+def _judge(figures: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of the metrics of an evaluation."""
+    falls, error = _number(figures, "falls"), _number(figures, "lin_vel_x_error")
+    if falls is None:
+        value = _number(figures, "return_mean")
+        return Verdict("Evaluated." if value is None else f"{_figures(figures).capitalize()}.", None)
+    fraction = _fall_fraction(figures)
+    if fraction > MANY_FALLS:
+        word, is_good = "Falls", False
+    elif error is None or error > MAX_ERROR:
+        word, is_good = "Stays up, but does not follow its commands", False
+    elif fraction > MAX_FALLS:
+        word, is_good = "Walks, but falls too often", False
+    else:
+        word, is_good = "Walks", True
+    return Verdict(f"{word}: {_figures(figures)}.", is_good)
+
+
+def _figures(figures: Mapping[str, Any]) -> str:
+    """Describe falls, obstacles and error, or the returns of a task without commands."""
+    words = []
+    falls, count = _number(figures, "falls"), _number(figures, "num_envs")
+    if falls is not None and count is not None:
+        # The log of a training has the fraction.
+        number = f"{falls:.0%} of the robots fall" if count == 1 else f"{falls:.0f} of {count:.0f} robots fall"
+        words.append("no robot falls" if falls == 0 else number)
+    success, error = _number(figures, "success"), _number(figures, "lin_vel_x_error")
+    words += [] if success is None else [f"{success:.0%} pass their obstacles"]
+    words += [] if error is None else [f"forward velocity error {error:.3f} m/s"]
+    value, reached = _number(figures, "return_mean"), _number(figures, "reached_time_limit")
+    words += [] if value is None else [f"mean episode return {value:.4g}"]
+    words += [] if reached is None else [f"{reached:.0%} of the episodes reach the time limit"]
+    return ", ".join(words)
+
+
+def _number(figures: Mapping[str, Any], name: str) -> float | None:
+    value = figures.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def verdict(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> str:
+    """Return the verdict as HTML."""
+    text, is_good = judge(result, curves, reference)
+    style = {True: " good", False: " bad", None: ""}[is_good]
+    return f'<p class="verdict{style}">{escape(text)}</p>'
