@@ -31,6 +31,14 @@ def test_policy_of_the_package_is_copied_beside_the_runs_of_the_user(packaged, t
     assert run.task == "quadruped-walk"
 
 
+def test_evaluation_of_the_user_survives_the_next_command(packaged, tmp_path):
+    (packaged / "eval.json").write_text("{}")
+    run, _ = find_policy("pretrained:tiny-walk", root=tmp_path / "runs")
+    run.file("eval.json").write_text('{"mine": 1}')
+    find_policy("pretrained:tiny-walk", root=tmp_path / "runs")
+    assert run.file("eval.json").read_text() == '{"mine": 1}'
+
+
 def test_new_version_replaces_its_files_and_keeps_user_files(packaged, tmp_path):
     run, _ = find_policy("pretrained:tiny-walk", root=tmp_path / "runs")
     run.file("play.mp4").write_bytes(b"film")

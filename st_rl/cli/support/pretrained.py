@@ -8,6 +8,7 @@ from pathlib import Path
 from st_rl.cli.support.command_line import CommandError, UsageError, unknown_name
 
 PRETRAINED_PREFIX = "pretrained:"
+WEIGHTS_FILE = "best.pt"
 FOLDER = Path(__file__).resolve().parent.parent / "pretrained"
 """One run folder for each policy: run.json, config.json, best.pt and eval.json."""
 
@@ -20,8 +21,8 @@ def pretrained_names() -> list[str]:
 def copy_pretrained(name: str, root: Path) -> Path:
     """Copy the policy that `pretrained:NAME` names to `root/pretrained/NAME`, where commands write beside it.
 
-    Files of the package replace those of an earlier version; others, such as a video, stay. UsageError for a name that
-    the package does not have.
+    With other weights, from another version of the package, all its files replace those of the copy; what commands have
+    written stays. UsageError for a name that the package does not have.
     """
     name = name.removeprefix(PRETRAINED_PREFIX)
     known = pretrained_names()
@@ -31,15 +32,20 @@ def copy_pretrained(name: str, root: Path) -> Path:
     target = root / "pretrained" / name
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for source in sorted((FOLDER / name).iterdir()):
-            copy = target / source.name
-            if not copy.is_file() or copy.read_bytes() != source.read_bytes():
-                _replace(source, copy)
+        is_new = not _is_equal(FOLDER / name / WEIGHTS_FILE, target / WEIGHTS_FILE)
+        # The weights last: with them the copy is complete.
+        for source in sorted((FOLDER / name).iterdir(), key=lambda path: path.name == WEIGHTS_FILE):
+            if is_new or not (target / source.name).is_file():
+                _replace(source, target / source.name)
     except OSError as error:
         raise CommandError(
             f"cannot copy {PRETRAINED_PREFIX}{name} to {target}: {error.strerror or error}; change to a folder of yours"
         ) from error
     return target
+
+
+def _is_equal(first: Path, second: Path) -> bool:
+    return second.is_file() and first.read_bytes() == second.read_bytes()
 
 
 def _replace(source: Path, target: Path) -> None:
