@@ -66,12 +66,6 @@ class MujocoBackend(Backend):
         self._write_resets()
         return self._batch
 
-    def mark_forked(self) -> None:
-        """Make every use in a forked child an error: without threads it would wait forever, its deletion too."""
-        self._is_forked = True
-        # One more reference than there are, so that the batch is never deleted.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._batch))
-
     def set_control(self, control: torch.Tensor) -> None:
         """Set the control `(N, nu)` of the following steps."""
         self._write_resets()
@@ -184,8 +178,11 @@ _THREADED_BACKENDS: weakref.WeakSet[MujocoBackend] = weakref.WeakSet()
 
 
 def _mark_forked_backends() -> None:
+    """Make every use in a forked child an error: without threads it would wait forever, its deletion too."""
     for backend in _THREADED_BACKENDS:
-        backend.mark_forked()
+        backend._is_forked = True
+        # One more reference than there are, so that the batch is never deleted.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend._batch))
 
 
 if sys.platform != "win32":

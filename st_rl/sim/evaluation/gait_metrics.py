@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 GRAVITY = 9.81
+# Shorter losses of contact are chatter, not swings.
+_MIN_AIRBORNE_STEPS = 2
+# Below this speed, m/s, a cost of transport is meaningless.
+_MIN_SPEED = 0.1
 
 
 class Swings(NamedTuple):
@@ -32,16 +36,8 @@ def nan_mean(values: Tensor) -> float:
     return float(values.nanmean())
 
 
-def find_swings(height: Tensor, contact: Tensor, valid: Tensor, step_dt: float, min_steps: int = 2) -> Swings:
-    """Find the swing phases of all feet.
-
-    Args:
-        height: `(T, N, F)` sole height above the ground, m.
-        contact: `(T, N, F)` bool foot contact.
-        valid: `(T, N)` bool.
-        step_dt: Seconds per step.
-        min_steps: Shorter losses of contact are chatter, not swings.
-    """
+def find_swings(height: Tensor, contact: Tensor, valid: Tensor, step_dt: float) -> Swings:
+    """Find the swing phases from sole heights `(T, N, F)`, m, and contacts `(T, N, F)` bool, `step_dt` seconds apart."""
     peak = torch.zeros_like(height[0])
     airborne = torch.zeros_like(height[0])
     total, count = torch.zeros_like(peak), torch.zeros_like(peak)
@@ -49,7 +45,7 @@ def find_swings(height: Tensor, contact: Tensor, valid: Tensor, step_dt: float, 
     complete = torch.zeros_like(contact[0])
     for now_height, now_contact, now_valid in zip(height, contact, valid):
         usable = now_valid[:, None]
-        landed = now_contact & complete & usable & (airborne >= min_steps)
+        landed = now_contact & complete & usable & (airborne >= _MIN_AIRBORNE_STEPS)
         total += torch.where(landed, peak, 0.0)
         count += landed
         airborne = torch.where(now_contact, 0.0, airborne + 1)
@@ -93,7 +89,7 @@ def side_pairs(foot_positions: Tensor) -> tuple[tuple[int, int], ...]:
     return tuple(zip(left, right)) if len(left) == len(right) else ()
 
 
-def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]], min_steps: int = 2) -> Tensor:
+def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
     """Difference of the mean step times of left and right, relative to their mean, `(N,)`.
 
     The step time of a foot is the time from the touch-down of the other foot of its pair to its own; feet that do not
@@ -103,13 +99,12 @@ def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, in
         contact: `(T, N, F)` bool foot contact.
         valid: `(T, N)` bool.
         pairs: Left and right foot of each pair of legs.
-        min_steps: Shorter losses of contact are chatter, not swings.
     """
-    ratios = [_pair_asymmetry(contact[..., list(pair)], valid, min_steps) for pair in pairs]
+    ratios = [_pair_asymmetry(contact[..., list(pair)], valid) for pair in pairs]
     return torch.stack(ratios).nanmean(dim=0) if ratios else torch.full((contact.shape[1],), float("nan"))
 
 
-def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
+def _pair_asymmetry(contact: Tensor, valid: Tensor) -> Tensor:
     """`step_asymmetry` of one pair, contacts `(T, N, 2)`."""
     shape = contact[0].shape
     airborne, since_landing = torch.zeros(shape), torch.full(shape, float("inf"))
@@ -117,7 +112,7 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
     for now_contact, now_valid in zip(contact, valid):
         usable = now_valid[:, None]
         since_landing = torch.where(usable, since_landing + 1, float("inf"))
-        landed = now_contact & (airborne >= min_steps) & usable
+        landed = now_contact & (airborne >= _MIN_AIRBORNE_STEPS) & usable
         # The other foot landed after the last landing of this one, and not in the same step.
         since_other = since_landing.flip(1)
         is_step = landed & ~landed.flip(1) & (since_other < since_landing)
@@ -129,8 +124,8 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor, min_steps: int) -> Tensor:
     return (mean[:, 0] - mean[:, 1]).abs() / mean.mean(dim=1)
 
 
-def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor, min_speed: float = 0.1) -> Tensor:
-    """Mean mechanical power / (weight * mean speed), `(N,)`; NaN for robots slower than `min_speed`.
+def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor) -> Tensor:
+    """Mean mechanical power / (weight * mean speed), `(N,)`; NaN for robots slower than 0.1 m/s.
 
     `st_rl.utils.metrics.cost_of_transport`, which training logs, is the instantaneous one.
 
@@ -139,8 +134,7 @@ def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Ten
         speed: `(T, N)` horizontal speed of the base, m/s.
         mass: Mass of the robot, kg.
         valid: `(T, N)` bool.
-        min_speed: Below it the ratio is meaningless.
     """
     mean_speed = mean_over_time(speed, valid)
     cost = mean_over_time(power, valid) / (mass * GRAVITY * mean_speed)
-    return torch.where(mean_speed > min_speed, cost, float("nan"))
+    return torch.where(mean_speed > _MIN_SPEED, cost, float("nan"))

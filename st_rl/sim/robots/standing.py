@@ -6,7 +6,7 @@ import numpy as np
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.backends.base import with_physics
-from st_rl.sim.require import MjData, MjModel, mujoco
+from st_rl.sim.require import MjData, mujoco
 from st_rl.sim.robots.robot import Robot
 
 # A base that leans by more degrees has fallen.
@@ -30,10 +30,6 @@ class StandingResult(NamedTuple):
     """Which feet touch the ground at the end."""
     self_contacts: tuple[tuple[str, str], ...]
     """Names of the robot's own parts that touch each other in the default pose."""
-    data: MjData
-    """The `mujoco.MjData` at the end."""
-    model: MjModel
-    """The `mujoco.MjModel` that it belongs to."""
 
 
 def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None = None) -> StandingResult:
@@ -78,8 +74,6 @@ def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, fl
         effort=data.qfrc_actuator[velocities].copy(),
         feet_down=tuple(bool(data.sensordata[foot.contact] > 0) for foot in robot.feet),
         self_contacts=tuple(sorted(names)),
-        data=data,
-        model=model,
     )
 
 

@@ -1,6 +1,7 @@
 """`RolloutDataset`: recorded trajectories as a stream of transitions."""
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -193,7 +194,8 @@ class RolloutDataset(RolloutFileBase):
             self.metadata = self._read_metadata(metadata_dirs)
         # Stable: folders of the same age stay in natural order.
         found.sort(key=lambda item: item[0])
-        usable = (path for _, path in reversed(found) if self._is_usable(path))
+        known = (path for _, path in reversed(found) if path not in self._refused and layout.frame_files(path))
+        usable = (path for path in known if not self.finished_only or self._is_finished(path))
         # Lazily: only the newest are looked into if only those are wanted.
         wanted = self.keep_latest_n_trajs if self.keep_latest_n_trajs > 0 else None
         folders = list(itertools.islice(usable, wanted))[::-1]
@@ -246,11 +248,6 @@ class RolloutDataset(RolloutFileBase):
                     except OSError:  # deleted since it was listed
                         continue
         return found, metadata_dirs, collectors
-
-    def _is_usable(self, folder: str) -> bool:
-        if folder in self._refused or (self.finished_only and not self._is_finished(folder)):
-            return False
-        return bool(layout.frame_files(folder))
 
     def _is_finished(self, folder: str) -> bool:
         """Whether the episode of a trajectory is finished: by its file `done`, else by its last frame."""
@@ -364,7 +361,7 @@ class RolloutDataset(RolloutFileBase):
                 num_unreadable += 1
                 if num_unreadable > 2 * len(self.all_available_trajectory_dirs):
                     raise RuntimeError(f"no readable trajectory is left: {self._list_unreadable()}")
-            elif self._is_too_old(opened.file):
+            elif self._policy_age(opened.file) > (math.inf if self.max_policy_age is None else self.max_policy_age):
                 self.num_trajectories_refused += 1
                 self._refused.add(folder)
             else:
@@ -423,10 +420,10 @@ class RolloutDataset(RolloutFileBase):
         finally:
             self.waiting_seconds += time.perf_counter() - begin
 
-    def _is_too_old(self, file: LoadedFile) -> bool:
-        if self.max_policy_age is None or ITERATION_FIELD not in file.others:
-            return False
-        return int(file.others[ITERATION_FIELD].max()) < self.current_iteration - self.max_policy_age
+    def _policy_age(self, file: LoadedFile) -> int:
+        """Iterations since the policy that recorded a file; 0 if it is unknown."""
+        iterations = file.others.get(ITERATION_FIELD)
+        return 0 if iterations is None else self.current_iteration - int(iterations.max())
 
     def _maintain_handler(self, env: int) -> bool:
         """After the last frame of a file, continue with the next file; True iff that is a new trajectory."""

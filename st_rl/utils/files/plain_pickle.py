@@ -30,7 +30,6 @@ class PlainPickleError(pickle.UnpicklingError):
 class _JoblibArray:
     """Replacement of joblib's `NumpyArrayWrapper`, which announces the bytes of an array in the stream."""
 
-    subclass: Any
     shape: tuple[int, ...]
     order: str
     dtype: np.dtype
@@ -188,7 +187,6 @@ class PlainUnpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     # Of the base class, which is not annotated.
     stack: list[Any]
-    metastack: list[list[Any]]
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, encoding="latin1")
