@@ -23,14 +23,10 @@ class MotionTable:
         device: torch.device | str,
         quaternions: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Copy clips `(F_i, W)` to a device.
+        """Copy clips `(F_i, W)` of two frames or more to a device.
 
-        Args:
-            clips: Two frames or more each.
-            frame_durations: Seconds between frames of each clip.
-            weights: Relative sampling weight of each clip; not all zero.
-            device: Where the table lives.
-            quaternions: Columns of each rotation; these are interpolated by slerp, the others linearly.
+        `frame_durations` are the seconds between frames of each clip, `weights` the relative sampling weights, not all
+        zero. `quaternions` are the columns of each rotation, interpolated by slerp, the others linearly.
         """
         self.frames = torch.cat([clip.to(device, torch.float32) for clip in clips])
         """`(F, W)`"""

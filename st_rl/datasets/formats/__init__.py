@@ -72,10 +72,7 @@ def read_motion(
 def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], format: str | None = None) -> None:
     """Write clips to a file, atomically; only AMP pickles hold more than one.
 
-    Args:
-        path: The file; its suffix must be one of the format's.
-        clips: What to write.
-        format: One of `FORMATS`; by default the first that has the suffix of the path.
+    `format` is one of `FORMATS`, by default the first with the suffix of the path.
     """
     path = Path(path)
     clips = [clips] if isinstance(clips, MotionClip) else list(clips)

@@ -37,7 +37,7 @@ def nan_mean(values: Tensor) -> float:
 
 
 def find_swings(height: Tensor, contact: Tensor, valid: Tensor, step_dt: float) -> Swings:
-    """Find the swing phases from sole heights `(T, N, F)`, m, and contacts `(T, N, F)` bool, `step_dt` seconds apart."""
+    """Find the swing phases from sole heights and contacts `(T, N, F)`, `step_dt` seconds apart."""
     peak = torch.zeros_like(height[0])
     airborne = torch.zeros_like(height[0])
     total, count = torch.zeros_like(peak), torch.zeros_like(peak)
@@ -93,12 +93,8 @@ def step_asymmetry(contact: Tensor, valid: Tensor, pairs: Sequence[tuple[int, in
     """Difference of the mean step times of left and right, relative to their mean, `(N,)`.
 
     The step time of a foot is the time from the touch-down of the other foot of its pair to its own; feet that do not
-    alternate take no steps. The mean over all pairs; NaN for a robot without steps on both sides.
-
-    Args:
-        contact: `(T, N, F)` bool foot contact.
-        valid: `(T, N)` bool.
-        pairs: Left and right foot of each pair of legs.
+    alternate take no steps. The mean over all `pairs` of a left and a right foot; NaN for a robot without steps on both
+    sides. `contact` is `(T, N, F)` bool.
     """
     ratios = [_pair_asymmetry(contact[..., list(pair)], valid) for pair in pairs]
     return torch.stack(ratios).nanmean(dim=0) if ratios else torch.full((contact.shape[1],), float("nan"))
@@ -127,13 +123,8 @@ def _pair_asymmetry(contact: Tensor, valid: Tensor) -> Tensor:
 def mean_cost_of_transport(power: Tensor, speed: Tensor, mass: float, valid: Tensor) -> Tensor:
     """Mean mechanical power / (weight * mean speed), `(N,)`; NaN for robots slower than 0.1 m/s.
 
+    `power` `(T, N)` is the sum of |torque| |joint velocity|, W; `speed` `(T, N)` the horizontal one of the base, m/s.
     `st_rl.utils.metrics.cost_of_transport`, which training logs, is the instantaneous one.
-
-    Args:
-        power: `(T, N)` sum of |torque| |joint velocity|, W.
-        speed: `(T, N)` horizontal speed of the base, m/s.
-        mass: Mass of the robot, kg.
-        valid: `(T, N)` bool.
     """
     mean_speed = mean_over_time(speed, valid)
     cost = mean_over_time(power, valid) / (mass * GRAVITY * mean_speed)

@@ -23,17 +23,10 @@ class Mirror(NamedTuple):
 
 
 def find_mirror(model: MjModel, data: MjData, base: int, joints: list[int], feet: list[int]) -> Mirror:
-    """Find partners in the pose of `data` by positions and axes, not by names.
+    """Find partners by positions and axes, not by names, in the pose of `data`, which must be symmetric.
 
-    Args:
-        model: The `mujoco.MjModel`.
-        data: Its data in a symmetric pose, after kinematics.
-        base: Body of which the x-z plane is the mirror.
-        joints: Ids of hinge and slide joints.
-        feet: Ids of geoms.
-
-    Raises:
-        ValueError: A joint or a foot has no partner; the message names it.
+    The x-z plane of the body `base` is the mirror, `joints` are ids of hinge and slide joints, `feet` ids of geoms.
+    ValueError with its name for a joint or a foot without a partner.
     """
     rotation = data.xmat[base].reshape(3, 3)
     anchors = (data.xanchor[joints] - data.xpos[base]) @ rotation

@@ -24,11 +24,7 @@ _MATCH_STEPS = 20
 def match_names(pattern: str, names: Sequence[str], kind: str, where: str) -> list[int]:
     """Indices of the names that a regular expression matches in full; ValueError if it matches none.
 
-    Args:
-        pattern: A regular expression or a name.
-        names: In the order of the indices.
-        kind: Kind of the names, for the error: `joint`.
-        where: Place of the pattern, for the error: `go1.yaml: default_pose`.
+    For the error, `kind` is that of the names (`joint`), `where` the place of the pattern (`go1.yaml: default_pose`).
     """
     regex = compile_pattern(pattern, where)
     found = [index for index, name in enumerate(names) if name and regex.fullmatch(name)]

@@ -15,12 +15,8 @@ _ASSETS = "assets"
 def save_mjcf(robot: Robot, gains: np.ndarray, limits: np.ndarray, path: Path, timestep: float = 0.002) -> None:
     """Write a robot in which every actuator is a position servo of its joint, so that controls are joint targets.
 
-    Args:
-        robot: The robot.
-        gains: `(nu, 2)` stiffness and damping at the joint.
-        limits: `(nu, 2)` limits of the joint targets.
-        path: The file; meshes, textures and height fields go into `assets` beside it.
-        timestep: Seconds per physics step.
+    `gains` `(nu, 2)` are stiffness and damping at the joint, `limits` `(nu, 2)` those of the joint targets. Meshes,
+    textures and height fields go into `assets` beside the file.
     """
     spec = robot.spec.copy()
     for actuator, (stiffness, damping), limit, effort in zip(spec.actuators, gains, limits, robot.effort_limit):

@@ -33,12 +33,9 @@ class StandingResult(NamedTuple):
 
 
 def simulate_standing(robot: Robot, seconds: float = 2.0, gains: tuple[float, float] | None = None) -> StandingResult:
-    """Hold a robot in its default pose with fine physics.
+    """Hold a robot with a free joint in its default pose with fine physics.
 
-    Args:
-        robot: With a free joint.
-        seconds: Duration.
-        gains: Stiffness and damping for a robot with torque actuators, unused for others.
+    `gains` are stiffness and damping for a robot with torque actuators, unused for others.
     """
     base = robot.require_locomotion("standing")
     if robot.actuation == "torque" and gains is None:

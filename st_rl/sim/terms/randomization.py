@@ -21,13 +21,10 @@ _TRUNK_NAME = re.compile(r"torso|trunk|chest", re.IGNORECASE)
 def randomize(
     backend: Backend, robot: Robot, ranges: tuple[Range | None, Range | None, Range | None], random: torch.Tensor
 ) -> torch.Tensor:
-    """Sample friction, trunk mass and motor strength of every robot and return them, `(N, 3)`.
+    """Write friction, trunk mass and motor strength of every robot into the model fields; return them, `(N, 3)`.
 
-    Args:
-        backend: Its model fields are written.
-        robot: Gives the values where a range is None.
-        ranges: Of the sliding friction, the factor of the trunk's mass and inertia, and the factor of the torques.
-        random: Uniform numbers in [0, 1), `(N, 3)`.
+    `ranges` are those of the sliding friction, of the factor of the trunk's mass and inertia, and of the torques; None
+    keeps the value of the robot. `random` `(N, 3)` are uniform numbers in [0, 1).
     """
     friction, mass, strength = ranges
     values = torch.empty_like(random)
