@@ -428,7 +428,8 @@ def test_gymnasium_environment_as_task(tmp_path, capsys):
     pytest.importorskip("gymnasium")
     folder = tmp_path / "run"
     arguments = ["train", "gym:Pendulum-v1", "--iterations", "2", "--num-envs", "2"]
-    assert main([*arguments, "--runner.num-steps-per-env", "8", "--log-dir", str(folder)]) == 0
+    arguments += ["--runner.num-steps-per-env", "8", "--algorithm.num-mini-batches", "4"]
+    assert main([*arguments, "--log-dir", str(folder)]) == 0
     assert main(["eval", str(folder), "--num-envs", "2", "--task", "gym:Pendulum-v1"]) == 0
     result = json.loads((folder / "eval.json").read_text())
     assert result["columns"]["environment"]["length_mean"] == 200
