@@ -29,7 +29,7 @@ from st_rl.cli.support.report_page.charts import (
 from st_rl.cli.support.report_page.comparison_page import build_comparison_page
 from st_rl.cli.support.report_page.curves import read_curves
 from st_rl.cli.support.report_page.sections import by_kind, flatten
-from st_rl.cli.support.report_page.verdict import judge
+from st_rl.cli.support.report_page.verdict import find_verdict
 from st_rl.cli.support.run_summary import RunSummary
 
 JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
@@ -344,18 +344,18 @@ def evaluated(falls, error, **others):
     ],
 )
 def test_verdict_says_whether_the_policy_walks(evaluation, text, is_good):
-    verdict = judge(evaluation, {}, None)
+    verdict = find_verdict(evaluation, {}, None)
     assert verdict.text.startswith(text)
     assert verdict.is_good is is_good
 
 
 def test_verdict_is_of_the_physics_in_which_most_robots_fall():
     columns = {"training physics": {"num_envs": 10, "falls": 6}, "fine physics": {"num_envs": 10, "falls": 0}}
-    assert judge({"columns": columns}, {}, None).text.startswith("Falls: 6 of 10")
+    assert find_verdict({"columns": columns}, {}, None).text.startswith("Falls: 6 of 10")
 
 
 def test_verdict_compares_with_the_pretrained_policy():
-    verdict = judge(evaluated(1, 0.05), {}, ("pretrained:quadruped-walk", evaluated(0, 0.02)))
+    verdict = find_verdict(evaluated(1, 0.05), {}, ("pretrained:quadruped-walk", evaluated(0, 0.02)))
     assert verdict.text == (
         "Walks: 1 of 64 robots fall, forward velocity error 0.050 m/s. "
         "pretrained:quadruped-walk: no robot falls, forward velocity error 0.020 m/s."
@@ -365,7 +365,7 @@ def test_verdict_compares_with_the_pretrained_policy():
 def test_verdict_of_a_run_without_evaluation_is_of_the_training():
     steps = [1.0, 3.0]
     curves = {"Evaluation/falls": (steps, [1.0, 0.25]), "Evaluation/lin_vel_x_error": (steps, [0.5, 0.1])}
-    assert judge(None, curves, None).text.startswith("Walks, but falls too often: 25% of the robots fall")
+    assert find_verdict(None, curves, None).text.startswith("Walks, but falls too often: 25% of the robots fall")
     assert "Fraction of robots that fall, without noise" in build_page(make_data(curves=curves))
 
 

@@ -42,23 +42,29 @@ def test_latents_replace_their_components(order, leading):
     images = seen["depth"].reshape(-1, 1, 4, 6)
     seen["depth"] = policy.encoders[1](images).reshape(*leading, 6)
     torch.testing.assert_close(policy.act_inference(obs), policy.actor(torch.cat(list(seen.values()), dim=-1)))
-    judged = parts(critic_obs, policy.critic_obs_segments)
-    judged["pose"] = policy.encoders[0](judged["pose"])
-    judged["depth"] = policy.encoders[1](judged["depth"].reshape(-1, 1, 4, 6)).reshape(*leading, 6)
-    torch.testing.assert_close(policy.evaluate(critic_obs), policy.critic(torch.cat(list(judged.values()), dim=-1)))
+    critic_parts = parts(critic_obs, policy.critic_obs_segments)
+    critic_parts["pose"] = policy.encoders[0](critic_parts["pose"])
+    critic_parts["depth"] = policy.encoders[1](critic_parts["depth"].reshape(-1, 1, 4, 6)).reshape(*leading, 6)
+    torch.testing.assert_close(
+        policy.evaluate(critic_obs), policy.critic(torch.cat(list(critic_parts.values()), dim=-1))
+    )
     for component, latent in (("pose", seen["pose"]), ("depth", seen["depth"])):
         torch.testing.assert_close(policy.get_encoder_latent(obs, component), latent)
-        torch.testing.assert_close(policy.get_encoder_latent(critic_obs, component, critic=True), judged[component])
+        torch.testing.assert_close(
+            policy.get_encoder_latent(critic_obs, component, critic=True), critic_parts[component]
+        )
 
 
 @pytest.mark.parametrize("names", [["mass", "pose"], ["pose", "mass"]])
 def test_critic_with_own_encoders(names):
     policy = make_policy("EncoderActorCritic", "cnn, critic its own", critic_encoder_component_names=names)
     _, critic_obs = observations(6)
-    judged = parts(critic_obs, critic_segments())
-    judged |= {name: encoder(judged[name]) for name, encoder in zip(names, policy.critic_encoders)}
-    torch.testing.assert_close(policy.evaluate(critic_obs), policy.critic(torch.cat(list(judged.values()), dim=-1)))
-    torch.testing.assert_close(policy.get_encoder_latent(critic_obs, "pose", critic=True), judged["pose"])
+    critic_parts = parts(critic_obs, critic_segments())
+    critic_parts |= {name: encoder(critic_parts[name]) for name, encoder in zip(names, policy.critic_encoders)}
+    torch.testing.assert_close(
+        policy.evaluate(critic_obs), policy.critic(torch.cat(list(critic_parts.values()), dim=-1))
+    )
+    torch.testing.assert_close(policy.get_encoder_latent(critic_obs, "pose", critic=True), critic_parts["pose"])
     with pytest.raises(ValueError, match=r"the actor has no encoder for 'pose'; it has encoders for \['depth'\]"):
         policy.get_encoder_latent(critic_obs, "pose")
     with pytest.raises(ValueError, match="the critic has no encoder for 'depth'"):

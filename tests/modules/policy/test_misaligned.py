@@ -59,8 +59,8 @@ def test_new_policy_acts_as_old_one(policy_class):
         torch.testing.assert_close(
             new.get_estimated_state(), moved(old.get_estimated_state(), OLD_CRITIC_TARGETS, NEW_CRITIC_TARGETS)
         )
-        judged = moved(critic_obs, OLD_CRITIC, {"pose": 4, "scan": 5, "velocity": 2, "mass": 1})
-        torch.testing.assert_close(new.evaluate(judged), old.evaluate(critic_obs))
+        moved_critic_obs = moved(critic_obs, OLD_CRITIC, {"pose": 4, "scan": 5, "velocity": 2, "mass": 1})
+        torch.testing.assert_close(new.evaluate(moved_critic_obs), old.evaluate(critic_obs))
 
 
 OLD_CRITIC_TARGETS = {"velocity": 2, "pose": 4}

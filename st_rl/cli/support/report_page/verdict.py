@@ -21,7 +21,9 @@ class Verdict(NamedTuple):
     is_good: bool | None
 
 
-def judge(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> Verdict:
+def find_verdict(
+    result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None
+) -> Verdict:
     """Return the verdict of `eval.json`, with the physics in which most robots fall, else of the training's last one.
 
     `reference` is the name of a pretrained policy of the task, and its `eval.json`.
@@ -94,6 +96,6 @@ def _number(figures: Mapping[str, Any], name: str) -> float | None:
 
 def verdict(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> str:
     """Return the verdict as HTML."""
-    text, is_good = judge(result, curves, reference)
+    text, is_good = find_verdict(result, curves, reference)
     style = {True: " good", False: " bad", None: ""}[is_good]
     return f'<p class="verdict{style}">{escape(text)}</p>'
