@@ -15,6 +15,8 @@ from st_rl.cli.support.pretrained import FOLDER
 from st_rl.cli.support.run_folder import RunFolder
 from st_rl.utils.files import load_checkpoint, write_checkpoint, write_json
 
+# All commands of a policy that was trained in several stages, one per line; run.json has the last.
+COMMANDS_FILE = "command.txt"
 LIMIT = 3_000_000
 CHECKPOINT_KEYS = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "iter", "infos", "score")
 RUN_KEYS = (
@@ -44,6 +46,8 @@ def package(run: RunFolder, name: str) -> Path:
     write_json(target / "run.json", settings)
     write_json(target / "config.json", run.read_json("config.json"))
     write_json(target / "eval.json", evaluation)
+    if run.file(COMMANDS_FILE).is_file():
+        (target / COMMANDS_FILE).write_text(run.file(COMMANDS_FILE).read_text())
     return target
 
 

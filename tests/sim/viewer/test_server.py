@@ -1,8 +1,9 @@
+import http.client
 import socket
 
 import pytest
 
-from st_rl.sim.viewer.server import Access, ViewerError, claim_port
+from st_rl.sim.viewer.server import Access, ViewerError, claim_port, open_server
 
 LOCAL = Access("127.0.0.1", 8080, None)
 SHARED = Access("0.0.0.0", 8080, "secret-token")
@@ -67,3 +68,41 @@ def test_port_in_use_is_named_with_what_to_type():
 def test_impossible_address_is_named(host, port, message):
     with pytest.raises(ViewerError, match=message):
         claim_port(host, port)
+
+
+def read_status(port, path="/", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders())
+
+
+def test_served_page_and_its_websocket_need_the_token():
+    pytest.importorskip("mjviser", reason='pip install "st_rl[view]"')
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    server, access = open_server("0.0.0.0", 0)
+    try:
+        port, protocol = access.port, f"viser-v{viser_version()}"
+        assert read_status(port)[0] == 401
+        assert read_status(port, "/?token=guess")[0] == 401
+        status, headers = read_status(port, f"/?token={access.token}")
+        assert (status, headers["Location"]) == (302, "/")
+        cookie = headers["Set-Cookie"].split(";")[0]
+        assert read_status(port, Cookie=cookie)[0] == 200
+        address = f"ws://127.0.0.1:{port}/"
+        with pytest.raises(InvalidStatus, match="401"), connect(address, subprotocols=[protocol]):
+            pass
+        with connect(address, subprotocols=[protocol], additional_headers={"Cookie": cookie}) as socket_:
+            assert socket_.recv(timeout=20)
+    finally:
+        server.stop()
+
+
+def viser_version():
+    import viser
+
+    return viser.__version__
