@@ -33,7 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("st_rl").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    cases = {}
+    cases, version = {}, ""
     with tempfile.TemporaryDirectory() as folder:
         command = [options.peer_python, str(FOLDER / "worker_rsl_rl_parity.py"), folder]
         subprocess.run(command, check=True, cwd=FOLDER, stdout=subprocess.DEVNULL)

@@ -34,6 +34,7 @@ COMMANDS = (
     "compare",
     "config",
     "export",
+    "import",
     "deploy",
     "share",
     "collect",

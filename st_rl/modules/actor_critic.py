@@ -105,6 +105,7 @@ class ActorCritic(nn.Module, Configurable):
     infers_through_act = False
     """Whether `act_inference` calls `act(inference=True)`, or `act(inference=True)` calls `act_inference`."""
     action_bound: Tensor | None
+    log_std: Tensor
 
     def __init__(
         self,

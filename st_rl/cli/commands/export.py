@@ -74,12 +74,15 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     runner_state = load_checkpoint(checkpoint, map_location="cpu").get("runner_state_dict") or {}
     if not isinstance(metadata, dict) or not isinstance(runner_state, dict):
         return None
-    if metadata.get("format") != FORMAT or runner_state.get("observations") is None:
+    stored, is_imported = runner_state.get("observations"), "imported_from" in run.settings
+    if metadata.get("format") != FORMAT or (stored is None and not is_imported):
         return None
     policy = load_policy(run.path, checkpoint.resolve())
-    normalizer, obs = policy.obs_normalizer, runner_state["observations"][0][:NUM_OBSERVATIONS]
-    # Few environments: more observations around theirs.
     generator = torch.Generator().manual_seed(0)
+    if stored is None:  # a checkpoint of another library holds none
+        stored = [torch.randn(NUM_OBSERVATIONS, policy.actor_critic.num_actor_obs, generator=generator)]
+    normalizer, obs = policy.obs_normalizer, stored[0][:NUM_OBSERVATIONS]
+    # Few environments: more observations around theirs.
     copies = obs[torch.arange(NUM_OBSERVATIONS - len(obs)) % len(obs)]
     noise = obs.std(dim=0, correction=0) * torch.randn(copies.shape, generator=generator)
     obs = torch.cat([obs, copies + noise])
