@@ -254,21 +254,23 @@ class ActorCritic(nn.Module, Configurable):
 
     def update_distribution(self, observations: Tensor) -> None:
         """Set the action distribution for inputs of the actor head."""
-        (mean, std), bound = self._mean_and_std(observations), self.action_bound
+        if self.std_head is not None:
+            mean, std = self._mean_and_std(observations, self.std_head)
+        else:
+            is_autocast = torch.is_autocast_enabled(observations.device.type)
+            mean = run_head(self.actor, observations) if is_autocast else self.actor(observations)
+            std = self.std
+        bound = self.action_bound
         self.distribution = DiagonalGaussian(mean, std) if bound is None else SquashedGaussian(mean, std, bound)
 
-    def _mean_and_std(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean `(..., A)` and standard deviation, `(A,)` or `(..., A)`, for inputs of the actor head."""
-        device_type = inputs.device.type
-        if self.std_head is None:
-            is_autocast = torch.is_autocast_enabled(device_type)
-            return run_head(self.actor, inputs) if is_autocast else self.actor(inputs), self.std
+    def _mean_and_std(self, inputs: Tensor, std_head: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation `(..., A)` for inputs of the actor head, the latter from its last features."""
         last = max(index for index, layer in enumerate(self.actor) if isinstance(layer, nn.Linear))
         features = self.actor[:last](inputs)
         # In full precision, as in `run_head`.
-        with torch.autocast(device_type, enabled=False):
-            features = features.to(self.std_head.weight.dtype)
-            return self.actor[last:](features), self._limited_std(self.std_head(features))
+        with torch.autocast(inputs.device.type, enabled=False):
+            features = features.to(std_head.weight.dtype)
+            return self.actor[last:](features), self._limited_std(std_head(features))
 
     def act(
         self,

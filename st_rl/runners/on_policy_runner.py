@@ -145,6 +145,8 @@ class OnPolicyRunner(Configurable):
         self.num_obs, self.num_critic_obs = self._sizes.num_obs, self._sizes.num_critic_obs
         self.alg: PPO = build_algorithm(env, self._train_config, self._sizes, observations.extras, device)
         self._has_std = isinstance(self.alg.actor_critic, GaussianPolicy)
+        # Infos that the algorithm learns from.
+        self._info_keys = ("time_outs", *self.alg.required_info_keys)
         self.tot_timesteps = self.current_learning_iteration = 0
         self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
@@ -493,7 +495,7 @@ class OnPolicyRunner(Configurable):
 
     def _clean_infos(self, infos: Mapping[str, Any]) -> Mapping[str, Any]:
         """Replace non-finite values in the infos that the algorithm reads; without any, returns the same object."""
-        for name in ("time_outs", *self.alg.required_info_keys):
+        for name in self._info_keys:
             groups = infos.get("observations") or {}
             value = groups.get(name, infos.get(name))
             if value is None:
