@@ -3,6 +3,7 @@
 Run it as `python -m benchmarks.ranks NAME` in the root of the repository; writes `benchmarks/results/ranks_NAME.json`.
 
     equal    2 and 4 ranks against one rank with all the data, for every algorithm and policy family
+    compiled 2 compiled ranks against each other and against eager ones, for three families
     learn    quadruped-walk, 2 ranks of 128 robots against one process with 256, three seeds each
     amp      humanoid-amp over 2 ranks, once
     distill  quadruped-walk over 2 ranks: the distillation of a policy of `learn`, once
@@ -112,6 +113,33 @@ def equal(folder: Path) -> dict[str, Any]:
     return {"settings": settings, "holds": holds, "largest_difference": largest, "rows": rows}
 
 
+COMPILED = ("PPO", "PPO-lstm", "APPO-mask")
+
+
+def train_compiled(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """Five iterations of some families, eager and compiled; returns what all ranks must agree on."""
+    results = {}
+    for name in COMPILED:
+        for engine in ("eager", "compile"):
+            runner = make_training(name, folder, engine=engine)
+            runner.learn(EQUAL_ITERATIONS)
+            results[f"{name} {engine}"] = shared_state(runner)
+    return results
+
+
+def compiled(folder: Path) -> dict[str, Any]:
+    """Compare compiled ranks with each other and with eager ones."""
+    rows = []
+    first, second = run_ranks(train_compiled, folder, 2)
+    for name in COMPILED:
+        compiled_state, eager_state = first[f"{name} compile"], first[f"{name} eager"]
+        same_bits = not differences(compiled_state, second[f"{name} compile"])
+        distance = largest_difference(compiled_state, eager_state)
+        rows.append({"family": name, "same_bits_on_all_ranks": same_bits, "largest_difference_from_eager": distance})
+        print(rows[-1], flush=True)
+    return {"ranks": 2, "holds": all(row["same_bits_on_all_ranks"] for row in rows), "rows": rows}
+
+
 # ---- learn -----------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +226,7 @@ def resume(folder: Path) -> dict[str, Any]:
 
 
 BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    function.__name__: function for function in (equal, learn, amp, distill, cost, resume)
+    function.__name__: function for function in (equal, compiled, learn, amp, distill, cost, resume)
 }
 
 

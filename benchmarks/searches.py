@@ -43,7 +43,7 @@ RESULTS = Path(__file__).parent / "results" / "searches.json"
 NUM_WORKERS = 4
 WORKER_TIMEOUT_S = 10.0
 PASSWORD = "long-and-secret-4711"
-TASK = ["balance", "--num-envs", "16", "--iterations", "60", "--threads", "1"]
+TASK = ["balance", "--num-envs", "8", "--iterations", "40", "--threads", "1"]
 SEARCH = ["--search", "algorithm.learning-rate", "1e-4", "1e-2", "--search", "policy.init-noise-std", "0.3", "1.5"]
 
 
@@ -103,8 +103,10 @@ def search_with_kills(storage: str, folder: Path, num_trials: int, num_kills: in
             trials = load_trials(address)
             at_work = {t.user_attrs.get(WORKER) for t in trials if t.state.name == "RUNNING"}
             if len(kills) < num_kills and at_work and generator.random() < 0.15 and workers.running:
-                worker = generator.choice(workers.running)
-                was_training = f"{socket.gethostname()}:{worker.pid}" in at_work
+                training = [w for w in workers.running if f"{socket.gethostname()}:{w.pid}" in at_work]
+                # Most of the others are still starting.
+                worker = generator.choice(training if training and generator.random() < 0.8 else workers.running)
+                was_training = worker in training
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
                 workers.running.remove(worker)
@@ -230,7 +232,7 @@ def search_on_ray(folder: Path, num_trials: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=24, help="trials of each search with kills")
+    parser.add_argument("--trials", type=int, default=14, help="trials of each search with kills")
     parser.add_argument("--kills", type=int, default=10, help="workers killed in each of them")
     parser.add_argument("--seed", type=int, default=18, help="random seed of the kills")
     parser.add_argument("--only", choices=("journal", "postgresql", "ray"), help="one part")

@@ -144,6 +144,7 @@ def make_training(
     optimizer: str = "SGD",
     num_mini_batches: int = 1,
     seed: int = 5,
+    engine: str = "eager",
 ) -> OnPolicyRunner:
     """Build a training; ranks other than 0 start from another random state."""
     torch.manual_seed(seed + 100 * rank())
@@ -157,7 +158,7 @@ def make_training(
         "desired_kl": 2e-3,
         **family.get("algorithm", {}),
     }
-    config = small_config(family.get("policy"), algorithm, empirical_normalization=True, engine="eager")
+    config = small_config(family.get("policy"), algorithm, empirical_normalization=True, engine=engine)
     runner = build_runner("OnPolicyRunner", PartOfEnv(), config, log_dir=log_dir, device="cpu")
     noise_from_observations(runner.alg.actor_critic)
     for network in runner.alg._networks():
