@@ -55,6 +55,7 @@ class Workers:
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", STORAGE_VARIABLE: storage}
         self.options = ["--trials", str(num_trials), "--worker-timeout-s", str(WORKER_TIMEOUT_S)]
         self.running: list[subprocess.Popen[bytes]] = []
+        self.logs: dict[int, Path] = {}
         self.num_started = 0
 
     def start(self) -> None:
@@ -63,16 +64,19 @@ class Workers:
         search = [] if self.num_started > 1 else [*TASK[1:], *SEARCH]
         join = ["--join"] if self.num_started > 1 else []
         command = [sys.executable, "-m", "st_rl", "sweep", TASK[0], *search, *join, *self.options]
-        with open(self.folder.parent / f"{self.folder.name}_worker_{self.num_started}.log", "wb") as log:
-            command += ["--log-dir", str(self.folder)]
-            self.running.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=subprocess.STDOUT))
+        command += ["--log-dir", str(self.folder)]
+        path = self.folder.parent / f"{self.folder.name}_worker_{self.num_started}.log"
+        with open(path, "wb") as log:
+            worker = subprocess.Popen(command, env=self.environment, stdout=log, stderr=subprocess.STDOUT)
+        self.running.append(worker)
+        self.logs[worker.pid] = path
 
     def failures(self) -> list[str]:
         """Remove the workers that have ended; returns the output of those that failed."""
         ended = [worker for worker in self.running if worker.poll() is not None]
         self.running = [worker for worker in self.running if worker not in ended]
-        failed = [worker.returncode for worker in ended if worker.returncode != 0]
-        return [f"a worker ended with {code}" for code in failed]
+        failed = [worker for worker in ended if worker.returncode != 0]
+        return [f"a worker ended with {w.returncode}: {self.logs[w.pid].read_text()[-500:]}" for w in failed]
 
     def close(self) -> None:
         """Kill what is left."""
@@ -102,10 +106,10 @@ def search_with_kills(storage: str, folder: Path, num_trials: int, num_kills: in
             failures += workers.failures()
             trials = load_trials(address)
             at_work = {t.user_attrs.get(WORKER) for t in trials if t.state.name == "RUNNING"}
-            if len(kills) < num_kills and at_work and generator.random() < 0.15 and workers.running:
-                training = [w for w in workers.running if f"{socket.gethostname()}:{w.pid}" in at_work]
-                # Most of the others are still starting.
-                worker = generator.choice(training if training and generator.random() < 0.8 else workers.running)
+            training = [w for w in workers.running if f"{socket.gethostname()}:{w.pid}" in at_work]
+            if len(kills) < num_kills and len(training) > 1 and generator.random() < 0.15:
+                # The others start, wait, or are between trials.
+                worker = generator.choice(training if generator.random() < 0.8 else workers.running)
                 was_training = worker in training
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()

@@ -260,3 +260,26 @@ def test_sweep_to_join_cannot_import_code(tmp_path, capsys):
     study.set_user_attr("arguments", [*SMALL, *SEARCH, "--policy.class-name", "os:system"])
     assert main(["sweep", "balance", "--join", "--storage", str(tmp_path)]) == 1
     assert "a file must not import code" in capsys.readouterr().err
+
+
+def test_missing_ray_gives_install_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    command = ["sweep", "balance", *SMALL, *SEARCH, "--ray", "auto", "--log-dir", str(tmp_path)]
+    assert main(command) == 1
+    assert 'st-rl sweep --ray needs Ray: pip install "st_rl[ray]"' in capsys.readouterr().err
+
+
+def test_ray_runs_the_workers_as_tasks(tmp_path, capfd):
+    pytest.importorskip("ray", reason='needs Ray: pip install "st_rl[ray]"')
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        command = ["sweep", "balance", *SMALL, *SEARCH, "--trials", "1", "--log-dir", str(tmp_path)]
+        assert main([*command, "--ray", cluster.address]) == 0
+    finally:
+        cluster.shutdown()
+    (trial,) = results(tmp_path)["trials"]
+    assert trial["state"] == "complete"
+    assert not trial["worker"].endswith(f":{os.getpid()}")
+    assert "1 trial (1 complete)" in capfd.readouterr().out

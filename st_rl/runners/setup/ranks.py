@@ -18,7 +18,7 @@ def check_ranks(num_envs: int, num_steps: int, observations: Tensor) -> None:
     if world_size() == 1:
         return
     is_varied = bool((observations != observations[:1]).any())
-    digest = hashlib.sha256(observations.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(observations.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()
     state = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
     sizes, states, digests = zip(*gather_to_all(((num_envs, num_steps), state, digest if is_varied else None)))
     if len(set(sizes)) > 1:

@@ -35,8 +35,10 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     kind = torch.device(device)
-    if kind.type == "cuda" and kind.index is None and "LOCAL_RANK" in os.environ:
-        device = f"cuda:{local_rank % torch.cuda.device_count()}"
+    if kind.type == "cuda" and "LOCAL_RANK" in os.environ:
+        if kind.index is None:
+            device = f"cuda:{local_rank % torch.cuda.device_count()}"
+        # Exchanges of Python objects use the current device.
         torch.cuda.set_device(device)
     if dist.is_available() and not dist.is_initialized() and is_torchrun():
         # NCCL needs a GPU for each rank.

@@ -27,7 +27,7 @@ _EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 _HIDDEN = "***"
 # Workers that create the tables of a database at the same time disturb each other.
 _MAX_ATTEMPTS = 5
-_JOIN_WAIT_S = 60.0
+_JOIN_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)
