@@ -247,9 +247,13 @@ def test_rejects_impossible_workers_without_showing_the_password(arguments, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_sweep_is_reported_after_a_while(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("has_journal", [False, True])
+def test_missing_sweep_is_reported_after_a_while(has_journal, tmp_path, monkeypatch, capsys):
     from st_rl.cli.commands.sweep import storage
 
+    if has_journal:
+        # As another worker creates it before the study.
+        StudyAddress(str(tmp_path), "sweep").open()
     monkeypatch.setattr(storage.wait_for_study, "__defaults__", (0.0,))
     assert main(["sweep", "balance", "--join", "--storage", str(tmp_path)]) == 1
     assert "there is no study 'sweep'" in capsys.readouterr().err

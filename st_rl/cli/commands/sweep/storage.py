@@ -183,26 +183,31 @@ def _create_study(address: StudyAddress, pruner: optuna.pruners.BasePruner) -> o
 
 def wait_for_study(address: StudyAddress, seconds: float = _JOIN_WAIT_S) -> dict[str, Any]:
     """Return the attributes of a study as soon as another worker has created it; CommandError after `seconds`."""
-    import optuna
-
-    from st_rl.utils.files import name_file
-    from st_rl.utils.files.limits import check_journal
-
     end = time.monotonic() + seconds
     while True:
-        if address.is_database or address.journal.exists():
-            try:
-                with name_file(address.describe(), "join another sweep", CommandError):
-                    if not address.is_database:
-                        check_journal(address.journal)
-                    attributes = optuna.load_study(study_name=address.name, storage=address.open()).user_attrs
-                if "arguments" in attributes:
-                    return attributes
-            except KeyError:
-                pass  # not created yet
+        attributes = _find_study(address)
+        if "arguments" in attributes:
+            return attributes
         if time.monotonic() >= end:
             raise CommandError(
                 f"there is no study '{address.name}' in {address.describe()} to join; start it with the same command "
                 "without --join, and --search"
             )
         time.sleep(1.0)
+
+
+def _find_study(address: StudyAddress) -> dict[str, Any]:
+    """Return the attributes of a study; empty if it does not exist yet."""
+    import optuna
+
+    from st_rl.utils.files import name_file
+    from st_rl.utils.files.limits import check_journal
+
+    if not address.is_database and not address.journal.exists():
+        return {}
+    with name_file(address.describe(), "join another sweep", CommandError):
+        if not address.is_database:
+            check_journal(address.journal)
+        storage = address.open()
+        names = [study.study_name for study in storage.get_all_studies()]
+        return optuna.load_study(study_name=address.name, storage=storage).user_attrs if address.name in names else {}
