@@ -239,7 +239,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=14, help="trials of each search with kills")
     parser.add_argument("--kills", type=int, default=10, help="workers killed in each of them")
     parser.add_argument("--seed", type=int, default=18, help="random seed of the kills")
-    parser.add_argument("--only", choices=("journal", "postgresql", "ray"), help="one part; the others stay in the results file")
+    parser.add_argument("--only", choices=("journal", "postgresql", "ray"), help="one part; keeps the others")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results file")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
