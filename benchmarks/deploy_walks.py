@@ -47,6 +47,7 @@ def evaluate(run: Path, python: Path) -> dict[str, Any]:
     fine, ideal, disturbed = evaluation["columns"]["fine physics"], *walks.values()
     limit = ERROR_FACTOR * fine["lin_vel_x_error"]
     return {
+        "date": describe_machine()["date"],
         "task": facts["task"],
         "iteration": evaluation["iteration"],
         "eval_fine_physics": {name: fine[name] for name in names},
