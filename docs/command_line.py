@@ -18,7 +18,8 @@ _INTRODUCTION = """# Command line
 Generated from the parsers: `st-rl COMMAND --help` prints the same. `st-rl --help` lists the commands. Without an
 installation, type `python -m st_rl` for `st-rl`.
 
-- `RUN` is a run folder, the beginning of its name, a task (its newest run) or `latest`; `RUN:CHECKPOINT` names a checkpoint too.
+- `RUN` is a run folder, the beginning of its name, a task (its newest run), `latest` or `pretrained:NAME`;
+  `RUN:CHECKPOINT` names a checkpoint too.
 - Options follow the fields of the configuration: `--env.episode-length-s 20` sets `episode_length_s` of the task,
   `--algorithm.learning-rate 5e-4` sets `learning_rate` of the algorithm. A boolean field `x` has `--x` and `--no-x`.
 - Exit codes: 0 for success, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C. `--debug` shows the stack
