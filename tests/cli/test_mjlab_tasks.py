@@ -11,6 +11,7 @@ from st_rl.cli import main
 from st_rl.cli.support.task_source import find_source
 from st_rl.cli.support.training import make_evaluator
 from st_rl.modules import load_policy
+from st_rl.sim.evaluation.command_grid import EvaluationCfg
 from tests.cli.mjlab_configs import GAUSSIAN, AlgorithmCfg, ModelCfg, RunnerCfg, depth_cfg
 from tests.env.managed import Managed
 
@@ -86,8 +87,6 @@ def test_training_config_is_that_of_mjlab(mjlab):
     same_as_rsl_rl = {"normalize_advantage_per_mini_batch": False, "clip_gradients_separately": True, "exact_kl": True}
     expected = {**ALGORITHM, **same_as_rsl_rl, "class_name": "PPO", "optimizer_class_name": "AdamW"}
     assert training["algorithm"] == expected
-    # Its episodes are too slow for evaluation.
-    assert make_evaluator(source, source.default_config, "cpu") is None
 
 
 def test_camera_task_is_trained_with_its_images(mjlab, tmp_path):
@@ -137,11 +136,32 @@ def test_train_runs_an_mjlab_task(mjlab, tmp_path, capsys):
     arguments = ["train", "mjlab:Mjlab-Walk", "--num-envs", "5", "--iterations", "2", "--seed", "7"]
     assert main([*arguments, "--log-dir", str(run)]) == 0
     assert "Training mjlab:Mjlab-Walk with 5 robots" in capsys.readouterr().out
-    ((cfg, device, keywords),) = mjlab
+    # The second one scores checkpoints.
+    (cfg, device, keywords), (eval_cfg, *_) = mjlab
+    assert (eval_cfg.scene.num_envs, eval_cfg.seed) == (8, EvaluationCfg().seed)
     assert (cfg.scene.num_envs, cfg.seed, device, keywords) == (5, 7, "cpu", {})
     assert (run / "best.pt").is_file()
     assert json.loads((run / "run.json").read_text())["task"] == "mjlab:Mjlab-Walk"
     assert main(["resume", str(run), "--iterations", "1", "--task", "mjlab:Mjlab-Walk"]) == 0
+
+
+def test_checkpoints_are_scored_by_the_first_steps_without_noise(mjlab):
+    source = find_source("mjlab:Mjlab-Walk")
+    evaluator = make_evaluator(source, source.default_config, "cpu")
+    env = evaluator._env
+    env.max_episode_length = 10_000
+    step, rewards = env.step, []
+
+    def recorded_step(actions):
+        assert not actions.any()
+        result = step(actions)
+        rewards.append(result[1].clone())
+        return (*result[:2], torch.zeros(8, dtype=torch.bool), *result[3:])
+
+    env.step = recorded_step
+    score = evaluator(lambda obs: torch.zeros(len(obs), env.num_actions))
+    assert len(rewards) == source.evaluation_steps == 250
+    assert score == pytest.approx(float(torch.stack(rewards).sum(0).mean()), rel=1e-5)
 
 
 def test_unknown_mjlab_task_lists_the_known_ones(mjlab, capsys):

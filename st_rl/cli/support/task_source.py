@@ -31,8 +31,10 @@ class TaskSource(ABC, Generic[EnvConfig]):
     """A dataclass; every field is an option of the command line."""
     training: dict[str, Any]
     """The default training configuration."""
-    has_evaluator: bool = True
-    """Whether checkpoints are scored by evaluation episodes; otherwise by the training returns."""
+    evaluation_envs: Mapping[str, int] = {"cpu": 8, "cuda": 8}
+    """Environments that score a checkpoint without noise, on a CPU and on a GPU."""
+    evaluation_steps: int = 5000
+    """Steps after which the episodes that score a checkpoint end."""
 
     @abstractmethod
     def make(self, config: EnvConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
@@ -57,6 +59,9 @@ class TaskSource(ABC, Generic[EnvConfig]):
 
 class BuiltInTask(TaskSource["TaskCfg"]):
     """A task of `st_rl.sim`."""
+
+    # Enough to rank checkpoints in a fraction of the training time. On a GPU many robots take no longer than a few.
+    evaluation_envs: Mapping[str, int] = {"cpu": 32, "cuda": 256}
 
     def __init__(self, name: str):
         from st_rl.sim.tasks import TASKS
@@ -174,8 +179,9 @@ class MjlabConfig:
 class MjlabTask(TaskSource[MjlabConfig]):
     """A task of mjlab, trained with the settings that mjlab has for it."""
 
-    # Its episodes are long and its steps are slow from Python.
-    has_evaluator = False
+    # Its steps are slow from Python, whatever the number of robots, and its episodes are long: five seconds of each.
+    evaluation_envs: Mapping[str, int] = {"cpu": 8, "cuda": 256}
+    evaluation_steps = 250
 
     def __init__(self, name: str):
         from st_rl.env.manager_based_adapter import find_mjlab_task

@@ -11,36 +11,29 @@ from st_rl.cli.support.command_line import CommandError, count_of, one_line, pro
 from st_rl.cli.support.films import record_films
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
 from st_rl.cli.support.run_folder import ENDED, RUN_FILE, RunFolder
-from st_rl.cli.support.task_source import EnvConfig, TaskSource, is_external, task_option
+from st_rl.cli.support.task_source import EnvConfig, TaskSource, task_option
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
     from st_rl.sim.evaluation.evaluator import CheckpointEvaluator
 
-# Evaluation of checkpoints, robots and seconds: enough to rank them in a fraction of the training time. On a GPU many
-# robots take no longer than a few.
-EVALUATION_SIZE = {"cpu": (32, 4.0), "cuda": (256, 2.0)}
-EVALUATION_EPISODES = 8
+# Seconds of a walk that scores a checkpoint.
+EVALUATION_SECONDS = {"cpu": 4.0, "cuda": 2.0}
 
 
-def make_evaluator(source: TaskSource[EnvConfig], config: EnvConfig, device: str) -> CheckpointEvaluator | None:
-    """Return what scores the checkpoints of a training: a short walk or a few episodes without noise.
-
-    None if the task has none; then the training returns decide which checkpoint is the best.
-    """
-    if not source.has_evaluator:
-        return None
+def make_evaluator(source: TaskSource[EnvConfig], config: EnvConfig, device: str) -> CheckpointEvaluator:
+    """Return what scores the checkpoints of a training: a short walk or a few episodes without noise."""
     from st_rl.env.protocols import GraphSafeEnv
     from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, preserve_rng_state
 
-    num_envs, seconds = EVALUATION_SIZE["cuda" if device.startswith("cuda") else "cpu"]
+    kind = "cuda" if device.startswith("cuda") else "cpu"
+    num_envs, seconds = source.evaluation_envs[kind], EVALUATION_SECONDS[kind]
     plan = EvaluationCfg(num_envs=num_envs, seconds=seconds, push_speed=0.0)
     # A task on a GPU seeds the random number generator of the training.
     with preserve_rng_state(device):
-        count = EVALUATION_EPISODES if is_external(source.name) else num_envs
-        env = source.make_eval(config, count, seconds, plan.seed, device=device)
+        env = source.make_eval(config, num_envs, seconds, plan.seed, device=device)
     if not (isinstance(env, GraphSafeEnv) and env.is_graph_safe):
-        return CheckpointEvaluator(env, plan)
+        return CheckpointEvaluator(env, plan, max_steps=source.evaluation_steps)
     from st_rl.engine import Engine
 
     engine, context = Engine("graph", device), env.during_capture

@@ -42,6 +42,8 @@ from st_rl.utils.log import logger
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
 
+# Steps after which an episode that is evaluated ends.
+MAX_STEPS = 5000
 WALK_METRICS = {
     "falls": "Falls",
     "success": "Obstacle success rate",
@@ -148,7 +150,7 @@ def _warn_of_overridden_commands(cfg: EvaluationCfg, record: RolloutRecord, movi
 
 
 @torch.inference_mode()
-def evaluate_episodes(env: VecEnv, policy: Policy, max_steps: int = 5000) -> dict[str, Any]:
+def evaluate_episodes(env: VecEnv, policy: Policy, max_steps: int = MAX_STEPS) -> dict[str, Any]:
     """Metrics of the first episode of each of `N` environments."""
     count = int(env.num_envs)
     total, length = torch.zeros(count), torch.zeros(count)
@@ -208,13 +210,16 @@ class CheckpointEvaluator:
     """Scores policies during training, higher is better, on a separate environment.
 
     It leaves the random state of the training untouched. `wrap_step` speeds up the steps of feed-forward policies; the
-    wrapped step is used until the tensors of the policy move.
+    wrapped step is used until the tensors of the policy move. Episodes end after `max_steps`.
     """
 
-    def __init__(self, env: VecEnv, cfg: EvaluationCfg, wrap_step: StepWrapper | None = None):
+    def __init__(
+        self, env: VecEnv, cfg: EvaluationCfg, wrap_step: StepWrapper | None = None, max_steps: int = MAX_STEPS
+    ):
         self._env = env
         self._cfg = cfg
         self._wrap_step = wrap_step
+        self._max_steps = max_steps
         self._rollout: EvaluationRollout | None = None
         self._addresses: tuple[int, ...] = ()
         self.metrics: dict[str, float] = {}
@@ -229,7 +234,7 @@ class CheckpointEvaluator:
                 errors = {f"{name}_error": metrics[f"{name}_error"] for name in AXES}
                 self.metrics = {"falls": metrics["falls"] / metrics["num_envs"], **errors}
                 return walk_score(metrics)
-            episodes = evaluate_episodes(self._env, policy)
+            episodes = evaluate_episodes(self._env, policy, self._max_steps)
             self.metrics = {name: episodes[name] for name in ("return_mean", "length_mean")}
             return float(episodes["return_mean"])
 

@@ -94,7 +94,7 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
     from st_rl.cli.commands.sweep.storage import read_storage
     from st_rl.cli.commands.sweep.trials import run_trials
 
-    devices = _check_workers(source, options)
+    devices = _check_workers(options)
     folder = options.log_dir or _default_folder(source.name, options)
     address = read_storage(options.storage, folder, options.study)
     with address.hide_credentials():
@@ -105,13 +105,11 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
         return _run_elsewhere(prepared, options, devices)
 
 
-def _check_workers(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig]) -> list[str]:
+def _check_workers(options: SweepOptions[EnvConfig]) -> list[str]:
     """Return the device of each worker on this machine; UsageError for options that do not fit."""
     from st_rl.cli.support.ranks import check_gpus
     from st_rl.cli.support.torch_setup import check_device
 
-    if not source.has_evaluator:
-        raise UsageError(f"st-rl sweep compares evaluations without noise, and {source.name} has no evaluator")
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")
     if not options.worker_timeout_s > 0:
