@@ -175,6 +175,21 @@ def test_trial_of_a_killed_process_is_tried_again_by_the_other(tmp_path, capfd, 
     assert f"worker {killed[0]} was killed by signal 9" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("workers", "devices"), [([], ["cuda:0", "cuda:1"]), (["--workers", "3"], ["cuda:0", "cuda:1", "cuda:0"])]
+)
+def test_gpus_get_one_trial_each(workers, devices, tmp_path, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr("st_rl.cli.support.ranks.check_gpus", lambda gpus, device: 2)
+    monkeypatch.setattr("st_rl.cli.commands.sweep.workers.run_local_workers", started.extend)
+    # No worker runs, so no trial ends.
+    command = ["sweep", "balance", *SMALL, *SEARCH, "--gpus", "all", *workers, "--log-dir", str(tmp_path)]
+    assert main(command) == 1
+    assert "the workers ended before all trials; continue with st-rl sweep balance" in capsys.readouterr().err
+    assert [plan.device for plan in started] == devices
+    assert {plan.folder for plan in started} == {str(tmp_path)}
+
+
 def test_pruning_compares_with_trials_of_other_workers(tmp_path, monkeypatch):
     def prepare_training(source, options, *arguments):
         runner, run = original(source, options, *arguments)
