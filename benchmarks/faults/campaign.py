@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.machine import describe_machine, write_results
 
 RESULTS = Path(__file__).parents[1] / "results"
-MAX_FAILURES = 20
+MAX_FAILURES = 5
 # Of the kills, those that come while the process starts.
 START_FRACTION = 0.25
 

@@ -23,19 +23,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.campaign import RESULTS, START_FRACTION, Campaign
 from benchmarks.faults.kill_training import checkpoint_numbers, final_state, read_rows, without_times
 from benchmarks.machine import describe_machine, write_results
 from tests.runners.training import differences
 
-RESULTS = Path(__file__).parents[1] / "results" / "faults_kill_ranks.json"
 NUM_RANKS = 2
 MAX_NEW_CHECKPOINTS = 4
-START_FRACTION = 0.25
+
 MAX_DETECTION_S = 30.0
 RANK_TIMEOUT_S = 10.0
 OPTIONS = ["--num-envs", "8", "--runner.num-steps-per-env", "8", "--threads", "1"]
@@ -101,24 +101,14 @@ def hashes(folder: Path) -> dict[int, str]:
     return {n: hashlib.sha256((folder / f"model_{n}.pt").read_bytes()).hexdigest() for n in numbers}
 
 
-class Kills:
-    """Kills of random ranks, and what was seen."""
+@dataclass
+class Kills(Campaign):
+    """Kills of random ranks, and the times they took."""
 
-    def __init__(self, seed: int, work: Path):
-        self.random = random.Random(seed)
-        self.work = work
-        self.counts: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self.detection_s: list[float] = []
-        self.restart_s: list[float] = []
-        self.start_s: list[float] = []
-        self.iteration_s: list[float] = []
-
-    def fail(self, kind: str, text: str) -> None:
-        """Record a broken promise."""
-        self.counts[kind] += 1
-        self.failures.append(f"{kind}: {text}")
-        print(f"FAILURE {kind}: {text}", flush=True)
+    detection_s: list[float] = field(default_factory=list)
+    restart_s: list[float] = field(default_factory=list)
+    start_s: list[float] = field(default_factory=list)
+    iteration_s: list[float] = field(default_factory=list)
 
     def train(self, seed: int, iterations: int, max_kills: int) -> None:
         """Kill ranks of one training until it is complete; compare it with an uninterrupted one."""
@@ -283,12 +273,12 @@ def main() -> int:
     parser.add_argument("--hangs", type=int, default=4, help="SIGSTOPs of a rank")
     parser.add_argument("--interrupts", type=int, default=4, help="Ctrl-Cs, and as many SIGTERMs")
     parser.add_argument("--seed", type=int, default=18, help="random seed of the moments and of the trainings")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results file")
+    parser.add_argument("--out", type=Path, default=RESULTS / "faults_kill_ranks.json", help="results file")
     options = parser.parse_args()
     machine, begin = describe_machine(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kill_ranks_") as work:
-        kills, number = Kills(options.seed, Path(work)), 0
-        while kills.counts["kills"] < options.kills and len(kills.failures) < 5:
+        kills, number = Kills(random.Random(options.seed), Path(work)), 0
+        while kills.needs_kills(options.kills):
             kills.train(1000 * options.seed + number, 40, options.kills - kills.counts["kills"])
             number += 1
         hangs, failures = hang(Path(work), options.hangs, options.seed)
