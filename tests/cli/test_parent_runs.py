@@ -154,3 +154,15 @@ def test_files_of_a_parent_cannot_import_a_module(parent, tmp_path, monkeypatch,
     error = error_of(capsys, "train", "balance", *SMALL, "--from", folder, "--log-dir", tmp_path / "child")
     assert "a file must not import code" in error
     assert "planted_parent" not in sys.modules
+
+
+def test_trials_of_a_sweep_start_from_one_parent(parent, monkeypatch):
+    """Not from the latest run of the moment, which may be an earlier trial."""
+    from st_rl.cli.commands import sweep as command
+
+    seen = []
+    monkeypatch.setattr(command, "sweep", lambda source, options, arguments: seen.append(list(arguments)) or 0)
+    monkeypatch.chdir(parent.parent)
+    assert command.main(["balance", "--from", "parent:2", "--search", "algorithm.gamma", "0.9", "0.99"]) == 0
+    assert seen[0][-2:] == ["--from", "parent:model_2.pt"]
+    assert seen[0].count("--from") == 1

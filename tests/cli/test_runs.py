@@ -103,6 +103,8 @@ def test_damaged_runs_are_listed(runs, capsys):
     (runs / "walk/a1/eval.json").write_text("{")
     (runs / "walk/a2/progress.csv").write_bytes(b"\xff\x00,\n1")
     (runs / "walk/a3/config.json").write_text("[]")
+    (runs / "walk/b/progress.csv").unlink()
+    os.mkfifo(runs / "walk/b/progress.csv")
     rows = {row["run"]: row for row in listed(capsys)}
     assert (rows["walk/a1"]["state"], rows["walk/a2"]["state"], rows["walk/a3"]["state"]) == (
         "damaged",
@@ -186,3 +188,14 @@ def test_reads_runs_without_torch(command, runs):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=environment)
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize("content", [{"num_envs": "many"}, {"num_ranks": "two"}, {"parents": [3]}])
+def test_damaged_settings_get_one_line(content, runs, capsys):
+    settings = json.loads((runs / "walk/b/run.json").read_text())
+    (runs / "walk/b/run.json").write_text(json.dumps({**settings, **content}))
+    for command in (["compare", "runs/walk/a1", "runs/walk/b"], ["config", "runs/walk/b"], ["runs"]):
+        status = main(command)
+        error = capsys.readouterr().err
+        assert (status, error) == (0, "") or "runs/walk/b/run.json" in error, (command, error)
+        assert "unexpected" not in error

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from st_rl.cli.support.command_line import parse_options
-from st_rl.cli.support.run_folder import find_run, writable_file
+from st_rl.cli.support.command_line import CommandError, parse_options
+from st_rl.cli.support.run_folder import RUN_FILE, find_run, writable_file
 from st_rl.cli.support.settings_file import describe_settings, format_settings
 
 
@@ -27,7 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(ConfigOptions, arguments, "config", __doc__)
     run = find_run(options.run, announce=options.output is not None)
-    text = format_settings(*describe_settings(run, options.changed))
+    from st_rl.utils.files import name_file
+
+    with name_file(run.file(RUN_FILE), run.remedy(RUN_FILE), CommandError):
+        text = format_settings(*describe_settings(run, options.changed))
     if options.output is None:
         print(text, end="")
         return 0

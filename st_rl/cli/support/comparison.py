@@ -173,12 +173,13 @@ def _read(run: RunFolder) -> RunGroup:
     for name in ("runner.max_iterations", "runner.experiment_name", "runner.update_threads", "env.num_envs"):
         flat.pop(name, None)
     flat |= {name: settings.get(name) for name in ("num_envs", "iterations", "minutes", "num_ranks")}
-    flat["from"] = parent_name(settings)
     with name_file(run.file(EVAL_FILE), run.remedy(EVAL_FILE), CommandError):
         columns = list((result or {}).get("columns", {}).values())
         titles = {str(name): str(title) for name, title in (result or {}).get("rows", {}).items()}
         evaluations: list[Mapping[str, Any]] = [dict(columns[-1])] if columns else []
-    size = per_env * int(settings.get("num_envs") or 1) * int(settings.get("num_ranks") or 1)
+    with name_file(run.file(RUN_FILE), run.remedy(RUN_FILE), CommandError):
+        flat["from"] = parent_name(settings)
+        size = per_env * int(settings.get("num_envs") or 1) * int(settings.get("num_ranks") or 1)
     summary, curves = summarize(run), read_curves(run.file(PROGRESS_FILE))
     return RunGroup(str(run.path), [summary], flat, evaluations, titles, [curves], size)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from st_rl.cli.support.run_folder import (
 State = Literal["running", "finished", "stopped", "failed", "damaged"]
 # Bytes of the beginning and of the end of `progress.csv` that are read.
 _HEAD_BYTES, _TAIL_BYTES = 2**15, 2**16
+_MAX_BYTES = 2**40
 
 
 @dataclass(frozen=True)
@@ -120,19 +120,27 @@ def parent_name(settings: Mapping[str, Any]) -> str | None:
 
 def read_progress_ends(path: Path) -> list[dict[str, str]]:
     """Return the first row of `progress.csv` and those in its last 64 kB, without reading what is between."""
+    from st_rl.utils.files import limits
+
     try:
+        # Not a named pipe, which would be waited for.
+        size = limits.check_file(path, _MAX_BYTES)
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
             head = file.read(_HEAD_BYTES)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read(_TAIL_BYTES)
-    except OSError:
+        return _parse_ends(head, tail, size <= _TAIL_BYTES)
+    except (OSError, ValueError, csv.Error):
         return []
+
+
+def _parse_ends(head: bytes, tail: bytes, is_whole: bool) -> list[dict[str, str]]:
+    """Return the first row and those of the tail; only these if the tail `is_whole`, the complete file."""
     first = head.decode("utf-8-sig", "replace").split("\n")
     lines = tail.decode("utf-8", "replace").split("\n")
     # The first line of the tail is the header, or part of a row; the last one may be incomplete.
     rows = [line for line in lines[1:-1] if line.strip()]
-    rows = rows if size <= _TAIL_BYTES else [*first[1:2], *rows]
+    rows = rows if is_whole else [*first[1:2], *rows]
     columns = next(csv.reader(first[:1]), [])
     return [dict(zip(columns, cells)) for cells in csv.reader(rows) if len(cells) == len(columns)]
 
