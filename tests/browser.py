@@ -50,7 +50,7 @@ class Browser:
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            message = json.loads(self._socket.recv(timeout=180))
+            message = json.loads(self._socket.recv(timeout=300))
             if message.get("id") == number:
                 assert "error" not in message, message["error"]
                 return message["result"]

@@ -111,7 +111,7 @@ class ViewerPage:
         """Add sliders of the command within the trained `ranges`, pushes, reset and slow motion."""
         gui, controls = self._server.gui, self.controls
         if ranges:
-            values = [round(float(value) / _COMMAND_STEP) * _COMMAND_STEP for value in start]
+            values = [round(round(float(value) / _COMMAND_STEP) * _COMMAND_STEP, 2) for value in start]
             controls.command = (values[0], values[1], values[2])
             with self._robot_tab, gui.add_folder("Command", order=0.5):
                 for axis, (name, unit) in enumerate(zip(COMMAND_NAMES, _UNITS)):
