@@ -11,8 +11,6 @@ from torch import Tensor
 from st_rl.loggers import LOGGERS
 from st_rl.loggers.csv_writer import CsvWriter
 from st_rl.loggers.failure_guard import FailureGuard
-from st_rl.loggers.film import add_gif
-from st_rl.loggers.summary_writer import SummaryWriter
 
 
 class MultiWriter:
@@ -49,6 +47,9 @@ class MultiWriter:
 
     def add_film(self, tag: str, video: Path, gif: Path, step: int) -> None:
         """Log a film: the gif in TensorBoard files, the mp4 `video` at remote services."""
+        from st_rl.loggers.film import add_gif
+        from st_rl.loggers.summary_writer import SummaryWriter
+
         for name, writer in self.writers.items():
             if isinstance(writer, SummaryWriter):
                 self._guards[name].call("add_film", add_gif, writer, tag, gif, step)
