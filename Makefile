@@ -14,10 +14,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# forward commands only, so that two minutes on two cores are enough
+# forward commands only, and mirrored samples with few epochs, so that about a minute on two cores is enough
 DEMO := runs/demo
 DEMO_COMMANDS := --env.commands.lin-vel-x 0.3 1.0 --env.commands.lin-vel-y 0 0 --env.commands.ang-vel-yaw 0 0 \
 	--env.commands.standing-fraction 0
+DEMO_TRAINING := --env.deployable --algorithm.num-learning-epochs 2 --set algorithm.symmetry_cfg.use_data_augmentation=true
 
 .PHONY: demo help venv test lint types layers spelling check format bench docs clean
 
@@ -74,14 +75,15 @@ format: $(VENV)/.installed ## fix style and format (ruff)
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-demo: $(VENV)/.installed ## train a quadruped to walk in two minutes, evaluate, record, export
+demo: $(VENV)/.installed ## train a quadruped to walk in about a minute, evaluate, record, export, write a deploy kit
 	@rm -rf $(DEMO)
-	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.85 --log-dir $(DEMO) $(DEMO_COMMANDS)
+	@$(BIN)/st-rl train quadruped-walk --iterations 250 --minutes 1.85 --log-dir $(DEMO) $(DEMO_COMMANDS) $(DEMO_TRAINING)
 	@$(BIN)/st-rl eval $(DEMO)
 	@$(BIN)/st-rl export $(DEMO)
 	@# needs a rendering library; the error names the one to install, and the demo continues without a video
 	@$(BIN)/st-rl play $(DEMO) --no-viewer --command 0.7 0 0 || echo "no video; continuing without it"
 	@$(BIN)/st-rl report $(DEMO)
+	@$(BIN)/st-rl deploy $(DEMO) $(DEMO)/kit
 
 bench: $(VENV)/.installed ## speed compared with rsl_rl on this machine, in benchmarks/results/
 	@$(BIN)/python benchmarks/ppo_cpu.py
