@@ -224,6 +224,12 @@ def test_wandb_writes_offline(tmp_path, offline_wandb, caplog):
     log_two_steps(writer)
     writer.log_config(WithToDict(), {"seed": 1, "logger": None}, {"gamma": 0.99}, {"class_name": "ActorCritic"})
     writer.save_model(model, 1)
+    film = folder / "film_1.mp4"
+    for path in (film, film.with_suffix(".gif")):
+        path.write_bytes(b"GIF89a\x04\x00\x02\x00film")
+    # Of an iteration that is over: wandb must not drop it.
+    writer.add_film("Film/policy", film, film.with_suffix(".gif"), 0)
+    writer.add_scalar("Train/mean_reward", 3.0, 2)
     assert run.config["env_cfg"] == {"scale": 0.25, "device": "cpu"}
     assert run.config["alg_cfg"] == {"gamma": 0.99}
     writer.close()
@@ -231,8 +237,10 @@ def test_wandb_writes_offline(tmp_path, offline_wandb, caplog):
     assert len(records) == 1
     content = wait_for_text(records[0], b"Train/mean_reward_time")
     assert b"Train/mean_reward/time" not in content
-    assert events(folder)["Train/mean_reward"] == [(0, 0.0), (1, 2.0)]
+    assert events(folder)["Train/mean_reward"] == [(0, 0.0), (1, 2.0), (2, 3.0)]
     assert list(folder.glob("wandb/offline-run-*/files/model_1.pt"))
+    uploaded = list(folder.glob("wandb/offline-run-*/files/media/videos/Film/policy*.mp4"))
+    assert [path.read_bytes() for path in uploaded] == [film.read_bytes()]
     assert "failed" not in caplog.text
 
 

@@ -84,27 +84,27 @@ def test_browser_steers_pushes_swaps_and_leaves(tmp_path):
     thread = threading.Thread(target=show_session, args=arguments, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: addresses, 30, "the page")
+        wait_for(lambda: addresses, 60, "the page")
         time.sleep(0.3)
         assert session.time == 0.0, "nothing is simulated while nobody looks"
         with Browser(500, 400) as browser:
             browser.open(addresses[0])
             browser.wait("[...document.querySelectorAll('button')].some(b => b.textContent === 'Push')", 60)
-            wait_for(lambda: session.time > 0.1, 30, "the simulation")
+            wait_for(lambda: session.time > 0.1, 60, "the simulation")
             browser.fill("lin_vel_x (m/s)", "0.4")
-            wait_for(lambda: session.controls.command == (0.4, *session.controls.command[1:]), 10, "the command")
-            wait_for(lambda: session.frame.commands[0, 0] == np.float32(0.4), 10, "the command to arrive")
+            wait_for(lambda: session.controls.command == (0.4, *session.controls.command[1:]), 60, "the command")
+            wait_for(lambda: session.frame.commands[0, 0] == np.float32(0.4), 60, "the command to arrive")
             pushes = []
             original = session._apply
             session._apply = lambda event: (pushes.append(event), original(event))
             browser.click("Push")
-            wait_for(lambda: pushes, 10, "the push")
+            wait_for(lambda: pushes, 60, "the push")
             assert (pushes[0].direction_deg, pushes[0].speed) == (90, 1)
             browser.choose("best.pt", "model_1.pt")
-            wait_for(lambda: session.checkpoint == "model_1.pt", 10, "the other checkpoint")
-        wait_for(lambda: session.time == (time.sleep(0.4), session.time)[1], 20, "the simulation to stop")
+            wait_for(lambda: session.checkpoint == "model_1.pt", 60, "the other checkpoint")
+        wait_for(lambda: session.time == (time.sleep(0.4), session.time)[1], 60, "the simulation to stop")
         assert thread.is_alive()
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(30)
     assert not thread.is_alive()
