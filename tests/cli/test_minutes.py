@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from st_rl.cli import main
+from st_rl.cli.commands.train import drop_default_iterations, read_training
+from st_rl.cli.support.task_source import find_source
 from st_rl.engine import Engine
 from st_rl.engine.engine import make_plan
 from st_rl.runners import build_runner
@@ -108,3 +110,17 @@ def test_learn_without_a_number_needs_a_time_limit():
     runner.time_limit_s = 0.2
     runner.learn(None)
     assert runner.current_learning_iteration > 1
+
+
+def test_nothing_is_annealed_without_a_last_iteration(capsys):
+    pytest.importorskip("gymnasium")
+    source = find_source("gym:Pendulum-v1")
+    for arguments, anneals in (
+        (["--minutes", "1"], False),
+        (["--minutes", "1", "--iterations", "9"], True),
+        ([], True),
+    ):
+        options, training = read_training(source, arguments)
+        drop_default_iterations(options, training, arguments)
+        assert training.algorithm.anneal_learning_rate == training.algorithm.anneal_clip_param == anneals
+        assert ("Nothing is annealed" in capsys.readouterr().out) != anneals
