@@ -38,6 +38,7 @@ MAX_NEW_CHECKPOINTS = 4
 
 MAX_DETECTION_S = 30.0
 RANK_TIMEOUT_S = 10.0
+INTERRUPTED = ("--runner.save-interval", "1000000", "--runner.engine", "eager")
 OPTIONS = ["--num-envs", "8", "--runner.num-steps-per-env", "8", "--threads", "1"]
 
 
@@ -216,7 +217,7 @@ def hang(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     for number in range(count):
         folder = work / f"hang_{number}"
         options = ("--runner.save-interval", "1", "--runner.rank-timeout-s", str(RANK_TIMEOUT_S))
-        run = Torchrun(folder, 40, seed + number, 1, options)
+        run = Torchrun(folder, 40, seed + number, 3, options)
         try:
             run.wait_until(lambda folder=folder: len(checkpoint_numbers(folder)) >= 3)
             pids, rank = run.ranks(), generator.randrange(NUM_RANKS)
@@ -244,7 +245,7 @@ def interrupt(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[s
     for number in range(2 * count):
         name = signal.SIGINT if number % 2 else signal.SIGTERM
         folder = work / f"interrupt_{number}"
-        run = Torchrun(folder, 100_000, seed + number, 3, ("--runner.save-interval", "1000000"))
+        run = Torchrun(folder, 100_000, seed + number, 3, INTERRUPTED)
         try:
             run.wait_until(lambda folder=folder: len(read_rows(folder)) >= 3)
             time.sleep(generator.random())
@@ -275,26 +276,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=18, help="random seed of the moments and of the trainings")
     parser.add_argument("--out", type=Path, default=RESULTS / "faults_kill_ranks.json", help="results file")
     options = parser.parse_args()
-    machine, begin = describe_machine(), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kill_ranks_") as work:
-        kills, number = Kills(random.Random(options.seed), Path(work)), 0
-        while kills.needs_kills(options.kills):
-            kills.train(1000 * options.seed + number, 40, options.kills - kills.counts["kills"])
-            number += 1
-        hangs, failures = hang(Path(work), options.hangs, options.seed)
-        interrupts, others = interrupt(Path(work), options.interrupts, options.seed)
-    failures = kills.failures + failures + others
-    results = {
-        **machine,
-        "seed": options.seed,
-        "ranks": NUM_RANKS,
-        "minutes": (time.monotonic() - begin) / 60,
-        "holds": not failures,
-        "kill": kills.results(),
-        "hang": hangs,
-        "interrupt": interrupts,
-        "failures": failures,
-    }
+    begin = time.monotonic()
+    # A part without repetitions keeps the figures of the file.
+    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="kill_ranks_") as name:
+        work = Path(name)
+        if options.kills:
+            kills, number = Kills(random.Random(options.seed), work), 0
+            while kills.needs_kills(options.kills):
+                kills.train(1000 * options.seed + number, 40, options.kills - kills.counts["kills"])
+                number += 1
+            results["kill"], failures = kills.results(), kills.failures
+        for part, count, function in (("hang", options.hangs, hang), ("interrupt", options.interrupts, interrupt)):
+            if count:
+                results[part], found = function(work, count, options.seed)
+                failures += found
+    results |= {**describe_machine(), "seed": options.seed, "ranks": NUM_RANKS, "failures": failures}
+    results |= {"minutes": (time.monotonic() - begin) / 60, "holds": not failures}
     write_results(options.out, results)
     print(json.dumps(results, indent=1))
     return 0 if results["holds"] else 1
