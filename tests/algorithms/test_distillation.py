@@ -26,6 +26,10 @@ def by_hand(kind, mean, label):
         return math.sqrt(sum(gap * gap for gap in gaps))
     if kind == "mse_sum":
         return sum(gap * gap for gap in gaps)
+    if kind == "mse_mean":
+        return sum(gap * gap for gap in gaps) / len(gaps)
+    if kind == "huber":
+        return sum(gap * gap / 2 if abs(gap) < 1 else abs(gap) - 0.5 for gap in gaps) / len(gaps)
     if kind == "l1":
         return l1
     if kind in ("tanh", "scaled_tanh"):
@@ -131,6 +135,6 @@ def test_bounded_statistics_invert_tanh():
 
 def test_unknown_target_lists_known_ones():
     with pytest.raises(
-        ValueError, match=r"unknown distill_target 'rael'; did you mean 'real'\? known: kl, l1, max_log_prob"
+        ValueError, match=r"unknown distill_target 'rael'; did you mean 'real'\? known: huber, kl, l1, max_log_prob"
     ):
         check_target("distill_target", "rael", DISTILL_TARGETS)

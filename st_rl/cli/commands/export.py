@@ -67,7 +67,7 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     from st_rl.env.policy_metadata import FORMAT
     from st_rl.modules.normalizer import EmpiricalNormalization
     from st_rl.modules.policy.load import load_policy
-    from st_rl.utils.files import load_checkpoint
+    from st_rl.utils.files.checkpoint import load_checkpoint
 
     metadata = run.settings.get("policy_metadata")
     # The normalized observations from which a resumed training continues, one of each environment.

@@ -101,7 +101,7 @@ class RunFolder:
 
         CommandError if the run has no checkpoints, or not that one.
         """
-        from st_rl.utils.files import newest_checkpoint
+        from st_rl.utils.files.checkpoint import newest_checkpoint
 
         best = self.file(BEST_FILE)
         newest = newest_checkpoint(self.path) or best

@@ -25,8 +25,10 @@ def is_rsl_rl_checkpoint(loaded: Mapping[str, Any]) -> bool:
     """Whether a checkpoint was written by rsl_rl 3, 4 or 5; one of rsl_rl 2 has the keys of this library."""
     if any(key in loaded for key in MODELS):
         return True
-    names = loaded.get("model_state_dict") or {}
-    return any(name.startswith(("actor_obs_normalizer.", "actor_cnns.", "student.")) for name in names)
+    names = loaded.get("model_state_dict")
+    # What is not a mapping is for `load_state_dict` to reject.
+    known = ("actor_obs_normalizer.", "actor_cnns.", "student.")
+    return isinstance(names, Mapping) and any(name.startswith(known) for name in names)
 
 
 def convert_checkpoint(loaded: Mapping[str, Any], policy: nn.Module | None = None, splits_std: bool = False) -> Any:

@@ -6,7 +6,7 @@ import os
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,12 +41,16 @@ def write_frames(path: StrPath, frames: Mapping[str, np.ndarray]) -> None:
     """
     as_npz = os.fspath(path).endswith(".npz")
     with atomic_write(path, durable=False) as temporary, open(temporary, "wb", buffering=-1 if as_npz else 0) as file:
-        if as_npz:
-            np.savez(file, **frames)  # pyright: ignore[reportArgumentType]
-            return
-        data = memoryview(pickle.dumps(dict(frames), protocol=4))
-        while data:
-            data = data[file.write(data) :]
+        _write_content(file, frames, as_npz)
+
+
+def _write_content(file: IO[bytes], frames: Mapping[str, np.ndarray], as_npz: bool) -> None:
+    if as_npz:
+        np.savez(file, **frames)  # pyright: ignore[reportArgumentType]
+        return
+    data = memoryview(pickle.dumps(dict(frames), protocol=4))
+    while data:
+        data = data[file.write(data) :]
 
 
 def read_frames(path: StrPath) -> Frames:

@@ -87,7 +87,7 @@ def test_rejects_legs_of_different_lengths(tmp_path):
         (foot,) = (geom for geom in legs["RL"].iter("geom") if geom.get("name") == "RL_foot")
         foot.set("pos", "0 0 -0.15")
 
-    with pytest.raises(ValueError, match="gaits can be made: it needs four legs of the same lengths"):
+    with pytest.raises(ValueError, match="gaits can be synthesized for: it needs four legs of the same lengths"):
         quadruped_geometry(rearranged(tmp_path / "robot.xml", LEGS, shorten))
 
 
