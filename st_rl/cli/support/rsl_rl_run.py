@@ -184,7 +184,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     class Loader(yaml.SafeLoader):
         """Reads the tuples that Isaac Lab and mjlab write."""
 
-    Loader.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: list(loader.construct_sequence(node)))
+    def read_tuple(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
+        return loader.construct_sequence(node)
+
+    Loader.add_constructor("tag:yaml.org,2002:python/tuple", read_tuple)
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader)
