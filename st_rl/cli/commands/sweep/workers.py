@@ -101,8 +101,8 @@ def run_ray_workers(plan: WorkerPlan, count: int | None, ray_address: str) -> No
     Without a count, as many as the cluster has GPUs or cores. Ray starts the task of a dead worker again.
     """
     try:
-        import ray
-        from ray.exceptions import RayTaskError
+        import ray  # pyright: ignore[reportMissingImports]
+        from ray.exceptions import RayTaskError  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('st-rl sweep --ray needs Ray: pip install "st_rl[ray]"') from error
     try:
