@@ -24,7 +24,7 @@ from tests.runners.test_demonstration import load, on_disk, totals
 from tests.runners.test_two_stage_runner import demonstrations, make
 from tests.storage.recordings import EchoPolicy, RecordingEnv, record
 
-NUM_KILLS = 20
+NUM_KILLS = 50
 
 
 class Watcher:
@@ -80,7 +80,7 @@ def killed_collectors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, W
 def test_no_collector_crashed_and_no_partial_file_was_read(killed_collectors):
     _, watcher, status = killed_collectors
     assert status == 0, "a collector exited before it was killed; its traceback is above"
-    assert watcher.num_checked > 10 * NUM_KILLS
+    assert watcher.num_checked > 1000
     assert watcher.data.num_files_skipped == 0
 
 
