@@ -182,7 +182,7 @@ def plan_walks(
 ) -> tuple[np.ndarray, float | None]:
     """Commands `(N, 3)`, and the largest error of the mean forward velocity; None without an evaluation.
 
-    Every so many of the commands of `st-rl eval`, and the error that the same robots had there times `ERROR_FACTOR`;
+    Every n-th of the commands of `st-rl eval`, and the error that the same robots had there times `ERROR_FACTOR`;
     else commands within the ranges of the training, none too small to walk.
     """
     if "evaluation_command" in golden:

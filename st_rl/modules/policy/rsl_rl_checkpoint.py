@@ -35,7 +35,7 @@ def convert_checkpoint(loaded: Mapping[str, Any], policy: nn.Module | None = Non
     """Return a checkpoint of rsl_rl with the keys of this library: networks, normalizers, iteration, optimizer.
 
     Args:
-        loaded: the checkpoint; one of this library or of rsl_rl 2 is returned as it is.
+        loaded: the checkpoint; one of this library or of rsl_rl 2 is returned unchanged.
         policy: the policy that it is for; without it the optimizer's state is left out.
         splits_std: whether the last layer of the actor has rows for a state-dependent standard deviation.
     """

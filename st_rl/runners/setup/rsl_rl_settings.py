@@ -65,7 +65,7 @@ NO_NOISE = {"init_noise_std": 1e-6, "learn_noise_std": False}
 
 
 def translate_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration of rsl_rl in the form of this library; any other is returned as it is.
+    """Return a training configuration of rsl_rl in the form of this library; any other is returned unchanged.
 
     ValueError, naming the key, for a setting without counterpart. Logs what was made of it.
     """
