@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,14 @@ from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint, load_into
 from st_rl.runners.checkpoints import checkpoint_path, write_run_config
 from st_rl.runners.setup.rsl_rl_settings import ALGORITHM_DEFAULTS
 from st_rl.runners.setup.train_config import TrainConfig, read_train_config
-from st_rl.utils.files import CheckpointError, load_checkpoint, save_checkpoint, write_json
+from st_rl.utils.files import (
+    CheckpointError,
+    load_checkpoint,
+    read_json_object,
+    read_yaml_object,
+    save_checkpoint,
+    write_json,
+)
 from st_rl.utils.registry import drop_trust, reject_unsafe_settings
 
 if TYPE_CHECKING:
@@ -178,23 +184,8 @@ def _latent(config: TrainConfig, shape: tuple[int, int, int]) -> int:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read a configuration of rsl_rl from YAML or JSON; tuples of Python become lists, other objects are refused."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Reads the tuples that Isaac Lab and mjlab write."""
-
-    def read_tuple(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> list[Any]:
-        return loader.construct_sequence(node)
-
-    Loader.add_constructor("tag:yaml.org,2002:python/tuple", read_tuple)
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader)
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration {path}; name the agent.yaml of the training") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise CommandError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, Mapping):
-        raise CommandError(f"{path} holds no configuration: name the agent.yaml of the training")
-    return dict(content)
+    """Read a configuration of rsl_rl from YAML or JSON; UsageError if there is no such file, FileError for damage."""
+    remedy = "name the agent.yaml of the training"
+    if not path.is_file():
+        raise UsageError(f"there is no configuration {path}; {remedy}")
+    return read_json_object(path, remedy) if path.suffix == ".json" else read_yaml_object(path, remedy)

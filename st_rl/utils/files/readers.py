@@ -86,7 +86,7 @@ def read_yaml_object(path: StrPath, remedy: str, problem: str = "cannot read") -
 
 @functools.cache
 def _yaml_loader() -> type[Any]:
-    """Return `yaml.SafeLoader` with the floats of YAML 1.2, and an error for a repeated key."""
+    """Return `yaml.SafeLoader` with floats of YAML 1.2, Python tuples as lists, and an error for a repeated key."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -97,6 +97,11 @@ def _yaml_loader() -> type[Any]:
                 raise ValueError(f"the key '{repeated}' appears twice")
             return super().construct_mapping(node, deep)
 
+        def construct_tuple(self, node: Any) -> list[Any]:
+            # Isaac Lab and mjlab write tuples.
+            return self.construct_sequence(node, deep=True)
+
+    Loader.add_constructor("tag:yaml.org,2002:python/tuple", Loader.construct_tuple)
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _YAML_FLOAT, list("-+.0123456789"))
     return Loader
 
