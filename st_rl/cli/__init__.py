@@ -7,6 +7,7 @@ Each module or package of `st_rl.cli.commands` is a command: the first line of i
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -48,6 +49,8 @@ COMMANDS = (
 )
 
 INTERRUPTED = 130
+# Seconds in which torchrun notices that a rank has ended.
+_NOTICE_S = 1.0
 # Errors with messages written for the user; any other error is printed with its class.
 _EXPECTED_ERRORS = (CommandError, OSError, ValueError)
 # More of them by name, so that their modules need not be imported.
@@ -91,14 +94,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         _print_error(error)
-        return _end_rank(error.exit_code if isinstance(error, CommandError) else 1)
+        return _end_rank(error)
 
 
-def _end_rank(exit_code: int) -> int:
-    """End a rank of torchrun that has failed at once: to leave the process group it would wait for dead ranks."""
+def _end_rank(error: Exception) -> int:
+    """Return the exit code; a rank of torchrun ends here, because it would wait for dead ranks in its process group."""
+    exit_code = error.exit_code if isinstance(error, CommandError) else 1
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
+        if isinstance(error, RuntimeError):
+            # torchrun names the first rank that ends: if an exchange failed, let it notice the dead rank before.
+            time.sleep(_NOTICE_S)
         os._exit(exit_code)
     return exit_code
 
