@@ -20,8 +20,8 @@ import yaml
 from machine import describe_machine, write_results
 
 from st_rl.cli.support.report_page.curves import read_curves
-from st_rl.cli.support.run_folder import find_run
-from st_rl.cli.support.settings_file import describe_settings
+from st_rl.cli.support.run_folders.run_folder import find_run
+from st_rl.cli.support.training.settings_file import describe_settings
 
 ROOT = Path(__file__).parents[1]
 SCORE = "Evaluation/score"

@@ -37,8 +37,8 @@ from run_files import (
 )
 from seeds import with_spread
 
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.sim.evaluation.evaluator import EvaluationCfg, evaluate_walk, make_eval_task
 from st_rl.sim.tasks import make_task
 

@@ -26,8 +26,8 @@ from run_files import (
     summarize_training,
 )
 
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.sim.evaluation.evaluator import EvaluationCfg, evaluate_walk, make_eval_task
 
 ROOT = Path(__file__).parents[1]

@@ -11,8 +11,8 @@ import re
 import sys
 from pathlib import Path
 
-from st_rl.cli.support.pretrained import FOLDER
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.pretrained import FOLDER
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.utils.files import load_checkpoint, write_checkpoint, write_json
 
 # All commands of a policy that was trained in several stages, one per line; run.json has the last.

@@ -73,7 +73,7 @@ def equal_config(job: dict[str, Any]) -> dict[str, Any]:
 def default_config(job: dict[str, Any]) -> dict[str, Any]:
     """The configuration of `st-rl train gym:TASK`."""
     from st_rl.cli.support.task_source import find_source
-    from st_rl.cli.support.training_config import TrainingConfig
+    from st_rl.cli.support.training.training_config import TrainingConfig
 
     config = TrainingConfig.from_dict(find_source(f"gym:{job['task']}").training).to_dict()
     config["algorithm"] |= job.get("algorithm", {})

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from st_rl.cli.commands.train import prepare_training, read_training
 from st_rl.cli.commands.view import checkpoint_names
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.cli.support.task_source import find_source
 from st_rl.sim.viewer.session import ViewSession
 from st_rl.sim.viewer.show import show_session

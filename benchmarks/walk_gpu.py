@@ -21,7 +21,7 @@ from machine import describe_machine, write_results
 
 from st_rl.cli.support.task_source import find_source
 from st_rl.cli.support.torch_setup import seed_everything
-from st_rl.cli.support.training import make_evaluator
+from st_rl.cli.support.training.session import make_evaluator
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.tasks import make_task, with_overrides
 

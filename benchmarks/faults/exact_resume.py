@@ -21,8 +21,8 @@ from unittest import mock
 from benchmarks.machine import describe_machine, write_results
 from st_rl.algorithms import algorithm_classes
 from st_rl.cli import main as st_rl_command
-from st_rl.cli.support import training
 from st_rl.cli.support.task_source import BuiltInTask
+from st_rl.cli.support.training import session
 from st_rl.sim.tasks import TASKS
 from st_rl.utils.files import load_checkpoint
 from tests.runners.training import differences
@@ -118,7 +118,7 @@ def run_command(arguments: Sequence[str]) -> None:
     """Run a command of `st-rl` in this process; RuntimeError if it fails."""
     num_envs, seconds = EVALUATION_SIZE
     with (
-        mock.patch.dict(training.EVALUATION_SECONDS, cpu=seconds),
+        mock.patch.dict(session.EVALUATION_SECONDS, cpu=seconds),
         mock.patch.object(BuiltInTask, "evaluation_envs", {"cpu": num_envs}),
     ):
         code = st_rl_command(list(arguments))

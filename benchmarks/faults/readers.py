@@ -11,8 +11,8 @@ import torch
 from benchmarks.faults.originals import NUM_ENVS
 from st_rl.cli import main
 from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder, find_run
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder, find_run
 from st_rl.datasets.formats import read_motion
 from st_rl.datasets.motion_loader import AMPLoader
 from st_rl.loggers.csv_writer import CsvWriter

@@ -7,8 +7,8 @@ import pytest
 
 from st_rl.cli import main
 from st_rl.cli.support.command_line import CommandError
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder, find_run, list_runs
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder, find_run, list_runs
 
 DAMAGED = ["", "{", "[1]", "null", "[" * 100_000, '{"started": {"z": 1}}', '{"started": "zzzz"}', "\udcff\udcfe"]
 

@@ -79,8 +79,8 @@ class TestCollect:
     def test_collect_normalizes_observations_as_in_training(self, teacher, tmp_path):
         import torch
 
-        from st_rl.cli.support.loaded_run import LoadedRun
-        from st_rl.cli.support.run_folder import RunFolder
+        from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+        from st_rl.cli.support.run_folders.run_folder import RunFolder
 
         folder = tmp_path / "demos"
         options = [

@@ -11,8 +11,8 @@ import torch
 import st_rl
 from st_rl.cli import main
 from st_rl.cli.commands.export import _read_run
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.utils.files import load_checkpoint, save_checkpoint, to_json_values
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.support import films
-from st_rl.cli.support.films import FilmRecorder
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.run_folder import RunFolder
+from st_rl.cli.support.training import films
+from st_rl.cli.support.training.films import FilmRecorder
 from st_rl.loggers.writers import make_writer
 from tests.browser import wait_for
 from tests.cli.test_workflow import needs_rendering

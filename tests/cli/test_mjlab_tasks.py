@@ -9,7 +9,7 @@ import torch
 
 from st_rl.cli import main
 from st_rl.cli.support.task_source import find_source
-from st_rl.cli.support.training import make_evaluator
+from st_rl.cli.support.training.session import make_evaluator
 from st_rl.modules import load_policy
 from st_rl.sim.evaluation.command_grid import EvaluationCfg
 from tests.cli.mjlab_configs import GAUSSIAN, AlgorithmCfg, ModelCfg, RunnerCfg, depth_cfg

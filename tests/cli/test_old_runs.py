@@ -5,9 +5,9 @@ import json
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.report_page.curves import read_curves
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 
 pytest.importorskip("mujoco")
 TASK_CONFIG = {

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from st_rl.cli import main
-from st_rl.cli.support.loaded_run import LoadedRun
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.env import ObservationHistory
 from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.sim.tasks import TASKS, make_task, obs_term

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.support import pretrained
-from st_rl.cli.support.pretrained import FOLDER, pretrained_names
-from st_rl.cli.support.run_folder import find_policy
+from st_rl.cli.support.run_folders import pretrained
+from st_rl.cli.support.run_folders.pretrained import FOLDER, pretrained_names
+from st_rl.cli.support.run_folders.run_folder import find_policy
 
 LIMIT = 3_000_000
 

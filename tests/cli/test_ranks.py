@@ -13,11 +13,11 @@ import pytest
 
 from st_rl.cli import main
 from st_rl.cli.commands import resume
-from st_rl.cli.support import ranks
 from st_rl.cli.support.command_line import UsageError
-from st_rl.cli.support.ranks import check_gpus, deal_out_envs
 from st_rl.cli.support.report_page.sections import heading
 from st_rl.cli.support.task_source import find_source
+from st_rl.cli.support.training import ranks
+from st_rl.cli.support.training.ranks import check_gpus, deal_out_envs
 from st_rl.utils import distributed
 from st_rl.utils.files import load_checkpoint
 from tests.runners.rank_trainings import run_ranks

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.support.comparison import Comparison, RunGroup
 from st_rl.cli.support.report_page import ReportData, build_page
 from st_rl.cli.support.report_page.charts import (
     Series,
@@ -30,7 +29,8 @@ from st_rl.cli.support.report_page.comparison_page import build_comparison_page
 from st_rl.cli.support.report_page.curves import read_curves
 from st_rl.cli.support.report_page.sections import by_kind, flatten
 from st_rl.cli.support.report_page.verdict import find_verdict
-from st_rl.cli.support.run_summary import RunSummary
+from st_rl.cli.support.run_folders.comparison import Comparison, RunGroup
+from st_rl.cli.support.run_folders.run_summary import RunSummary
 
 JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
 

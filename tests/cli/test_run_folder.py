@@ -9,7 +9,7 @@ import pytest
 from st_rl.algorithms import PPO
 from st_rl.cli import main
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import (
+from st_rl.cli.support.run_folders.run_folder import (
     RunFolder,
     find_policy,
     find_run,
@@ -225,7 +225,7 @@ def test_rejects_unwritable_folder(tmp_path, monkeypatch):
 
 
 def test_next_commands_can_be_copied_for_a_folder_with_spaces(capsys):
-    from st_rl.cli.support.training import _print_next
+    from st_rl.cli.support.training.session import _print_next
 
     _print_next(Path("my runs/first"), "balance")
     lines = capsys.readouterr().out.splitlines()[1:]

@@ -9,9 +9,9 @@ from statistics import fmean, pstdev
 import pytest
 
 from st_rl.cli import main
-from st_rl.cli.support.comparison import compare_runs, find_runs
-from st_rl.cli.support.run_folder import RunFolder
-from st_rl.cli.support.run_summary import read_progress_ends, summarize
+from st_rl.cli.support.run_folders.comparison import compare_runs, find_runs
+from st_rl.cli.support.run_folders.run_folder import RunFolder
+from st_rl.cli.support.run_folders.run_summary import read_progress_ends, summarize
 from st_rl.utils.files.folder_lock import LOCK_FILE, FolderLock
 from st_rl.utils.files.process_id import ProcessId
 

@@ -12,10 +12,10 @@ import torch
 from st_rl.cli import main
 from st_rl.cli.commands.train import read_training
 from st_rl.cli.support.command_line import CommandError
-from st_rl.cli.support.run_folder import RunFolder
-from st_rl.cli.support.settings_file import describe_settings, format_settings
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.cli.support.task_source import find_source
-from st_rl.cli.support.training_config import with_settings
+from st_rl.cli.support.training.settings_file import describe_settings, format_settings
+from st_rl.cli.support.training.training_config import with_settings
 from st_rl.sim.tasks import TASKS
 
 pytest.importorskip("mujoco")

@@ -180,7 +180,7 @@ def test_trial_of_a_killed_process_is_tried_again_by_the_other(tmp_path, capfd, 
 )
 def test_gpus_get_one_trial_each(workers, devices, tmp_path, monkeypatch, capsys):
     started = []
-    monkeypatch.setattr("st_rl.cli.support.ranks.check_gpus", lambda gpus, device: 2)
+    monkeypatch.setattr("st_rl.cli.support.training.ranks.check_gpus", lambda gpus, device: 2)
     monkeypatch.setattr("st_rl.cli.commands.sweep.workers.run_local_workers", started.extend)
     # No worker runs, so no trial ends.
     command = ["sweep", "balance", *SMALL, *SEARCH, "--gpus", "all", *workers, "--log-dir", str(tmp_path)]

@@ -16,7 +16,7 @@ from st_rl.cli.commands.sweep.options import read_search
 from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
 from st_rl.cli.commands.train import TrainOptions, read_training
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import find_run
+from st_rl.cli.support.run_folders.run_folder import find_run
 from st_rl.cli.support.task_source import find_source
 
 pytest.importorskip("mujoco")

@@ -6,7 +6,13 @@ import pytest
 
 from st_rl.algorithms import PPO
 from st_rl.cli.support.command_line import UsageError
-from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
+from st_rl.cli.support.training.training_config import (
+    AlgorithmConfig,
+    PolicyConfig,
+    RunnerConfig,
+    TrainingConfig,
+    with_settings,
+)
 from st_rl.modules import ActorCritic, ActorCriticRecurrent, EncoderActorCritic
 from st_rl.runners.setup.train_config import RUNNER_KEYS, read_train_config
 from st_rl.utils.config import accepted_keys

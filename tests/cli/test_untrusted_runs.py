@@ -84,7 +84,7 @@ def test_repeated_task_is_imported(planted_run, imports, capsys):
 
 
 def test_next_commands_repeat_the_task_of_another_library(capsys, tmp_path):
-    from st_rl.cli.support.training import _print_next
+    from st_rl.cli.support.training.session import _print_next
 
     _print_next(tmp_path, "gym:Pendulum-v1")
     lines = capsys.readouterr().out.splitlines()[1:]

@@ -108,7 +108,7 @@ def test_resumed_run_equals_uninterrupted_run(run, tmp_path, capsys):
 
 
 def test_eval_runs_in_training_and_in_fine_physics(run, tmp_path, monkeypatch):
-    from st_rl.cli.support.loaded_run import LoadedRun
+    from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 
     physics, make_eval_env = [], LoadedRun.make_eval_env
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from st_rl.cli.support.command_line import parse_options, program, quote
-from st_rl.cli.support.loaded_run import open_run
-from st_rl.cli.support.run_folder import TIMESTAMP, RunOptions
+from st_rl.cli.support.run_folders.loaded_run import open_run
+from st_rl.cli.support.run_folders.run_folder import TIMESTAMP, RunOptions
 
 if TYPE_CHECKING:
     from st_rl.runners import DemonstrationSaver

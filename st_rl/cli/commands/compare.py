@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import escape_control, parse_options, program, quote
-from st_rl.cli.support.run_folder import writable_file
+from st_rl.cli.support.run_folders.run_folder import writable_file
 
 if TYPE_CHECKING:
-    from st_rl.cli.support.comparison import Band, Comparison
+    from st_rl.cli.support.run_folders.comparison import Band, Comparison
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
@@ -33,8 +33,8 @@ class CompareOptions:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = parse_options(CompareOptions, arguments, "compare", __doc__)
-    from st_rl.cli.support.comparison import compare_runs, find_runs
     from st_rl.cli.support.report_page.comparison_page import build_comparison_page
+    from st_rl.cli.support.run_folders.comparison import compare_runs, find_runs
     from st_rl.utils.files import atomic_write
 
     runs = find_runs(options.runs)
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print(comparison: Comparison) -> None:
     """Print settings, evaluation and curves as tables with a column for each group."""
-    from st_rl.cli.support.comparison import format_statistic
     from st_rl.cli.support.report_page.sections import MAIN_CURVES
+    from st_rl.cli.support.run_folders.comparison import format_statistic
 
     groups = comparison.groups
     head = [group.label for group in groups]

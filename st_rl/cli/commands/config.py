@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from st_rl.cli.support.command_line import CommandError, parse_options
-from st_rl.cli.support.run_folder import RUN_FILE, find_run, writable_file
-from st_rl.cli.support.settings_file import describe_settings, format_settings
+from st_rl.cli.support.run_folders.run_folder import RUN_FILE, find_run, writable_file
+from st_rl.cli.support.training.settings_file import describe_settings, format_settings
 
 
 @dataclass

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from st_rl.cli.commands.collect import collect
 from st_rl.cli.commands.distill import Schedule
 from st_rl.cli.support.command_line import CommandError, parse_options
-from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv

@@ -28,13 +28,13 @@ from st_rl.cli.support.command_line import (
     program,
     quote,
 )
-from st_rl.cli.support.loaded_run import LoadedRun
 from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
-from st_rl.cli.support.parent_run import without_symmetry_if_recurrent
-from st_rl.cli.support.ranks import join_ranks, launch_ranks, share_run_folder
-from st_rl.cli.support.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+from st_rl.cli.support.run_folders.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
-from st_rl.cli.support.training_config import PolicyConfig, TrainingConfig
+from st_rl.cli.support.training.parent_run import without_symmetry_if_recurrent
+from st_rl.cli.support.training.ranks import join_ranks, launch_ranks, share_run_folder
+from st_rl.cli.support.training.training_config import PolicyConfig, TrainingConfig
 
 Schedule = Literal["linear", "exp", "tanh"]
 _PRIVILEGED = "privileged_actor"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import UsageError, escape_control, parse_options, program
-from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folder import EVAL_FILE, RunOptions, writable_file
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, RunOptions, writable_file
 from st_rl.cli.support.task_source import is_external
 
 if TYPE_CHECKING:

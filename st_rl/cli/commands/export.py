@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl import __version__
 from st_rl.cli.support.command_line import parse_options, program
-from st_rl.cli.support.run_folder import POLICY_FILE, RunFolder, RunOptions, find_policy, writable_file
+from st_rl.cli.support.run_folders.run_folder import POLICY_FILE, RunFolder, RunOptions, find_policy, writable_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ def _simulate_run(run: RunFolder, checkpoint: Path, task: str | None) -> tuple[L
     """Return the policy, its metadata and observations `(M, O)` from an environment of the run's task."""
     import torch
 
-    from st_rl.cli.support.loaded_run import LoadedRun
+    from st_rl.cli.support.run_folders.loaded_run import LoadedRun
     from st_rl.env.policy_metadata import describe_policy_io
     from st_rl.env.utils import split_observations, split_step
 

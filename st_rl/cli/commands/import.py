@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"{unknown_name('library', options.library, LIBRARIES)}; type {_USAGE}")
     if not options.checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {options.checkpoint}; name a model_*.pt of rsl_rl")
-    from st_rl.cli.support.rsl_rl_run import AGENT_FILE, import_checkpoint, read_settings
+    from st_rl.cli.support.run_folders.rsl_rl_run import AGENT_FILE, import_checkpoint, read_settings
     from st_rl.cli.support.task_source import find_source
 
     beside = options.checkpoint.parent / AGENT_FILE

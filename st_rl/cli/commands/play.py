@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options, program
-from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folder import TRACES_FILE, VIDEO_FILE, RunOptions, make_writable, writable_file
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folders.run_folder import TRACES_FILE, VIDEO_FILE, RunOptions, make_writable, writable_file
 from st_rl.cli.support.task_source import is_external
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import parse_options, program, quote
-from st_rl.cli.support.run_folder import REPORT_FILE, RunFolder, find_run, writable_file
+from st_rl.cli.support.run_folders.run_folder import REPORT_FILE, RunFolder, find_run, writable_file
 from st_rl.cli.support.task_source import task_option
 
 if TYPE_CHECKING:

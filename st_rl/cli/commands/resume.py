@@ -17,8 +17,9 @@ from st_rl.cli.support.command_line import (
     parse_options,
     program,
 )
-from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.ranks import (
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folders.run_folder import ENDED, RunOptions, make_writable
+from st_rl.cli.support.training.ranks import (
     RUN_ID,
     deal_out_envs,
     find_restarted_run,
@@ -27,7 +28,6 @@ from st_rl.cli.support.ranks import (
     redirect_output,
     torchrun_id,
 )
-from st_rl.cli.support.run_folder import ENDED, RunOptions, make_writable
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     run, settings = loaded.run, loaded.settings
     make_writable(run.path)
     from st_rl.cli.support import torch_setup
-    from st_rl.cli.support.training import learn, make_evaluator
+    from st_rl.cli.support.training.session import learn, make_evaluator
     from st_rl.env.policy_metadata import describe_policy_io
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 

@@ -21,8 +21,8 @@ from st_rl.cli.support.command_line import (
     repeated_words,
     unknown_name,
 )
-from st_rl.cli.support.run_folder import RUNS, list_runs
-from st_rl.cli.support.run_summary import RunSummary, summarize
+from st_rl.cli.support.run_folders.run_folder import RUNS, list_runs
+from st_rl.cli.support.run_folders.run_summary import RunSummary, summarize
 
 COLUMNS = ("run", "task", "robot", "algorithm", "state", "steps", "time", "error", "falls", "parent")
 _FIELDS = {"time": "seconds", "return": "episode_return"}

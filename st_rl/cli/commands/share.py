@@ -10,8 +10,8 @@ from pathlib import Path
 
 from st_rl.cli.commands.deploy.write import write_run_kit
 from st_rl.cli.support.command_line import UsageError, parse_options
-from st_rl.cli.support.loaded_run import open_run
-from st_rl.cli.support.run_folder import RunOptions, make_writable
+from st_rl.cli.support.run_folders.loaded_run import open_run
+from st_rl.cli.support.run_folders.run_folder import RunOptions, make_writable
 
 
 @dataclass

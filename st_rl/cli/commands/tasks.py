@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from st_rl.cli.support.command_line import parse_options
-from st_rl.cli.support.pretrained import pretrained_names
+from st_rl.cli.support.run_folders.pretrained import pretrained_names
 
 
 @dataclass

@@ -24,8 +24,10 @@ from st_rl.cli.support.command_line import (
     renamed_option,
     wrap,
 )
-from st_rl.cli.support.parent_run import ParentRun
-from st_rl.cli.support.ranks import (
+from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS, RunFolder
+from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
+from st_rl.cli.support.training.parent_run import ParentRun
+from st_rl.cli.support.training.ranks import (
     RUN_ID,
     describe_size,
     iterations_within,
@@ -34,10 +36,14 @@ from st_rl.cli.support.ranks import (
     share_run_folder,
     torchrun_id,
 )
-from st_rl.cli.support.run_folder import CHANGED, PARENTS, RunFolder
-from st_rl.cli.support.settings_file import SettingsFile, changed_settings
-from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
-from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig, with_settings
+from st_rl.cli.support.training.settings_file import SettingsFile, changed_settings
+from st_rl.cli.support.training.training_config import (
+    AlgorithmConfig,
+    PolicyConfig,
+    RunnerConfig,
+    TrainingConfig,
+    with_settings,
+)
 from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_training
 from st_rl.loggers import LoggerName
 
@@ -235,7 +241,7 @@ def train(
     command_line: str,
 ) -> int:
     """Build the task and the runner, and train; returns the exit code."""
-    from st_rl.cli.support.training import learn
+    from st_rl.cli.support.training.session import learn
 
     check_viewer(source, options)
     runner, run = prepare_training(source, options, training, command_line)
@@ -252,7 +258,7 @@ def prepare_training(
 ) -> tuple[OnPolicyRunner, RunFolder]:
     """Build the runner, with what it writes into `run.json`, and its run folder."""
     from st_rl.cli.support import torch_setup
-    from st_rl.cli.support.training import make_evaluator
+    from st_rl.cli.support.training.session import make_evaluator
     from st_rl.runners import build_runner
     from st_rl.utils.distributed import is_main, rank_seed, world_size
 

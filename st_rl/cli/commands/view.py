@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
-from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folder import RunFolder, RunOptions
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folders.run_folder import RunFolder, RunOptions
 from st_rl.cli.support.task_source import is_external
 from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, print_address
 

@@ -105,7 +105,7 @@ class QuietServer(http.server.SimpleHTTPRequestHandler):
 @pytest.mark.skipif(not is_installed(default_folder()), reason="st-rl share has not downloaded its packages yet")
 def test_robot_follows_the_slider_and_a_push_in_a_browser(tmp_path):
     from st_rl.cli import main
-    from st_rl.cli.support.pretrained import pretrained_names
+    from st_rl.cli.support.run_folders.pretrained import pretrained_names
 
     if "quadruped-walk" not in pretrained_names():
         pytest.skip("the package has no pretrained:quadruped-walk")

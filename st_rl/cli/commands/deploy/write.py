@@ -12,8 +12,8 @@ import numpy as np
 
 from st_rl import __version__
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
-from st_rl.cli.support.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
+from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
+from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
 
 if TYPE_CHECKING:
     from st_rl.export.deploy import RawPolicy

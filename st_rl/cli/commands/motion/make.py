@@ -79,8 +79,8 @@ def _gaits(options: MakeOptions) -> list[MotionClip]:
 
 def _recordings(options: MakeOptions) -> list[MotionClip]:
     """Record the policy of a run, one clip per speed if its task has commands."""
-    from st_rl.cli.support.loaded_run import LoadedRun
-    from st_rl.cli.support.run_folder import find_policy
+    from st_rl.cli.support.run_folders.loaded_run import LoadedRun
+    from st_rl.cli.support.run_folders.run_folder import find_policy
     from st_rl.cli.support.task_source import is_external
     from st_rl.datasets.gaits import BIPED_GAITS, QUADRUPED_GAITS
     from st_rl.sim.evaluation.evaluator import is_commanded, make_eval_task

@@ -18,7 +18,7 @@ from st_rl.cli.support.command_line import (
     parse_options,
     print_help,
 )
-from st_rl.cli.support.run_folder import TIMESTAMP, make_writable, new_run_folder
+from st_rl.cli.support.run_folders.run_folder import TIMESTAMP, make_writable, new_run_folder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, find_source
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
 
 def _check_workers(options: SweepOptions[EnvConfig]) -> list[str]:
     """Return the device of each worker on this machine; UsageError for options that do not fit."""
-    from st_rl.cli.support.ranks import check_gpus
     from st_rl.cli.support.torch_setup import check_device
+    from st_rl.cli.support.training.ranks import check_gpus
 
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")

@@ -13,9 +13,9 @@ from st_rl.cli.commands.sweep.options import SearchParameter, format_value
 from st_rl.cli.commands.sweep.shared_trials import ERROR, HEARTBEAT, INTERRUPTED, PURPOSE, WORKER, SharedTrials
 from st_rl.cli.commands.sweep.storage import StudyAddress
 from st_rl.cli.support.command_line import CommandError, count_of, drop_options, program, quote
-from st_rl.cli.support.run_folder import SWEEP_FILE
+from st_rl.cli.support.run_folders.run_folder import SWEEP_FILE
 from st_rl.cli.support.task_source import TaskSource, task_option
-from st_rl.cli.support.training_config import TrainingConfig
+from st_rl.cli.support.training.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     import optuna

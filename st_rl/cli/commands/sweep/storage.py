@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 from st_rl.cli.support.command_line import CommandError, UsageError, one_line
-from st_rl.cli.support.run_folder import RUN_FILE, make_writable
+from st_rl.cli.support.run_folders.run_folder import RUN_FILE, make_writable
 
 if TYPE_CHECKING:
     import optuna

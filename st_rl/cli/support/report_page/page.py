@@ -11,7 +11,7 @@ from typing import Any
 from st_rl.cli.support.report_page import sections
 from st_rl.cli.support.report_page.curves import Curves
 from st_rl.cli.support.report_page.verdict import verdict
-from st_rl.cli.support.run_folder import (
+from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
     EVAL_FILE,
     EXPORT_FILE,

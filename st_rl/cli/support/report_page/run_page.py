@@ -3,10 +3,10 @@
 from typing import Any
 
 from st_rl.cli.support.command_line import CommandError
-from st_rl.cli.support.pretrained import FOLDER, PRETRAINED_PREFIX, pretrained_names
 from st_rl.cli.support.report_page.curves import read_curves
 from st_rl.cli.support.report_page.page import ReportData, SectionError, build_page
-from st_rl.cli.support.run_folder import (
+from st_rl.cli.support.run_folders.pretrained import FOLDER, PRETRAINED_PREFIX, pretrained_names
+from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
     EVAL_FILE,
     EXPORT_FILE,

@@ -8,7 +8,7 @@ from typing import Any
 from st_rl.cli.support.command_line import count_of
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
-from st_rl.cli.support.run_folder import CHANGED, PARENTS
+from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS
 
 AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import program
-from st_rl.cli.support.run_folder import RunFolder
+from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.cli.support.task_source import is_external
 from st_rl.utils.log import logger
 
@@ -99,7 +99,7 @@ class FilmRecorder:
         task = self._run.task
         if is_external(task):
             command += ["--task", task]
-        root = str(Path(__file__).resolve().parents[3])
+        root = str(Path(__file__).resolve().parents[4])
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         # One thread and no GPU, which belong to the training; not a rank of torchrun.
         ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")

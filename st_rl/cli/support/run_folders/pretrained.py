@@ -9,7 +9,7 @@ from st_rl.cli.support.command_line import CommandError, UsageError, unknown_nam
 
 PRETRAINED_PREFIX = "pretrained:"
 WEIGHTS_FILE = "best.pt"
-FOLDER = Path(__file__).resolve().parent.parent / "pretrained"
+FOLDER = Path(__file__).resolve().parents[2] / "pretrained"
 """One run folder for each policy: run.json, config.json, best.pt and eval.json."""
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import CommandError, count_of, one_line, program, quote
-from st_rl.cli.support.films import record_films
 from st_rl.cli.support.graceful_shutdown import GracefulShutdown
-from st_rl.cli.support.run_folder import ENDED, RUN_FILE, RunFolder
+from st_rl.cli.support.run_folders.run_folder import ENDED, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, task_option
+from st_rl.cli.support.training.films import record_films
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError, escape_control, option_names, quote
-from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
-from st_rl.cli.support.run_folder import CHANGED, CONFIG_FILE, PARENTS, RUN_FILE, RunFolder
+from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX
+from st_rl.cli.support.run_folders.run_folder import CHANGED, CONFIG_FILE, PARENTS, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import flatten, is_external
-from st_rl.cli.support.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
+from st_rl.cli.support.training.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
 from st_rl.utils.registry import is_class_path
 
 OptionsT = TypeVar("OptionsT")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
-from st_rl.cli.support.run_folder import (
+from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX
+from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
     ENDED,
     EVAL_FILE,

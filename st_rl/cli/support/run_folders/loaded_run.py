@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import CONFIG_FILE, RUN_FILE, TEACHER_FILE, RunFolder, RunOptions, find_policy
+from st_rl.cli.support.run_folders.run_folder import (
+    CONFIG_FILE,
+    RUN_FILE,
+    TEACHER_FILE,
+    RunFolder,
+    RunOptions,
+    find_policy,
+)
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
-from st_rl.cli.support.training_config import TrainingConfig
+from st_rl.cli.support.training.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, escape_control, quote
-from st_rl.cli.support.pretrained import PRETRAINED_PREFIX
-from st_rl.cli.support.run_folder import CONFIG_FILE, PARENTS, RUN_FILE, RunFolder, find_policy
+from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX
+from st_rl.cli.support.run_folders.run_folder import CONFIG_FILE, PARENTS, RUN_FILE, RunFolder, find_policy
 from st_rl.cli.support.task_source import EnvConfig, TaskSource
-from st_rl.cli.support.training_config import TrainingConfig
+from st_rl.cli.support.training.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from st_rl.runners import OnPolicyRunner

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from st_rl.cli.support.command_line import CommandError, UsageError
-from st_rl.cli.support.run_folder import RUN_FILE
+from st_rl.cli.support.run_folders.run_folder import RUN_FILE
 from st_rl.env import VecEnv
 from st_rl.env.policy_metadata import FORMAT
 from st_rl.modules import build_actor_critic

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError, program, quote
-from st_rl.cli.support.pretrained import PRETRAINED_PREFIX, copy_pretrained
+from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX, copy_pretrained
 
 RUNS = Path("runs")
 RUN_FILE = "run.json"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError
 from st_rl.cli.support.report_page.curves import Curves, read_curves
-from st_rl.cli.support.run_folder import (
+from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
     EVAL_FILE,
     PROGRESS_FILE,
@@ -21,8 +21,8 @@ from st_rl.cli.support.run_folder import (
     find_run,
     list_runs,
 )
-from st_rl.cli.support.run_summary import RunSummary, parent_name, summarize
-from st_rl.cli.support.settings_file import flat_settings
+from st_rl.cli.support.run_folders.run_summary import RunSummary, parent_name, summarize
+from st_rl.cli.support.training.settings_file import flat_settings
 
 # Metrics of an evaluation for which less, or more, is better.
 _LESS = ("falls", "error", "mae", "diverged", "cost_of_transport", "step_asymmetry")

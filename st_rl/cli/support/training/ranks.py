@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from st_rl.cli.support.command_line import UsageError
-from st_rl.cli.support.run_folder import RUN_FILE, RunFolder, list_runs, make_run_folder
+from st_rl.cli.support.run_folders.run_folder import RUN_FILE, RunFolder, list_runs, make_run_folder
 
 if TYPE_CHECKING:
     from st_rl.env import VecEnv

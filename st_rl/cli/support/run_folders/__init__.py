@@ -1,0 +1,1 @@
+"""Run folders: their files, summary, comparison and policies."""
