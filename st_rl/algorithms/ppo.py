@@ -205,10 +205,6 @@ class PPO(Configurable):
             )
         return None
 
-    def can_be_captured(self) -> bool:
-        """Whether all classes that define one of `GRAPHED_METHODS` declare `graph_safe` in their own body."""
-        return self.capture_obstacle() is None
-
     # ---- components ----------------------------------------------------------------------------------------------
 
     @property

@@ -18,7 +18,7 @@ from st_rl.algorithms.distillation import (
     teacher_std,
     vector_distance,
 )
-from st_rl.algorithms.lr_scheduler import make_lr_scheduler
+from st_rl.algorithms.optimizer import make_lr_scheduler
 from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.teacher import load_teacher, make_teacher_normalizer

@@ -4,13 +4,16 @@ import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from st_rl.loggers import LOGGERS
 from st_rl.loggers.csv_writer import CsvWriter
 from st_rl.loggers.failure_guard import FailureGuard
+
+if TYPE_CHECKING:
+    from st_rl.loggers.summary_writer import SummaryWriter
 
 
 class MultiWriter:
@@ -47,12 +50,11 @@ class MultiWriter:
 
     def add_film(self, tag: str, video: Path, gif: Path, step: int) -> None:
         """Log a film: the gif in TensorBoard files, the mp4 `video` at remote services."""
-        from st_rl.loggers.film import add_gif
         from st_rl.loggers.summary_writer import SummaryWriter
 
         for name, writer in self.writers.items():
             if isinstance(writer, SummaryWriter):
-                self._guards[name].call("add_film", add_gif, writer, tag, gif, step)
+                self._guards[name].call("add_film", _add_gif, writer, tag, gif, step)
         self._forward("send_film", tag, video, step)
 
     def flush(self) -> None:
@@ -104,3 +106,14 @@ def make_writer(
     options: dict[str, Any] = {} if name == "tensorboard" else {"cfg": cfg}
     writer = writer_class(os.fspath(log_dir), flush_secs=flush_secs, **options)
     return MultiWriter({name: writer, "csv": CsvWriter(log_dir)}, log_dir)
+
+
+def _add_gif(writer: "SummaryWriter", tag: str, gif: Path, step: int) -> None:
+    """Write a gif as an image, which TensorBoard plays; `add_video` would need moviepy and all frames in memory."""
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+
+    content = gif.read_bytes()
+    # The size of the first frame, little endian, follows the signature.
+    width, height = int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)

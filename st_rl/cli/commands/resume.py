@@ -84,22 +84,11 @@ def main(arguments: Sequence[str]) -> int:
     runner.load(checkpoint)
     done = runner.current_learning_iteration
     left = _what_is_left(loaded, options, runner)
-    session = {
-        "from_iteration": done,
-        "checkpoint": checkpoint.name,
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command_line": f"{program()} resume {shlex.join(arguments)}",
-    }
-    planned = loaded.setting("iterations", _optional_int)
-    if planned is not None and left.iterations is not None:
-        is_by_steps = settings.get("steps") is not None and options.iterations is None
-        settings["iterations"] = done + left.iterations if is_by_steps else max(planned, done + left.iterations)
+    settings |= {"num_ranks": world_size(), "num_envs": num_envs, RUN_ID: torchrun_id()}
+    settings["policy_metadata"] = describe_policy_io(runner.env)
+    _record_session(loaded, options, done, left, checkpoint, f"{program()} resume {shlex.join(arguments)}")
     if settings.get("iterations") is not None and loaded.training.algorithm.anneal_iterations is None:
         runner.alg.anneal_iterations = int(settings["iterations"])
-    settings.pop(ENDED, None)
-    settings["resumed"] = [*settings.get("resumed", []), session]
-    settings["policy_metadata"] = describe_policy_io(runner.env)
-    settings |= {"num_ranks": world_size(), "num_envs": num_envs, RUN_ID: torchrun_id()}
     runner.run_settings = settings
     print(f"Resuming {escape_control(settings['task'])} after iteration {done} ({checkpoint.name}). Run: {run.path}")
     # On another number of ranks all episodes are new, and must not end at the same time.
@@ -139,6 +128,25 @@ def _optional_int(value: Any) -> int | None:
 
 def _optional_float(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _record_session(
+    loaded: LoadedRun, options: ResumeOptions, done: int, left: Limits, checkpoint: Path, command_line: str
+) -> None:
+    """Add this session to the settings of the run, and the iterations after which the training now ends."""
+    settings = loaded.settings
+    session = {
+        "from_iteration": done,
+        "checkpoint": checkpoint.name,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command_line": command_line,
+    }
+    planned = loaded.setting("iterations", _optional_int)
+    if planned is not None and left.iterations is not None:
+        is_by_steps = settings.get("steps") is not None and options.iterations is None
+        settings["iterations"] = done + left.iterations if is_by_steps else max(planned, done + left.iterations)
+    settings.pop(ENDED, None)
+    settings["resumed"] = [*settings.get("resumed", []), session]
 
 
 def _what_is_left(loaded: LoadedRun, options: ResumeOptions, runner: OnPolicyRunner) -> Limits:
