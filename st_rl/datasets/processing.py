@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError
 from st_rl.modules.symmetry import joint_mirror
@@ -124,9 +125,17 @@ def mirror(clip: MotionClip, signs: Mapping[str, int] | None = None) -> MotionCl
         raise MotionError(
             clip.where, "names", f"have no mirror image: {error}", "rename them, or give signs"
         ) from error
-    order, sign = joints.permutation.numpy(), joints.signs.numpy().astype(np.float64)
+    return mirror_joints(swapped, joints.permutation.numpy(), joints.signs.numpy())
+
+
+def mirror_joints(clip: MotionClip, partners: Sequence[int] | np.ndarray, signs: ArrayLike) -> MotionClip:
+    """The clip mirrored at the plane y = 0, with joint angles `signs[j] * joint_pos[:, partners[j]]`.
+
+    Feet and bodies are mirrored in place: the names of left and right stay where they are.
+    """
+    order, sign = np.asarray(partners), np.asarray(signs, dtype=np.float64)
     return _map_frames(
-        swapped,
+        clip,
         lambda angles: angles[:, order] * sign,
         lambda vectors: vectors * _VECTOR_SIGNS,
         lambda quats: quats * _QUATERNION_SIGNS,
