@@ -52,7 +52,9 @@ def measure_ground_heights(robot: Robot, clip: MotionClip) -> GroundHeights:
         rot.append(data.xquat[bodies])
         heights = {model.body(body).name: point[2] for body, point in zip(bodies, sole_points)}
         near = [g for g in others if data.geom_xpos[g, 2] < model.geom_rbound[g]]
-        heights |= {model.geom(g).name or model.body(model.geom_bodyid[g]).name: lowest_height(model, data, g) for g in near}
+        heights |= {
+            model.geom(g).name or model.body(model.geom_bodyid[g]).name: lowest_height(model, data, g) for g in near
+        }
         name = min(heights, key=lambda key: heights[key])
         lowest.append(heights[name])
         lowest_geom.append(name)

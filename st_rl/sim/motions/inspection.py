@@ -12,9 +12,9 @@ from st_rl.sim.motions.ground import CONTACT_HEIGHT, GroundHeights, measure_grou
 from st_rl.sim.robots import Robot
 from st_rl.utils.tensors import rotations
 
-JOINT_JUMP = 0.15
+JOINT_JUMP = 0.4
 """Smallest jump of a joint or of the root's orientation, rad."""
-ROOT_JUMP = 0.05
+ROOT_JUMP = 0.1
 """Smallest jump of the root's position, m."""
 # Smaller excess over a joint limit, rad, is rounding.
 _LIMIT_TOLERANCE = 1e-3
@@ -131,10 +131,10 @@ def find_limit_violations(robot: Robot, clip: MotionClip) -> tuple[LimitViolatio
 
 def find_jumps(clip: MotionClip) -> tuple[Jump, ...]:
     """Jumps of joints and root, in the order of their frames; the largest one of each frame."""
-    turns = rotations.to_rotation_vector(
-        rotations.multiply(clip.root_rot[1:], rotations.conjugate(clip.root_rot[:-1]))
-    )
-    sizes = {name: _unexpected_steps(np.diff(angle)[:, None]) for name, angle in zip(clip.joint_names, clip.joint_pos.T)}
+    turns = rotations.to_rotation_vector(rotations.multiply(clip.root_rot[1:], rotations.conjugate(clip.root_rot[:-1])))
+    sizes = {
+        name: _unexpected_steps(np.diff(angle)[:, None]) for name, angle in zip(clip.joint_names, clip.joint_pos.T)
+    }
     sizes["root rotation"] = _unexpected_steps(turns)
     sizes["root position"] = _unexpected_steps(np.diff(clip.root_pos, axis=0))
     found: dict[int, Jump] = {}

@@ -1,4 +1,4 @@
-"""Inspect, convert, view and make reference motions: st-rl motion inspect | convert | view | make."""
+"""Inspect, convert, edit, view and make reference motions: st-rl motion inspect | convert | edit | view | make."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from st_rl.cli.support.command_line import run_action
 
-ACTIONS = ("inspect", "convert", "view", "make")
+ACTIONS = ("inspect", "convert", "edit", "view", "make")
 _HELP = """usage: st-rl motion ACTION [OPTIONS]
 
 {rows}

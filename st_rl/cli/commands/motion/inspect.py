@@ -53,12 +53,30 @@ def inspect(arguments: Sequence[str]) -> int:
     for name, found in problems.items():
         for problem in found:
             console.print(f"{name}: {problem}", highlight=False)
+    for clip in clips:
+        for line in _find_verdict(clip, robots[clip.name], options.robot):
+            console.print(f"{clip.name}: {line}", highlight=False, soft_wrap=True)
     if not any(problems.values()):
         console.print(
             f"{', '.join(dict.fromkeys(robots.values()))}: can follow all clips (joint names, ranges, velocities)",
             highlight=False,
         )
     return 0
+
+
+def _find_verdict(clip: MotionClip, robot_name: str, option: str | None) -> list[str]:
+    """Return the defects of a clip on its robot and the verdict; only the verdict if it lacks joints of the robot."""
+    from st_rl.cli.commands.motion.verdict import describe_defects, find_verdict
+    from st_rl.sim.motions.inspection import find_defects
+
+    robot = load_robot(robot_name)
+    missing = [name for name in robot.joint_names if name not in clip.joint_names]
+    if missing:
+        return [f"not usable: lacks {len(missing)} joints of {robot.path.name}; name its robot with --robot"]
+    if robot.free_joint is None or not robot.feet:
+        return []
+    found = find_defects(robot, clip)
+    return [*describe_defects(found), find_verdict(clip, found, option)]
 
 
 def _row(clip: MotionClip) -> list[str]:
