@@ -1,6 +1,7 @@
 """Defects of a clip on a robot: sliding feet, ground penetration, joint limits, jumps."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -157,5 +158,5 @@ def _unexpected_steps(steps: np.ndarray) -> np.ndarray:
 def _longest_part(clip: MotionClip, jumps: tuple[Jump, ...]) -> tuple[float, float]:
     """Start and end, s, of the longest part between two jumps."""
     bounds = [0, *(jump.frame for jump in jumps), clip.num_frames]
-    start, end = max(zip(bounds[:-1], bounds[1:]), key=lambda part: part[1] - part[0])
+    start, end = max(pairwise(bounds), key=lambda part: part[1] - part[0])
     return start / clip.fps, (end - 1) / clip.fps

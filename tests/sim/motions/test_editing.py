@@ -16,6 +16,7 @@ from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.motions.ground import mirror_on_robot, put_on_ground
 from st_rl.sim.motions.inspection import find_defects, find_jumps
 from st_rl.sim.robots import Robot, robot_path
+from st_rl.utils.tensors import rotations
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def walk():
 
 
 def moved(clip, z):
-    return replace(clip, root_pos=clip.root_pos + [0, 0, z], feet=None)
+    return replace(clip, root_pos=clip.root_pos + np.array([0, 0, z]), feet=None)
 
 
 def test_speed_two_halves_duration_and_doubles_velocities(walk):
@@ -44,7 +45,7 @@ def test_speed_two_halves_duration_and_doubles_velocities(walk):
 
 
 def test_loop_repeats_without_jump(walk):
-    part = cut(walk, 0.1, 1.7)
+    part = cut(walk, 0.1, 1.5)  # Not a multiple of the stride of 0.8 s.
     got = make_loop(part, 0.3)
     assert got.duration == pytest.approx(part.duration - 0.3)
     np.testing.assert_allclose(got.joint_pos[-1], got.joint_pos[0], atol=1e-9)
@@ -56,10 +57,8 @@ def test_loop_repeats_without_jump(walk):
 
 def test_blend_continues_at_final_position_and_heading(walk):
     turn = np.array([np.cos(0.5), 0, 0, np.sin(0.5)])
-    from st_rl.utils.tensors import rotations
-
     other = replace(walk, root_rot=rotations.multiply(turn, walk.root_rot), feet=None)
-    other = replace(other, root_pos=rotations.rotate(turn, walk.root_pos) + [3, 4, 0])
+    other = replace(other, root_pos=rotations.rotate(turn, walk.root_pos) + np.array([3, 4, 0]))
     got = blend_clips(walk, other, 0.8)  # A stride of 0.8 s: both are in phase.
     assert got.duration == pytest.approx(2 * walk.duration - 0.8)
     np.testing.assert_allclose(got.root_rot[-1], walk.root_rot[-1], atol=1e-6)
