@@ -114,3 +114,11 @@ def test_inspect_gives_command_that_repairs(capsys, tmp_path, monkeypatch, walk)
     assert "low_edited: usable\n" in capsys.readouterr().out
     assert main(["motion", "edit", "low.npz", "out.npz"]) == 2
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_folder_with_bad_file_uses_the_good_ones(capsys, tmp_path, walk):
+    write_motion(tmp_path / "good.npz", walk)
+    (tmp_path / "bad.csv").write_text("1,2,3\n")
+    assert main(["motion", "inspect", str(tmp_path)]) == 0
+    assert "good: usable\n" in capsys.readouterr().out
+    assert main(["motion", "inspect", str(tmp_path / "bad.csv")]) == 1

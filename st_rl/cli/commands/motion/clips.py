@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -29,24 +30,41 @@ class ClipOptions:
 
 def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionClip]:
     """Read the clips of files, folders or names; files without joint names use those of the robot if as many."""
-    from st_rl.datasets.formats import read_motion
+    from st_rl.datasets.clip import MotionError
     from st_rl.datasets.library import motion_paths
+    from st_rl.utils.log import logger
 
-    clips = []
+    clips, failed = [], None
     for path in (path for name in motions for path in motion_paths(name)):
-        robot_joints = None
-        if options.joint_names is None:
-            unnamed = read_motion(path, fps=options.fps, quat_order=options.quat_order)
-            names = load_robot(robot_of(options.robot, unnamed[0])).joint_names
-            robot_joints = names if len(names) == len(unnamed[0].joint_names) else None
-        clips += read_motion(
-            path,
-            joint_names=options.joint_names,
-            robot_joints=robot_joints,
-            fps=options.fps,
-            quat_order=options.quat_order,
-        )
+        try:
+            clips += _read_file(path, options)
+        except MotionError as error:
+            # The other files of a folder are used.
+            if str(path) in motions:
+                raise
+            failed = error
+            logger.warning(f"skipped {error}")
+    if failed is not None and not clips:
+        raise failed
     return clips
+
+
+def _read_file(path: Path, options: ClipOptions) -> list[MotionClip]:
+    """Read the clips of one file; see `read_clips`."""
+    from st_rl.datasets.formats import read_motion
+
+    robot_joints = None
+    if options.joint_names is None:
+        unnamed = read_motion(path, fps=options.fps, quat_order=options.quat_order)
+        names = load_robot(robot_of(options.robot, unnamed[0])).joint_names
+        robot_joints = names if len(names) == len(unnamed[0].joint_names) else None
+    return read_motion(
+        path,
+        joint_names=options.joint_names,
+        robot_joints=robot_joints,
+        fps=options.fps,
+        quat_order=options.quat_order,
+    )
 
 
 def robot_of(robot: str | None, clip: MotionClip) -> str:
