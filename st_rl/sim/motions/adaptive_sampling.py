@@ -1,5 +1,6 @@
 """Adaptive sampling: start where robots fail often."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -45,7 +46,7 @@ class AdaptiveSampler:
             usable = count - 1
             num_bins = max(1, round(usable * step_dt / bin_s))
             edges = [first + usable * number // num_bins for number in range(num_bins + 1)]
-            for start, end in zip(edges, edges[1:]):
+            for start, end in itertools.pairwise(edges):
                 bin_of_row += [len(starts)] * (end - start)
                 starts.append(start)
                 lengths.append(end - start)
