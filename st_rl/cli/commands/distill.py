@@ -32,6 +32,7 @@ from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
+from st_rl.cli.support.training.device_defaults import choose_device, fit_to_device
 from st_rl.cli.support.training.parent_run import without_symmetry_if_recurrent
 from st_rl.cli.support.training.ranks import join_ranks, launch_ranks, share_run_folder
 from st_rl.cli.support.training.training_config import PolicyConfig, TrainingConfig
@@ -121,6 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("TEACHER or TASK is missing: st-rl distill TEACHER TASK ..., a run and a task")
     address = PolicyAddress.parse(names[0])
     source, teacher = find_source(names[1]), _load_teacher(find_run(address.run), names[1])
+    source = fit_to_device(source, arguments[2:])
     defaults = TrainingConfig.from_dict(source.training)
     start = DistillOptions(
         _student_task(source, teacher),
@@ -139,6 +141,7 @@ def main(arguments: Sequence[str]) -> int:
         start,
     )
     options.set = joined_settings(options, start)
+    options.device = choose_device(source, options.device)
     options.device = launch_ranks(options.gpus, options.device, "distill", arguments)
     exit_code = continue_after_restart(options.log_dir, source.name)
     if exit_code is not None:

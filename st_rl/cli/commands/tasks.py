@@ -1,4 +1,4 @@
-"""List the tasks and their default sizes."""
+"""List the tasks and their default sizes on a CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def main(arguments: Sequence[str]) -> int:
     from rich.table import Table
 
     table = Table()
-    for column in ("task", "goal", "robot", "num_envs", "iterations"):
-        table.add_column(column, justify="right" if column in ("num_envs", "iterations") else "left")
+    sizes = ("CPU: robots x iterations", "GPU: robots x iterations")
+    for column in ("task", "goal", "robot", *sizes):
+        table.add_column(column, justify="right" if column in sizes else "left")
     for name, entry in TASKS.items():
-        cfg = entry.cfg()
-        table.add_row(name, entry.summary, cfg.robot, str(cfg.num_envs), str(entry.training.get("max_iterations", "")))
-    table.add_row("gym:ENV_ID", "any gymnasium environment, e.g. gym:Pendulum-v1", "", "16", "100")
-    table.add_row("mjlab:TASK_ID", "any task of mjlab, if it is installed", "", "4096", "")
+        cfg, gpu = entry.cfg(), entry.gpu
+        cpu = f"{cfg.num_envs} x {entry.training['max_iterations']}"
+        table.add_row(name, entry.summary, cfg.robot, cpu, f"{gpu.num_envs} x {gpu.max_iterations}" if gpu else "")
+    table.add_row("gym:ENV_ID", "any gymnasium environment, e.g. gym:Pendulum-v1", "", "16 x 100", "")
+    table.add_row("mjlab:TASK_ID", "any task of mjlab, if it is installed", "", "", "4096")
     console = Console()
     console.print(table)
     policies = ", ".join(f"pretrained:{name}" for name in pretrained_names())

@@ -26,6 +26,7 @@ from st_rl.cli.support.command_line import (
 )
 from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS, RunFolder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
+from st_rl.cli.support.training.device_defaults import AUTO, choose_device, describe_choice, fit_to_device
 from st_rl.cli.support.training.parent_run import ParentRun
 from st_rl.cli.support.training.ranks import (
     RUN_ID,
@@ -60,6 +61,7 @@ _HELP = """usage: st-rl train TASK [OPTIONS]
 st-rl train TASK --help lists all options of a task. The most useful:
   --iterations 300               number of iterations
   --minutes 2                    train for 2 minutes, whatever the iterations
+  --device cpu                   not the GPU that torch finds
   --num-envs 512                 number of robots simulated in parallel
   --seed 1                       random seed
   --view                         watch them in the browser while they learn
@@ -92,11 +94,11 @@ class TrainOptions(Generic[EnvConfig]):
     steps: int | None = None
     """Stop after this many environment steps, those of all ranks together."""
     num_envs: int | None = None
-    """Number of robots simulated in parallel, on each rank; None uses the number of the task."""
+    """Number of robots simulated in parallel, on each rank; None uses that of the task on the device."""
     seed: int = 1
     """Random seed; the same seed gives the same run."""
-    device: str = "cpu"
-    """Device: cpu, cuda:0, ..."""
+    device: str = AUTO
+    """Device: cpu, cuda:0, ...; auto takes a GPU where torch finds one that the task can use, else the CPU."""
     gpus: str | None = None
     """Train on several GPUs of this machine: their number, or all. On several machines use torchrun."""
     log_dir: Path | None = None
@@ -195,6 +197,7 @@ def read_training(
         defaults,
     )
     options.set, options.from_ = joined_settings(options, defaults), defaults.from_
+    options.device = choose_device(source, options.device)
     return options, options.training(others)
 
 
@@ -203,9 +206,10 @@ def starting_options(
 ) -> tuple[TrainOptions[EnvConfig], dict[str, dict[str, Any]]]:
     """Return the options before the command line, and the settings without an option.
 
-    They are those of the task, replaced by those of `--from`, replaced by those of `--config`; `from_` names the parent
-    exactly, whatever is trained meanwhile.
+    They are those of the task on the device, replaced by those of `--from`, replaced by those of `--config`;
+    `from_` names the parent exactly, whatever is trained meanwhile.
     """
+    source = fit_to_device(source, arguments)
     env, training = source.default_config, TrainingConfig.from_dict(source.training)
     file, address = read_settings_file(source, arguments), option_value(arguments, "--from")
     if address is None and file is not None:
@@ -246,6 +250,7 @@ def train(
     check_viewer(source, options)
     runner, run = prepare_training(source, options, training, command_line)
     print(f"Training {escape_control(source.name)} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
+    print(describe_choice(source, options, runner.env.num_envs, training.runner.max_iterations))
     with show_training(runner, options):
         return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)
 
@@ -320,6 +325,7 @@ def _find_changed(
     iterations: int | None,
 ) -> dict[str, list[Any]]:
     """Return the settings that differ from the defaults of the task, dotted name -> [default, value used]."""
+    source = source.for_gpu() if options.device.startswith("cuda") else source
     default = TrainingConfig.from_dict(source.training).to_dict()
     env = dataclasses.asdict(source.default_config)
     sizes = {"num_envs": env.get("num_envs"), "iterations": default.get("max_iterations")}

@@ -7,6 +7,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from st_rl.cli.support.command_line import UsageError, quote, unknown_name
@@ -40,6 +41,15 @@ class TaskSource(ABC, Generic[EnvConfig]):
     def make(self, config: EnvConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
         """Build an environment for training; `keywords` are those of the library that builds it."""
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether `--device auto` trains on a GPU."""
+        return False
+
+    def for_gpu(self, num_envs: int | None = None) -> TaskSource[EnvConfig]:
+        """Return the task with the defaults of a GPU, for this number of environments (None: the default)."""
+        return self
+
     def make_eval(
         self, config: EnvConfig, num_envs: int, seconds: float, seed: int, fine: bool = False, device: str = "cpu"
     ) -> VecEnv:
@@ -71,6 +81,21 @@ class BuiltInTask(TaskSource["TaskCfg"]):
         self.name = name
         self.default_config = TASKS[name].cfg()
         self.training = TASKS[name].training_config()
+        self._entry = TASKS[name]
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether `--device auto` trains on a GPU: the task has settings for it, and MuJoCo Warp is installed."""
+        return self._entry.gpu is not None and all(find_spec(name) for name in ("mujoco_warp", "warp"))
+
+    def for_gpu(self, num_envs: int | None = None) -> BuiltInTask:
+        """Return the task with the number of robots and the training settings of a GPU."""
+        fitted = BuiltInTask(self.name)
+        if self._entry.gpu is not None:
+            count = num_envs or self._entry.gpu.num_envs
+            fitted.default_config = dataclasses.replace(self.default_config, num_envs=count)
+            fitted.training = self._entry.gpu_training_config(count)
+        return fitted
 
     def make(self, config: TaskCfg, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
         """Build the task; `keywords` override fields of the configuration."""
@@ -201,6 +226,11 @@ class MjlabTask(TaskSource[MjlabConfig]):
             self.training = translate_training({key: settings[key] for key in keys})
         except ValueError as error:
             raise UsageError(f"cannot train {name} as mjlab defines it: {error}") from error
+
+    @property
+    def uses_gpu(self) -> bool:
+        """True: mjlab simulates on a GPU."""
+        return True
 
     def make(self, config: MjlabConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
         """Build the task; `keywords` go to the environment class of mjlab."""

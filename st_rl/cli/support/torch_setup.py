@@ -104,7 +104,7 @@ def check_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"unknown device '{device}': use cpu or cuda:0") from error
+        raise ValueError(f"unknown device '{device}': use auto, cpu or cuda:0") from error
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device '{device}': torch finds no GPU; st-rl doctor says why")
 

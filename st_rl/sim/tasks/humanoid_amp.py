@@ -17,7 +17,7 @@ from st_rl.sim.envs.legged_walk_cfg import (
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp
-from st_rl.sim.tasks.training import TaskEntry, amp_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, amp_config
 
 
 @dataclass
@@ -52,4 +52,5 @@ TASK = TaskEntry(
     # A robot that falls easily would stand in style instead of walking: the task has a larger part of the reward.
     amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7),
     "follow velocity commands in the style of a reference walk",
+    GpuTraining(550, num_envs=2048),
 )

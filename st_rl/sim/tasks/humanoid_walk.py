@@ -21,7 +21,7 @@ from st_rl.sim.envs.legged_walk_cfg import (
 from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights, reweight
 from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
 from st_rl.utils.tensors.rotations import quat_rotate_inverse
 
@@ -132,4 +132,5 @@ TASK = TaskEntry(
         "humanoid-walk", 650, (256, 128, 128), num_learning_epochs=3, symmetry_cfg={"use_data_augmentation": True}
     ),
     "follow velocity commands on two feet, with quiet arms",
+    GpuTraining(650),
 )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from st_rl.sim.envs.legged_amp import LeggedAmp, LeggedAmpCfg
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import TaskEntry, amp_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, amp_config
 
 # Rewards for the command only; the style reward covers gait, pose, height and feet.
 _WEIGHTS = {"track_lin_vel_xy": 2.0, "track_ang_vel_z": 0.8, "alive": 0.3, "action_rate": -0.005}
@@ -32,4 +32,5 @@ TASK = TaskEntry(
     QuadrupedAmpCfg,
     amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25),
     "follow velocity commands in the style of a trot, pace or bound",
+    GpuTraining(300),
 )

@@ -15,7 +15,7 @@ from st_rl.sim.envs.terrain_walk import SWING_AHEAD, Course, TerrainWalk, Terrai
 from st_rl.sim.require import MjSpec
 from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
 from st_rl.sim.terms.mirror import mirror_rows
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg, cast_rays, pixel_rays
@@ -412,6 +412,7 @@ TASK = TaskEntry(
     QuadrupedParkourCfg,
     ppo_config("quadruped-parkour", max_iterations=1500, hidden_dims=(256, 128)),
     "run along a track of steps, hurdles and gaps",
+    GpuTraining(360),
 )
 TASK.training["policy"] |= {
     # A camera before a memory: what a hind foot steps on was seen half a second ago.

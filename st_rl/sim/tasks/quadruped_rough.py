@@ -14,7 +14,7 @@ from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, CurriculumCfg, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.require import MjSpec
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
-from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
 from st_rl.sim.terms.mirror import mirror_rows
 from st_rl.sim.terrain.height_field import Ground, add_height_field
@@ -241,4 +241,5 @@ TASK = TaskEntry(
     QuadrupedRoughCfg,
     ppo_config("quadruped-rough", max_iterations=1000, hidden_dims=(256, 128, 128)),
     "cross slopes, steps, waves and rubble at a commanded speed",
+    GpuTraining(360),
 )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
-from st_rl.sim.tasks.training import TaskEntry, ppo_config
+from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 from st_rl.sim.terms import rewards
 
 
@@ -42,4 +42,5 @@ TASK = TaskEntry(
     QuadrupedWalkCfg,
     ppo_config("quadruped-walk", max_iterations=300, hidden_dims=(128, 128)),
     "follow velocity commands on flat ground",
+    GpuTraining(160, hidden_dims=(256, 128, 128)),
 )

@@ -1,10 +1,20 @@
 """Entries of the task registry, and builders of training configurations in the layout that runners take."""
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 from st_rl.sim.envs.cfg import TaskCfg
 from st_rl.sim.envs.task import Task
+
+
+class GpuTraining(NamedTuple):
+    """Training settings of a task on a GPU, where many robots need fewer iterations; those of committed GPU runs."""
+
+    max_iterations: int
+    num_envs: int = 4096
+    hidden_dims: tuple[int, ...] | None = None
+    """Hidden layers of actor and critic; None keeps those of the CPU."""
 
 
 class TaskEntry(NamedTuple):
@@ -16,10 +26,29 @@ class TaskEntry(NamedTuple):
     """Default training configuration."""
     summary: str = ""
     """One line for `st-rl tasks`."""
+    gpu: GpuTraining | None = None
+    """Settings on a GPU; None for a task that is learned on a CPU before a GPU has started."""
 
     def training_config(self) -> dict[str, Any]:
         """A copy of the default training configuration."""
         return copy.deepcopy(self.training)
+
+    def gpu_training_config(self, num_envs: int) -> dict[str, Any]:
+        """A copy of the training configuration for `num_envs` robots on a GPU.
+
+        Iterations are interpolated over the logarithm of the number of robots, between CPU and GPU settings.
+        """
+        config = self.training_config()
+        if self.gpu is None:
+            return config
+        few, many = self.cfg().num_envs, self.gpu.num_envs
+        fraction = math.log(min(max(num_envs, few), many) / few) / math.log(many / few)
+        iterations = self.training["max_iterations"]
+        config["max_iterations"] = round(iterations + fraction * (self.gpu.max_iterations - iterations))
+        if self.gpu.hidden_dims is not None:
+            for head in ("actor", "critic"):
+                config["policy"][f"{head}_hidden_dims"] = list(self.gpu.hidden_dims)
+        return config
 
 
 def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: object) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from st_rl.cli.support.command_line import (
 )
 from st_rl.cli.support.run_folders.run_folder import TIMESTAMP, make_writable, new_run_folder
 from st_rl.cli.support.task_source import EnvConfig, TaskSource, find_source
+from st_rl.cli.support.training.device_defaults import choose_device
 
 if TYPE_CHECKING:
     from st_rl.cli.commands.sweep.options import SearchParameter, SweepOptions
@@ -79,13 +80,15 @@ def read_options(source: TaskSource[EnvConfig], arguments: Sequence[str]) -> Swe
     from st_rl.cli.commands.sweep.options import SweepOptions
 
     defaults = starting_options(source, arguments)[0]
-    return parse_options(
+    options = parse_options(
         SweepOptions[type(source.default_config)],
         arguments,
         f"sweep {source.name}",
         f"Search for better training settings of {source.name}.",
         SweepOptions(**vars(defaults)),
     )
+    options.device = choose_device(source, options.device)
+    return options
 
 
 def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], arguments: Sequence[str]) -> int:
@@ -157,7 +160,7 @@ def prepare_sweep(
     if device.startswith("cuda"):
         # Scores on a GPU are of more robots.
         shared += ["--device", "cuda"]
-    parameters, fixed, iterations = _read_searches(source, options, shared)
+    parameters, fixed, iterations = _read_searches(source, options, shared, device)
     num_trials = options.trials or _NUM_TRIALS
     study = open_study(address, num_trials, iterations)
     make_writable(folder, "choose another with --log-dir")
@@ -200,7 +203,7 @@ def _join_study(
 
 
 def _read_searches(
-    source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], shared: Sequence[str]
+    source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], shared: Sequence[str], device: str
 ) -> tuple[list[SearchParameter], list[str], int]:
     """Return what is searched, the arguments of `st-rl train` of all trials, and their iterations."""
     from st_rl.cli.commands.sweep.options import read_search
@@ -217,8 +220,8 @@ def _read_searches(
     for parameter in parameters:
         for value in parameter.examples:
             # Exits with the parser's message for a value that the setting does not take.
-            read_training(source, [*fixed, *parameter.arguments(value)])
-    iterations = read_training(source, fixed)[1].runner.max_iterations
+            read_training(source, [*fixed, *parameter.arguments(value), "--device", device])
+    iterations = read_training(source, [*fixed, "--device", device])[1].runner.max_iterations
     if iterations is None or iterations < 1:
         raise UsageError(f"--iterations must be at least 1, got {iterations}")
     return parameters, fixed, iterations

@@ -114,7 +114,7 @@ def _train(sweep: Sweep, trial: optuna.Trial, heartbeat: Heartbeat) -> float:
     # The last occurrence of an option counts, so that the user's save interval overrides this one.
     checkpoints = ["--runner.save-interval", str(max(1, sweep.iterations // _NUM_CHECKPOINTS))]
     arguments = [*checkpoints, *sweep.fixed, *sweep.train_arguments(trial), "--log-dir", str(folder)]
-    arguments += ["--device", sweep.device] if sweep.device != "cpu" else []
+    arguments += ["--device", sweep.device]
     options, training = read_training(sweep.source, arguments)
     # Free the memory of the last training.
     gc.collect()

@@ -43,7 +43,7 @@ def launch_ranks(gpus: str | None, device: str, command: str, arguments: Sequenc
     """Replace this process by torchrun if `--gpus` asks for several GPUs and torchrun has not started it; device."""
     if gpus is None:
         return device
-    device = "cuda" if device == "cpu" else device
+    device = "cuda" if device in ("cpu", "auto") else device
     if torchrun_id() is None:
         start_torchrun(check_gpus(gpus, device), [command, *arguments])
     return device
