@@ -32,5 +32,5 @@ TASK = TaskEntry(
     QuadrupedAmpCfg,
     amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25),
     "follow velocity commands in the style of a trot, pace or bound",
-    GpuTraining(300),
+    GpuTraining(400, num_envs=1024),
 )
