@@ -5,10 +5,12 @@
 Both libraries train with the settings that Stable-Baselines3 publishes for these tasks (its defaults with normalized
 observations and rewards), on 8 environments of 256 steps. The columns `st_rl defaults` are trained with the settings
 of `st-rl train gym:TASK` instead. Policies are evaluated without exploration noise, one episode from each of 20 seeds.
-Each training runs in a process of its own with one thread; the time of evaluations does not count.
+Each training runs in a process of its own with one thread; the time of evaluations does not count. A training is added
+to the file of the results when it ends, and replaces an earlier one of the same task, library and seed.
 """
 
 import argparse
+import itertools
 import json
 import logging
 import statistics
@@ -156,6 +158,16 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def read_tasks(path: Path, steps: int) -> dict[str, Any]:
+    """The results so far, to which other tasks and seeds are added; exits if they have another number of steps."""
+    if not path.is_file():
+        return {}
+    results = json.loads(path.read_text())
+    if results["steps"] != steps:
+        sys.exit(f"{path} holds trainings of {results['steps']} steps: give another file with --output")
+    return results["tasks"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="gymnasium ids")
@@ -174,19 +186,18 @@ def main() -> None:
         return
     if "stable-baselines3" in options.libraries and options.peer_python is None:
         parser.error("--peer-python is missing: the Python of an environment with stable-baselines3")
-    tasks: dict[str, Any] = json.loads(options.output.read_text())["tasks"] if options.output.is_file() else {}
-    for task in options.tasks:
-        for library in options.libraries:
-            runs = []
-            for seed in options.seeds:
-                job = {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
-                job |= {"evaluate_every": options.steps // 10, "algorithm": json.loads(options.algorithm)}
-                runs.append(run_job(job, options.peer_python))
-                mean = statistics.fmean(runs[-1]["final_returns"])
-                print(f"{task:<15} {library:<18} seed {seed}: {mean:8.1f}, {runs[-1]['training_s']:.0f} s", flush=True)
-            tasks.setdefault(task, {})[library] = summarize(runs)
-            header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
-            write_results(options.output, {**header, "tasks": tasks})
+    tasks = read_tasks(options.output, options.steps)
+    for task, seed, library in itertools.product(options.tasks, options.seeds, options.libraries):
+        job = {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
+        job |= {"evaluate_every": options.steps // 10, "algorithm": json.loads(options.algorithm)}
+        run = run_job(job, options.peer_python)
+        mean = statistics.fmean(run["final_returns"])
+        print(f"{task:<15} {library:<18} seed {seed}: {mean:8.1f}, {run['training_s']:.0f} s", flush=True)
+        cell = tasks.setdefault(task, {})
+        others = [old for old in cell.get(library, {"seeds": []})["seeds"] if old["seed"] != seed]
+        cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
+        header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
+        write_results(options.output, {**header, "tasks": tasks})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The rsl_rl side of rsl_rl_parity.py, in its virtual environment: one rollout and one update of each configuration.
 
-    python worker_rsl_rl_parity.py FOLDER
+    python worker_rsl_rl_parity.py FOLDER float32
 
-writes FOLDER/CASE.npz with the configuration, the weights before and after, and all data of the rollout.
+writes FOLDER/CASE.npz with the configuration, the weights before and after, and all data of the rollout. `float64`
+computes in double precision, so that a difference in rounding can be told from one in the algorithm.
 """
 
 import copy
@@ -19,6 +20,8 @@ from rsl_rl.runners import DistillationRunner, OnPolicyRunner
 from tensordict import TensorDict
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 4, 6, 3
+# The other side sets the same seed before the update: then the mini-batches have the same order of samples.
+UPDATE_SEED = 11
 SHAPES = {"policy": (5,), "extra": (2,), "critic": (4,), "image": (1, 6, 6), "rnd_state": (3,)}
 GAUSSIAN = {"class_name": "GaussianDistribution", "init_std": 0.8, "std_type": "scalar"}
 HETERO = {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 0.7}
@@ -76,6 +79,8 @@ CASES: dict[str, dict[str, Any]] = {
                         obs_groups={"actor": ["policy", "image"], "critic": ["critic"]}),
     "cnn_shared": ppo({"class_name": "CNNModel", "cnn_cfg": CNN}, {"class_name": "CNNModel", "cnn_cfg": CNN},
                       {"share_cnn_encoders": True}, IMAGES),
+    "cnn_shared_once": ppo({"class_name": "CNNModel", "cnn_cfg": CNN}, {"class_name": "CNNModel", "cnn_cfg": CNN},
+                           {"share_cnn_encoders": True}, IMAGES),
     "rnd": ppo(algorithm={"rnd_cfg": RND}, obs_groups={**JOINED, "rnd_state": ["rnd_state"]}),
     "symmetry": ppo(NORMALIZED, None, {
         "symmetry_cfg": {"data_augmentation_func": "MIRROR", "use_data_augmentation": True, "use_mirror_loss": True,
@@ -91,6 +96,11 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def tensor(values: np.ndarray) -> torch.Tensor:
+    """Values in torch's default precision."""
+    return torch.tensor(values, dtype=torch.get_default_dtype())
+
+
 class RecordedEnv(VecEnv):
     """Delivers prepared observations, rewards and dones, whatever the actions are."""
 
@@ -98,12 +108,9 @@ class RecordedEnv(VecEnv):
 
     def __init__(self, seed: int):
         generator = np.random.default_rng(seed)
-        self.tables = {
-            name: generator.normal(size=(NUM_STEPS + 1, NUM_ENVS, *shape)).astype(np.float32)
-            for name, shape in SHAPES.items()
-        }
-        self.rewards = generator.normal(size=(NUM_STEPS, NUM_ENVS)).astype(np.float32)
-        self.dones = (generator.random((NUM_STEPS, NUM_ENVS)) < 0.25).astype(np.float32)
+        self.tables = {name: generator.normal(size=(NUM_STEPS + 1, NUM_ENVS, *shape)) for name, shape in SHAPES.items()}
+        self.rewards = generator.normal(size=(NUM_STEPS, NUM_ENVS))
+        self.dones = (generator.random((NUM_STEPS, NUM_ENVS)) < 0.25).astype(float)
         self.time_outs = self.dones * (generator.random((NUM_STEPS, NUM_ENVS)) < 0.5)
         self.num_envs, self.num_actions, self.max_episode_length = NUM_ENVS, NUM_ACTIONS, 100
         self.device, self.cfg, self.position, self.unwrapped = "cpu", {}, 0, self
@@ -111,14 +118,14 @@ class RecordedEnv(VecEnv):
 
     def get_observations(self) -> TensorDict:
         """The current row of every table."""
-        rows = {name: torch.tensor(table[self.position]) for name, table in self.tables.items()}
+        rows = {name: tensor(table[self.position]) for name, table in self.tables.items()}
         return TensorDict(rows, batch_size=[NUM_ENVS])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Go to the next row."""
         now, self.position = self.position, self.position + 1
-        extras = {"time_outs": torch.tensor(self.time_outs[now], dtype=torch.float32)}
-        return self.get_observations(), torch.tensor(self.rewards[now]), torch.tensor(self.dones[now]), extras
+        extras = {"time_outs": tensor(self.time_outs[now])}
+        return self.get_observations(), tensor(self.rewards[now]), tensor(self.dones[now]), extras
 
 
 def flat(prefix: str, saved: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -136,18 +143,22 @@ def fill_normalizers(alg: Any, env: RecordedEnv) -> None:
     """Give the normalizers statistics that matter."""
     for model in [value for value in vars(alg).values() if isinstance(value, torch.nn.Module)]:
         if getattr(model, "obs_normalization", False):
-            rows = {
-                name: torch.tensor(2.0 * table.reshape(-1, *table.shape[2:]) + 0.3)
-                for name, table in env.tables.items()
-            }
+            rows = {name: tensor(2.0 * table.reshape(-1, *table.shape[2:]) + 0.3) for name, table in env.tables.items()}
             model.train()
             model.update_normalization(TensorDict(rows, batch_size=[(NUM_STEPS + 1) * NUM_ENVS]))
 
 
+def hold_once(optimizer: torch.optim.Optimizer) -> None:
+    """Remove parameters that rsl_rl's optimizer holds a second time: those of shared encoders."""
+    for group in optimizer.param_groups:
+        group["params"] = list({id(parameter): parameter for parameter in group["params"]}.values())
+
+
 def run_case(name: str, config: dict[str, Any]) -> dict[str, np.ndarray]:
     """Build, collect one rollout, update once; returns everything that the other side needs."""
-    torch.manual_seed(len(name))
-    env = RecordedEnv(seed=len(name))
+    seed = len(name.removesuffix("_once"))
+    torch.manual_seed(seed)
+    env = RecordedEnv(seed=seed)
     is_distillation = "student" in config
     given = copy.deepcopy(config)
     symmetry = given["algorithm"].get("symmetry_cfg")
@@ -155,6 +166,8 @@ def run_case(name: str, config: dict[str, Any]) -> dict[str, np.ndarray]:
         symmetry["data_augmentation_func"] = mirror
     runner = (DistillationRunner if is_distillation else OnPolicyRunner)(env, given, log_dir=None, device="cpu")
     alg = runner.alg
+    if name == "cnn_shared_once":
+        hold_once(alg.optimizer)
     fill_normalizers(alg, env)
     alg.train_mode()
     arrays = {"config": np.array(json.dumps(config)), "version": np.array(version("rsl-rl-lib"))}
@@ -179,16 +192,21 @@ def run_case(name: str, config: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays |= {f"storage/{key}": getattr(storage, key).numpy().copy() for key in recorded}
     if not is_distillation:
         arrays |= {f"storage/distribution_{k}": p.numpy().copy() for k, p in enumerate(storage.distribution_params)}
+    torch.manual_seed(UPDATE_SEED)
     losses = alg.update()
     arrays |= {f"loss/{key}": np.array(value) for key, value in losses.items()}
     arrays |= {f"obs/{key}": table for key, table in env.tables.items()}
-    arrays |= {"env/rewards": env.rewards, "env/dones": env.dones, "env/time_outs": env.time_outs.astype(np.float32)}
+    arrays |= {"env/rewards": env.rewards, "env/dones": env.dones, "env/time_outs": env.time_outs}
     arrays["learning_rate"] = np.array(alg.learning_rate)
     return arrays | before | flat("after/", alg.save())
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    if sys.argv[2] == "float64":
+        torch.set_default_dtype(torch.float64)
+        # rsl_rl rounds the discount to float32 with it.
+        torch.Tensor.float = torch.Tensor.double  # pyright: ignore[reportAttributeAccessIssue]
     folder.mkdir(parents=True, exist_ok=True)
     for case, settings in CASES.items():
         np.savez_compressed(folder / f"{case}.npz", **run_case(case, settings))

@@ -68,7 +68,7 @@ class RandomNetworkDistillation(nn.Module):
         start = self.initial_weight
         schedule = self.weight_schedule
         if schedule["mode"] == "constant":
-            return torch.full_like(self.call_count, start, dtype=torch.float32)
+            return torch.full_like(self.call_count, start, dtype=torch.get_default_dtype())
         change = schedule["final_value"] - start
         if schedule["mode"] == "step":
             return start + change * (self.call_count >= schedule["final_step"]).float()

@@ -24,8 +24,8 @@ class BufferField:
     """Attribute of the transition that is copied at every step; None when the storage computes the buffer."""
     batch: str | None = None
     """Field of the mini-batch that receives the selected rows; None: not part of mini-batches."""
-    dtype: torch.dtype = torch.float32
-    """Element type of the buffer."""
+    dtype: torch.dtype | None = None
+    """Element type of the buffer; None for torch's default, float32 unless `torch.set_default_dtype` changed it."""
     flag: bool = False
     """Whether the source is a flag of any dtype, stored as 0 or 1."""
     padded: bool = False

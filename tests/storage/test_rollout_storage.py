@@ -117,6 +117,17 @@ def test_dones_of_any_dtype_and_shape_are_stored_as_uint8(dtype, shape):
     assert torch.equal(storage.dones[1, :, 0], dones.to(torch.uint8))
 
 
+def test_buffers_have_the_default_precision_of_torch():
+    torch.set_default_dtype(torch.float64)
+    try:
+        storage = make_storage()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (storage.observations.dtype, storage.returns.dtype) == (torch.float64, torch.float64)
+    assert storage.dones.dtype == torch.uint8
+    assert make_storage().observations.dtype == torch.float32
+
+
 def test_overflow_and_clear():
     storage = make_storage()
     transition = fill(storage, NUM_STEPS)[0]

@@ -15,14 +15,16 @@ from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint
 from st_rl.runners import DistillationRunner, OnPolicyRunner
 
 Arrays = Mapping[str, np.ndarray]
+# As in the peer's worker: then the mini-batches of both have the same order of samples.
+UPDATE_SEED = 11
 
 
-def pack(arrays: Arrays, path: Path) -> None:
+def pack(arrays: Arrays, path: Path, dtype: type[np.floating] = np.float32) -> None:
     """Write what `compare` reads into one small file: all numbers in one array, with a table of names and shapes."""
     texts = {key: str(value) for key, value in arrays.items() if value.dtype.kind == "U"}
     kept = {k: v for k, v in arrays.items() if k not in texts and "optimizer_state_dict" not in k}
     layout = [[name, list(value.shape)] for name, value in kept.items()]
-    values = np.concatenate([value.astype(np.float32).ravel() for value in kept.values()])
+    values = np.concatenate([value.astype(dtype).ravel() for value in kept.values()])
     np.savez_compressed(path, texts=np.array(json.dumps(texts)), layout=np.array(json.dumps(layout)), values=values)
 
 
@@ -46,9 +48,9 @@ class RecordedEnv:
     step_dt = 0.02
 
     def __init__(self, arrays: Arrays):
-        self.tables = {key[4:]: torch.tensor(arrays[key]) for key in arrays if key.startswith("obs/")}
-        self.rewards, self.dones = torch.tensor(arrays["env/rewards"]), torch.tensor(arrays["env/dones"])
-        self.time_outs = torch.tensor(arrays["env/time_outs"])
+        self.tables = {key[4:]: _tensor(arrays[key]) for key in arrays if key.startswith("obs/")}
+        self.rewards, self.dones = _tensor(arrays["env/rewards"]), _tensor(arrays["env/dones"])
+        self.time_outs = _tensor(arrays["env/time_outs"])
         self.num_envs, self.num_actions = self.rewards.shape[1], arrays["storage/actions"].shape[-1]
         self.max_episode_length, self.device, self.cfg, self.position = 100, "cpu", {}, 0
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long)
@@ -62,6 +64,11 @@ class RecordedEnv:
         now = self.position % len(self.rewards)
         self.position = now + 1
         return self.get_observations(), self.rewards[now], self.dones[now], {"time_outs": self.time_outs[now]}
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    """Values in torch's default precision."""
+    return torch.tensor(values, dtype=torch.get_default_dtype())
 
 
 def mirror(env: Any, obs: Any = None, actions: Any = None) -> tuple[Any, Any]:
@@ -139,6 +146,7 @@ def compare(arrays: Arrays, folder: Path) -> dict[str, float]:
             alg.process_env_step(rewards, dones, infos)
         alg.compute_returns(_observe(runner)[1])
     found |= _compare_storage(alg, arrays, is_distillation)
+    torch.manual_seed(UPDATE_SEED)
     losses, _ = alg.update(0)
     before, after = (
         convert_checkpoint(read_checkpoint(arrays, when), policy, policy.std_head is not None)["model_state_dict"]

@@ -151,6 +151,23 @@ def test_networks_and_one_update_equal_those_of_rsl_rl(path, tmp_path):
     assert max(found.values()) < 1e-6, found
 
 
+@pytest.fixture
+def float64():
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(default)
+
+
+@pytest.mark.usefixtures("float64")
+def test_one_update_in_float64_equals_that_of_rsl_rl(tmp_path):
+    found = compare(unpack(PEER_FILES[0].parent / "float64" / "mlp.npz"), tmp_path)
+    # The logged loss is averaged in float32.
+    assert found.pop("loss") < 1e-6
+    assert found.pop("moved") > 1e-4
+    assert max(found.values()) < 1e-12, found
+
+
 @pytest.mark.parametrize("path", PEER_FILES, ids=[path.stem for path in PEER_FILES])
 def test_dictionary_of_rsl_rl_trains_on_its_environment(path, tmp_path, caplog):
     arrays = unpack(path)
