@@ -176,7 +176,12 @@ def test_make_reproduces_the_built_in_clips(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["make", "trott"], "'trott' is not a gait (trot, pace, bound, all, walk), nor a run: no run 'trott'"),
+        (
+            ["make", "trott"],
+            "'trott' is not a motion (trot, pace, bound, all, walk, squat, wave, kick, turn), nor a run: no run",
+        ),
+        (["make", "kick", "--robot", "quadruped"], "is not a biped"),
+        (["make", "kick", "--fps", "0"], "fps is 0.0; a motion needs more than 0"),
         (["make", "trot", "--speeds"], "--speeds is empty"),
         (["make", "trot", "--strides", "0"], "strides is 0; a gait needs more than 0"),
         (["view", "trot_0.5", "--no-plot", "--no-video"], "--no-plot and --no-video leave nothing to do"),

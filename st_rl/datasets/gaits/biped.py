@@ -106,14 +106,14 @@ def solve_leg_joints(geometry: BipedGeometry, ankles: np.ndarray, rotations: np.
     in_plane = np.sin(ankle_roll) * y + np.cos(ankle_roll) * z
     bend = np.arctan2(geometry.shin * np.sin(knee), geometry.thigh + geometry.shin * np.cos(knee))
     ankle_pitch = bend - np.arctan2(-x, -in_plane) - knee
-    hip = rotations @ _rotation_matrix(0, -ankle_roll) @ _rotation_matrix(1, -(knee + ankle_pitch))
+    hip = rotations @ rotation_matrix(0, -ankle_roll) @ rotation_matrix(1, -(knee + ankle_pitch))
     hip_roll = np.arcsin(np.clip(-hip[..., 1, 2], -1.0, 1.0))
     hip_yaw = np.arctan2(hip[..., 1, 0], hip[..., 1, 1])
     hip_pitch = np.arctan2(hip[..., 0, 2], hip[..., 2, 2])
     return np.stack([hip_pitch, hip_roll, hip_yaw, knee, ankle_pitch, ankle_roll], axis=-1)
 
 
-def _rotation_matrix(axis: int, angle: np.ndarray) -> np.ndarray:
+def rotation_matrix(axis: int, angle: np.ndarray) -> np.ndarray:
     """Rotations `(..., 3, 3)` about a coordinate axis."""
     matrix = np.zeros((*angle.shape, 3, 3))
     after, last = (axis + 1) % 3, (axis + 2) % 3

@@ -216,7 +216,9 @@ def test_clips_by_name(tmp_path):
     assert len(motion_paths("bound")) == 4
     assert motion_paths(CLIPS / "pace_0.3.npz") == [CLIPS / "pace_0.3.npz"]
     assert len(motion_paths(CLIPS)) == 12
-    with pytest.raises(MotionError, match=r"gallop: the motion is neither a file.*one of bound, pace, trot"):
+    with pytest.raises(
+        MotionError, match=r"gallop: the motion is neither a file.*one of bound, kick, pace, squat, trot"
+    ):
         motion_paths("gallop")
     with pytest.raises(MotionError, match="holds no motion files"):
         motion_paths(tmp_path)
