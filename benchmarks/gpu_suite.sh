@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every GPU measurement shown in the guides:
 #
-#   bash benchmarks/gpu_suite.sh OUT [PART ...]      # PARTS are the functions below; all of them by default
+#   bash benchmarks/gpu_suite.sh OUT [PART ...]      # PARTS are the functions below; all but `blind` by default
+#   device=cpu robots=16 minutes=0.2 bash benchmarks/gpu_suite.sh OUT blind    # tries `blind` without a GPU
 #
 # Needs the packages of the extra `warp` and rsl-rl-lib. Each part writes its files to OUT when it finishes, and
 # OUT/progress.log records the times, so that an interrupted suite keeps what was measured. Parts run one after the
@@ -59,6 +60,16 @@ rough() { # three teachers in parallel, each followed by its blind student
   done
   wait
   stop_mps
+}
+blind() { # a deployable teacher, its blind student, and PPO from the student: about 9 minutes alone on the card
+  local size="--device ${device:-cuda} --seeds 1 --runs $out/blind --engine auto --courses-only"
+  run blind_teacher python3 benchmarks/rough.py train $size --policies rough --minutes "${minutes:-2}" \
+    --iterations 3000 ${robots:+--robots $robots} -- --env.deployable
+  run blind_student python3 benchmarks/rough.py train $size --policies student --minutes "${minutes:-2.5}" \
+    --student-iterations 3000 ${robots:+--robots $robots}
+  run blind_tuned python3 benchmarks/rough.py train $size --policies tuned --minutes "${minutes:-2.5}" \
+    --tuned-iterations 3000 ${robots:+--robots $robots}
+  tar --create --gzip --file "$out/blind.tgz" --directory "$out" blind
 }
 amp() {
   start_mps
