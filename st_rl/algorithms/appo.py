@@ -22,8 +22,7 @@ from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.amp_discriminator import AMPDiscriminator, DiscriminatorPolicy
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage
-from st_rl.storage.fields import resolve_shape
-from st_rl.storage.mini_batches import MiniBatch
+from st_rl.storage.fields import MiniBatch, resolve_shape
 from st_rl.storage.rollout_storage import AmpRolloutStorage
 from st_rl.utils.config import own_settings_from
 from st_rl.utils.distributed import average, world_size

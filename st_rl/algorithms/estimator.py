@@ -10,7 +10,7 @@ from st_rl.algorithms.ppo import PPO, Losses
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
-from st_rl.storage.mini_batches import MiniBatch
+from st_rl.storage.fields import MiniBatch
 from st_rl.utils.config import drop_none, own_settings_from
 from st_rl.utils.tensors.segments import get_subobs_by_components
 from st_rl.utils.tensors.trajectories import unpad_trajectories

@@ -28,8 +28,7 @@ from st_rl.modules.reward_scaling import DiscountedRewardScaling
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
-from st_rl.storage.fields import Shape, StepTransition
-from st_rl.storage.mini_batches import MiniBatch
+from st_rl.storage.fields import MiniBatch, Shape, StepTransition
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
 from st_rl.utils.distributed import average_in_place, world_size
 from st_rl.utils.log import logger

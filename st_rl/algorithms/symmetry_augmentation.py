@@ -10,7 +10,7 @@ from st_rl.algorithms.symmetry_function import SymmetryFunction
 from st_rl.env.protocols import MirroredEnv
 from st_rl.modules.policy import Policy
 from st_rl.modules.symmetry import Symmetry, joint_mirror, observation_mirror
-from st_rl.storage.mini_batches import MiniBatch
+from st_rl.storage.fields import MiniBatch
 from st_rl.utils.config import drop_none, report_unused_keys
 
 SYMMETRY_KEYS = frozenset(

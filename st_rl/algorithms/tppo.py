@@ -28,7 +28,7 @@ from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import EncoderPolicy, HiddenState
 from st_rl.modules.policy.build import EnvSpec
 from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint, load_into
-from st_rl.storage.mini_batches import MiniBatch
+from st_rl.storage.fields import MiniBatch
 from st_rl.storage.rollout_storage import ActionLabelRollout
 from st_rl.utils.buffer import buffer_func
 from st_rl.utils.log import logger

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.summary_writer import SummaryWriter
+from st_rl.loggers.writers import FailureGuard
 from st_rl.utils.config import DictConvertible
 from st_rl.utils.files import to_json_values
 from st_rl.utils.log import logger

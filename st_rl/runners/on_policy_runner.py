@@ -30,7 +30,6 @@ from st_rl.env.protocols import (
 from st_rl.env.utils import observe, split_step
 from st_rl.export import ExportReport, export_onnx
 from st_rl.loggers.console_panel import ConsolePanel
-from st_rl.loggers.failure_guard import FailureGuard
 from st_rl.loggers.iteration_report import (
     console_rows,
     episode_scalars,
@@ -39,7 +38,7 @@ from st_rl.loggers.iteration_report import (
     memory_scalars,
     read_scalars,
 )
-from st_rl.loggers.writers import MultiWriter, make_writer
+from st_rl.loggers.writers import FailureGuard, make_writer
 from st_rl.modules import ActorCritic, ActorCriticMutex, InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
 from st_rl.modules.policy import GaussianPolicy
@@ -598,11 +597,7 @@ class OnPolicyRunner(Configurable):
     def _call_writer(self, method: str, *args: Any) -> None:
         """Call a method of the writer; a user's own may have `add_scalar` only, and its exceptions are reported."""
         function = getattr(self.writer, method, None)
-        if function is None:
-            return
-        if isinstance(self.writer, MultiWriter):  # reports exceptions itself
-            function(*args)
-        else:
+        if function is not None:
             self._writer_guard.call(method, function, *args)
 
     @property

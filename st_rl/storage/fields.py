@@ -4,9 +4,11 @@ import operator
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
+
+_Batch = TypeVar("_Batch", bound="MiniBatch")
 
 Shape = int | Sequence[int] | Sequence[None] | None
 """Shape of one row as clients write it; None, `[None]`, 0 and `[0]` mean that there is no such data."""
@@ -61,6 +63,36 @@ class StepTransition:
         self.__dict__.clear()
         # A subclass may set further fields in its constructor instead of declaring them.
         self.__init__()
+
+
+class MiniBatch(Protocol):
+    """The type of a mini-batch: a named tuple with these fields, then those that a storage adds to `RolloutStorage`.
+
+    Feed-forward: `(M, ...)`. Recurrent: `(T, B, ...)`, but padded trajectories `(T, K, ...)` for observations.
+    """
+
+    obs: torch.Tensor
+    critic_obs: torch.Tensor
+    actions: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    old_actions_log_prob: torch.Tensor
+    old_mu: torch.Tensor
+    old_sigma: torch.Tensor
+    hidden_states: Any
+    """Recurrent: the policy's hidden states at the first step of every trajectory, leaves `(L, K, H)`; else None."""
+    masks: torch.Tensor | None
+    """Recurrent: bool `(T, K)`, True on real steps, or int64 positions `(T, B)` (`trajectory_capacity`); else None."""
+    rnd_state: torch.Tensor | None
+
+    def __getattr__(self, name: str) -> Any:
+        """Fields that a storage adds, such as `action_labels`."""
+        ...
+
+    def _replace(self: _Batch, **fields: Any) -> _Batch:
+        """Return a copy with other values in some fields."""
+        ...
 
 
 def resolve_shape(shape: Shape) -> tuple[int, ...] | None:

@@ -1,8 +1,8 @@
 """`RolloutStorage`: the transitions of one rollout, their returns and mini-batches."""
 
 from collections import namedtuple
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -17,13 +17,14 @@ from st_rl.storage.fields import (
     fit_row,
     resolve_shape,
 )
-from st_rl.storage.mini_batches import MiniBatch as MiniBatchType
-from st_rl.storage.mini_batches import chunk_size, repeat_epochs
+from st_rl.storage.fields import MiniBatch as MiniBatchType
 from st_rl.storage.returns import generalized_advantages, normalize_advantages
 from st_rl.utils.buffer import buffer_from_example, buffer_to
 from st_rl.utils.tensors.segments import get_subobs_size
 from st_rl.utils.tensors.trajectories import TrajectoryIndex, index_trajectories, pad
 from st_rl.utils.tensors.tree import tree_leaves, tree_map
+
+_Chunk = TypeVar("_Chunk")
 
 
 class RolloutStorage:
@@ -251,13 +252,13 @@ class RolloutStorage:
         Every epoch yields the same objects: do not modify them in place.
         """
         num_samples = self.num_valid_steps * self.num_envs
-        size = chunk_size(num_samples, num_mini_batches, "samples")
+        size = _chunk_size(num_samples, num_mini_batches, "samples")
         permutation = torch.randperm(num_samples, device=self.device)[: size * num_mini_batches]
 
         def gather(samples: torch.Tensor) -> MiniBatchType:
             return self.get_minibatch_from_indices(samples // self.num_envs, samples % self.num_envs)
 
-        return repeat_epochs(gather, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
+        return _repeat_epochs(gather, permutation.split(size), num_epochs, cache=not self._obs_dtypes)
 
     def reccurent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
         """Iterate over recurrent mini-batches, each a chunk of environments over all steps.
@@ -270,7 +271,7 @@ class RolloutStorage:
         place.
         """
         self._order_in_time()
-        size = chunk_size(self.num_envs, num_mini_batches, "environments")
+        size = _chunk_size(self.num_envs, num_mini_batches, "environments")
         starts = self._trajectory_starts()
         order: torch.Tensor | None = None
         if self.shuffles_envs:
@@ -288,7 +289,7 @@ class RolloutStorage:
             envs = columns if order is None else order[columns]
             return self.get_minibatch_from_indices(steps, envs, trajectories, starts[:, columns])
 
-        return repeat_epochs(gather, range(num_mini_batches), num_epochs, cache=not self._obs_dtypes)
+        return _repeat_epochs(gather, range(num_mini_batches), num_epochs, cache=not self._obs_dtypes)
 
     def recurrent_mini_batch_generator(self, num_mini_batches: int, num_epochs: int = 8) -> Iterator[MiniBatchType]:
         """Forward to `reccurent_mini_batch_generator`, the documented name that users override."""
@@ -300,7 +301,7 @@ class RolloutStorage:
         starts = self._trajectory_starts()
         if self.shuffles_envs:
             # The environments with most trajectories may come together.
-            size = chunk_size(self.num_envs, num_mini_batches, "environments")
+            size = _chunk_size(self.num_envs, num_mini_batches, "environments")
             return starts.sum(0).topk(size).values.sum()
         return self._trajectory_counts(starts, num_mini_batches).max()
 
@@ -313,7 +314,7 @@ class RolloutStorage:
     @staticmethod
     def _trajectory_counts(starts: torch.Tensor, num_mini_batches: int) -> torch.Tensor:
         """Number of trajectories in each chunk of environments, int64 `(num_mini_batches,)`, from `starts (T, N)`."""
-        size = chunk_size(starts.shape[1], num_mini_batches, "environments")
+        size = _chunk_size(starts.shape[1], num_mini_batches, "environments")
         return starts.sum(0)[: size * num_mini_batches].view(num_mini_batches, size).sum(1)
 
     def get_minibatch_from_indices(
@@ -374,3 +375,33 @@ class RolloutStorage:
             return torch.where(is_real, first, 0.0).contiguous()
 
         return tree_map(select, self.saved_hidden_states)
+
+
+def _chunk_size(count: int, num_mini_batches: int, what: str) -> int:
+    """Return the size of each of `num_mini_batches` equal chunks of `count` items, at least 1."""
+    if count < 1:
+        raise ValueError(f"the storage holds no {what}; add transitions before asking for mini-batches")
+    if not 1 <= num_mini_batches <= count:
+        raise ValueError(
+            f"{count} {what} cannot be split into num_mini_batches={num_mini_batches} chunks; choose 1 to {count}"
+        )
+    return count // num_mini_batches
+
+
+def _repeat_epochs(
+    gather: Callable[[_Chunk], MiniBatchType], chunks: Sequence[_Chunk], num_epochs: int, cache: bool = True
+) -> Iterator[MiniBatchType]:
+    """Yield the mini-batch of every chunk in every epoch; each is gathered once, lazily.
+
+    Without `cache`, for rollouts of which all mini-batches do not fit into memory, each is gathered in every epoch.
+    """
+    batches: list[MiniBatchType] = []
+    for epoch in range(num_epochs):
+        if epoch and cache:
+            yield from batches
+            continue
+        for chunk in chunks:
+            batch = gather(chunk)
+            if cache and num_epochs > 1:
+                batches.append(batch)
+            yield batch

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from st_rl.utils.files.atomic import StrPath, write_json
-from st_rl.utils.files.heartbeat import file_age_s, keep_touched
-from st_rl.utils.files.process_id import ProcessId
+from st_rl.utils.files.process_id import ProcessId, is_writer_running, keep_touched
 from st_rl.utils.files.readers import read_json
 
 LOCK_FILE = ".lock"
@@ -55,20 +54,13 @@ def lock_state(folder: StrPath) -> Literal["free", "held", "abandoned"]:
     holder = _read(path)
     if holder is None:
         return "free"
-    return "abandoned" if _is_gone(path, holder) else "held"
-
-
-def _is_gone(path: Path, holder: dict[str, Any]) -> bool:
-    """Whether the process that holds a lock is not running any more."""
-    process = ProcessId.parse(str(holder.get("process")))
-    is_running = None if process is None else process.is_running()
-    return is_running is False or (is_running is None and file_age_s(path) > GONE_AFTER_S)
+    return "held" if is_writer_running(holder, path, GONE_AFTER_S) else "abandoned"
 
 
 def _check_free(path: Path) -> None:
     """FolderInUseError if a running process holds the lock."""
     holder = _read(path)
-    if holder is None or _is_gone(path, holder):
+    if holder is None or not is_writer_running(holder, path, GONE_AFTER_S):
         return
     process = ProcessId.parse(str(holder.get("process")))
     since = f"since {holder.get('since')}"

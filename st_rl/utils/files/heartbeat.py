@@ -4,19 +4,16 @@ import contextlib
 import os
 import secrets
 import socket
-import tempfile
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from st_rl.utils.files.atomic import StrPath, files_with_prefix, write_json
-from st_rl.utils.files.process_id import ProcessId
+from st_rl.utils.files.process_id import ProcessId, is_writer_running, keep_touched
 from st_rl.utils.files.readers import read_json_object
 
 PREFIX = ".alive-"
-INTERVAL_S = 1.0
 GONE_AFTER_S = 5.0
 
 
@@ -42,21 +39,6 @@ class Heartbeat:
             self.path.unlink()
 
 
-def keep_touched(path: Path) -> threading.Event:
-    """Touch a file every second in the background until the returned event is set."""
-    stopped = threading.Event()
-
-    def beat() -> None:
-        while not stopped.wait(INTERVAL_S):
-            # Touched, not written, so that it works on a full disk.
-            with contextlib.suppress(OSError):
-                os.utime(path)
-
-    # A daemon thread that references only the path keeps neither the process nor the owner of the file alive.
-    threading.Thread(target=beat, daemon=True, name="st_rl heartbeat").start()
-    return stopped
-
-
 def heartbeats(folder: StrPath, role: str) -> list[Path]:
     """Heartbeat files of a role in a folder, those of killed processes included."""
     return files_with_prefix(folder, f"{PREFIX}{role}-")
@@ -75,22 +57,9 @@ def is_heartbeat(name: str, role: str) -> bool:
 def is_alive(path: Path) -> bool:
     """Whether the process behind a heartbeat is running; by its pid on this machine, else by the file's age."""
     try:
-        about = read_json_object(path)
-        process = ProcessId.parse(str(about.get("process")))
-        is_running = None if process is None else process.is_running()
-        return file_age_s(path) < GONE_AFTER_S if is_running is None else is_running
+        return is_writer_running(read_json_object(path), path, GONE_AFTER_S)
     except (OSError, ValueError):
         return False
-
-
-def file_age_s(path: Path) -> float:
-    """Seconds since a file was touched, by the clock of the file system, which may be another machine's."""
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as probe:
-            now = os.fstat(probe.fileno()).st_mtime
-    except OSError:
-        now = time.time()
-    return now - path.stat().st_mtime
 
 
 @dataclass

@@ -1,12 +1,18 @@
-"""Identity of a process over all machines, and whether it is running."""
+"""Identity of a process over all machines, and whether it is running: elsewhere, by a file that it touches."""
 
 import contextlib
 import functools
 import os
 import socket
+import tempfile
+import threading
+import time
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+INTERVAL_S = 1.0
 
 
 class ProcessId(NamedTuple):
@@ -75,3 +81,38 @@ def _start(pid: int) -> str | None:
     except OSError:
         return None
     return "0"
+
+
+def keep_touched(path: Path) -> threading.Event:
+    """Touch a file every second in the background until the returned event is set."""
+    stopped = threading.Event()
+
+    def touch() -> None:
+        while not stopped.wait(INTERVAL_S):
+            # Touched, not written, so that it works on a full disk.
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+    # A daemon thread that references only the path keeps neither the process nor the owner of the file alive.
+    threading.Thread(target=touch, daemon=True, name="st_rl heartbeat").start()
+    return stopped
+
+
+def is_writer_running(content: Mapping[str, Any], path: Path, gone_after_s: float) -> bool:
+    """Whether the process that wrote a file, named in its `content`, is running.
+
+    A process of another machine counts as running while it touches the file.
+    """
+    process = ProcessId.parse(str(content.get("process")))
+    is_running = None if process is None else process.is_running()
+    return _file_age_s(path) < gone_after_s if is_running is None else is_running
+
+
+def _file_age_s(path: Path) -> float:
+    """Seconds since a file was touched, by the clock of the file system, which may be another machine's."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            now = os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        now = time.time()
+    return now - path.stat().st_mtime

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from st_rl.utils.files import heartbeat
+from st_rl.utils.files import process_id
 from st_rl.utils.files.folder_lock import LOCK_FILE, FolderInUseError, FolderLock
 from st_rl.utils.files.process_id import ProcessId
 
@@ -102,7 +102,7 @@ def test_corrupt_lock_is_taken_over_when_untouched(tmp_path, content):
 
 
 def test_lock_is_touched(tmp_path, monkeypatch):
-    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(process_id, "INTERVAL_S", 0.01)
     lock = FolderLock(tmp_path)
     os.utime(tmp_path / LOCK_FILE, (0, 0))
     while (tmp_path / LOCK_FILE).stat().st_mtime < 1:

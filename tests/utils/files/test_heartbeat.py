@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from st_rl.utils.files import heartbeat
+from st_rl.utils.files import process_id
 from st_rl.utils.files.heartbeat import (
     Heartbeat,
     HeartbeatMonitor,
@@ -25,7 +25,7 @@ DIGITS = json.dumps({"process": f"{'9' * 5000}-1-{ProcessId.current().machine}"}
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(process_id, "INTERVAL_S", 0.02)
 
 
 def test_writer_ids_are_unique_and_contain_host_and_pid():
