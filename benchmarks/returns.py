@@ -5,22 +5,28 @@
 Both libraries train with the settings that Stable-Baselines3 publishes for these tasks (its defaults with normalized
 observations and rewards), on 8 environments of 256 steps. The columns `st_rl defaults` are trained with the settings
 of `st-rl train gym:TASK` instead. Policies are evaluated without exploration noise, one episode from each of 20 seeds.
-Each training runs in a process of its own with one thread; the time of evaluations does not count. A training is added
-to the file of the results when it ends, and replaces an earlier one of the same task, library and seed.
+Each training runs in a process of its own with one thread, `--jobs` of them at a time; the time of evaluations does not
+count. A training is added to the file of the results when it ends, and replaces an earlier one of the same task,
+library and seed. After `--seconds` the trainings that still run are stopped and listed in `stopped` of the results,
+with the curve that they reached.
 """
 
 import argparse
 import itertools
 import json
 import logging
+import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from machine import describe_machine, write_results
+from missing_packages import replace_missing
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
@@ -86,6 +92,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     """Train once with this library; returns the curve, the final returns and the time."""
     import torch
 
+    replace_missing("imageio")
+    import st_rl
     from st_rl.cli.support.task_source import find_source
     from st_rl.env.gymnasium_adapter import make_gymnasium
     from st_rl.runners import build_runner
@@ -110,13 +118,16 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         cpu_seconds += time.process_time() - begin_cpu
         done = runner.current_learning_iteration
         returns = evaluate(runner, eval_env, job["evaluation_seed"])
-        curve.append({"steps": runner.tot_timesteps, "mean_return": statistics.fmean(returns)})
+        point = {"steps": runner.tot_timesteps, "mean_return": statistics.fmean(returns), "training_s": seconds}
+        curve.append(point)
+        print(json.dumps({"curve": curve}), flush=True)
     return {
         "steps": runner.tot_timesteps,
         "training_s": seconds,
         "training_cpu_s": cpu_seconds,
         "curve": curve,
         "final_returns": returns,
+        "version": st_rl.__version__,
     }
 
 
@@ -135,14 +146,27 @@ def evaluate(runner: Any, env: Any, seed: int) -> list[float]:
     return returns.tolist()
 
 
-def run_job(job: dict[str, Any], peer_python: str | None) -> dict[str, Any]:
-    """Run one training in a process of its own."""
+def run_job(job: dict[str, Any], peer_python: str, deadline: float) -> dict[str, Any]:
+    """Run one training in a process of its own, until the deadline of `time.monotonic()`.
+
+    The result of a training that was stopped has only `seed` and `curve`, that of a failed one `seed` and `error`.
+    """
+    if time.monotonic() >= deadline:
+        return {"seed": job["seed"], "curve": []}
     is_peer = job["library"] == "stable-baselines3"
     command = [peer_python, FOLDER / "worker_sb3.py"] if is_peer else [sys.executable, __file__, "--worker"]
-    done = subprocess.run([str(part) for part in command], input=json.dumps(job), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{job['library']} on {job['task']}, seed {job['seed']}, failed:\n{done.stderr[-3000:]}")
-    return {"seed": job["seed"], **json.loads(done.stdout.splitlines()[-1])}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([str(part) for part in command], text=True, env=environment, **pipes)
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    timer.start()
+    output, errors = process.communicate(json.dumps(job))
+    timer.cancel()
+    if process.returncode and time.monotonic() < deadline:
+        return {"seed": job["seed"], "error": errors[-3000:]}
+    # Every worker prints its curve after each evaluation, and everything at the end.
+    complete = [line for line in output.split("\n")[:-1] if line.startswith("{")]
+    return {"seed": job["seed"], "curve": [], **(json.loads(complete[-1]) if complete else {})}
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,10 +197,15 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help="gymnasium ids")
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps of a training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of the trainings")
-    parser.add_argument("--peer-python", help="Python of a virtual environment with stable-baselines3 and gymnasium")
+    parser.add_argument(
+        "--peer-python", help="Python with stable-baselines3 and gymnasium; by default the one that runs this"
+    )
     parser.add_argument(
         "--libraries", nargs="+", default=["st_rl", "stable-baselines3", "st_rl defaults"], help="what to train with"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop what still runs after this time")
+    parser.add_argument("--evaluations", type=int, default=10, help="evaluations of a training")
     parser.add_argument("--algorithm", default="{}", help="JSON with other settings of our PPO, for experiments")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "returns.json", help="file of the results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -184,20 +213,50 @@ def main() -> None:
     if options.worker:
         print(json.dumps(train(json.loads(sys.stdin.read()))))
         return
-    if "stable-baselines3" in options.libraries and options.peer_python is None:
-        parser.error("--peer-python is missing: the Python of an environment with stable-baselines3")
     tasks = read_tasks(options.output, options.steps)
-    for task, seed, library in itertools.product(options.tasks, options.seeds, options.libraries):
-        job = {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
-        job |= {"evaluate_every": options.steps // 10, "algorithm": json.loads(options.algorithm)}
-        run = run_job(job, options.peer_python)
-        mean = statistics.fmean(run["final_returns"])
-        print(f"{task:<15} {library:<18} seed {seed}: {mean:8.1f}, {run['training_s']:.0f} s", flush=True)
-        cell = tasks.setdefault(task, {})
-        others = [old for old in cell.get(library, {"seeds": []})["seeds"] if old["seed"] != seed]
-        cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
-        header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
-        write_results(options.output, {**header, "tasks": tasks})
+    jobs = [
+        {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
+        | {"evaluate_every": options.steps // options.evaluations, "algorithm": json.loads(options.algorithm)}
+        for task, seed, library in itertools.product(options.tasks, options.seeds, options.libraries)
+    ]
+    deadline = time.monotonic() + options.seconds
+    stopped: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        pending = {pool.submit(run_job, job, options.peer_python or sys.executable, deadline): job for job in jobs}
+        for future in as_completed(pending):
+            job, run = pending[future], future.result()
+            task, library = job["task"], job["library"]
+            print(f"{task:<15} {library:<18} seed {job['seed']}: {describe(run)}", flush=True)
+            if "final_returns" in run:
+                cell = tasks.setdefault(task, {})
+                others = [old for old in cell.get(library, {"seeds": []})["seeds"] if old["seed"] != job["seed"]]
+                cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
+            else:
+                stopped.append({"task": task, "library": library, **run})
+            header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
+            header |= {"processes_at_once": options.jobs}
+            write_results(options.output, {**header, "tasks": tasks, "stopped": stopped})
+    print_table(tasks)
+    if any("error" in run for run in stopped):
+        sys.exit(f"some trainings failed: see `stopped` in {options.output}")
+
+
+def describe(run: dict[str, Any]) -> str:
+    """What a training reached, in a line."""
+    if "error" in run:
+        return f"failed: {run['error'].strip().splitlines()[-1] if run['error'].strip() else 'no output'}"
+    if "final_returns" not in run:
+        return f"stopped after {run['curve'][-1]['steps'] if run['curve'] else 0} evaluated steps"
+    return f"{statistics.fmean(run['final_returns']):8.1f}, {run['training_s']:.0f} s"
+
+
+def print_table(tasks: dict[str, Any]) -> None:
+    """Print mean and spread of the seeds for every task and library."""
+    for task, cell in tasks.items():
+        for library, summary in cell.items():
+            spread, count = summary["spread_of_seeds"] or 0.0, len(summary["seeds"])
+            line = f"{summary['mean_of_seeds']:8.1f} +- {spread:6.1f} ({count} seeds), {summary['training_s']:.0f} s"
+            print(f"{task:<15} {library:<18} {line}")
 
 
 if __name__ == "__main__":

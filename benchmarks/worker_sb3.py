@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from missing_packages import replace_missing
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -35,12 +36,15 @@ class Evaluations(BaseCallback):
     def __init__(self, job: dict[str, Any]):
         super().__init__()
         self.job, self.curve, self.paused_s, self.paused_cpu_s = job, [], 0.0, 0.0
+        self.begin = time.perf_counter()
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps and self.num_timesteps >= (len(self.curve) + 1) * self.job["evaluate_every"]:
             begin, begin_cpu = time.perf_counter(), time.process_time()
             returns = evaluate(self.model, self.model.get_env(), self.job)
-            self.curve.append({"steps": self.num_timesteps, "mean_return": float(np.mean(returns))})
+            point = {"steps": self.num_timesteps, "mean_return": float(np.mean(returns))}
+            self.curve.append(point | {"training_s": begin - self.begin - self.paused_s})
+            print(json.dumps({"curve": self.curve}), flush=True)
             self.paused_s += time.perf_counter() - begin
             self.paused_cpu_s += time.process_time() - begin_cpu
 
@@ -51,6 +55,7 @@ class Evaluations(BaseCallback):
 def main() -> None:
     job = json.loads(sys.stdin.read())
     torch.set_num_threads(1)
+    replace_missing("imageio")
     rollout = job["num_envs"] * job["num_steps"]
     env = make_vec_env(job["task"], n_envs=job["num_envs"], seed=1000 * job["seed"])
     env = VecNormalize(env, gamma=job["gamma"])
