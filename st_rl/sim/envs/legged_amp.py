@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 
 from st_rl.sim.envs.cfg import Range
+from st_rl.sim.envs.legged_task_cfg import PushCfg
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, PushCfg, straight_ahead
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, straight_ahead
 from st_rl.sim.envs.motion_reference import STYLE_FIELDS, MotionReference
 from st_rl.utils.config import unknown_name_message
 

@@ -6,14 +6,8 @@ from typing import ClassVar
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import ControlCfg
 from st_rl.sim.envs.legged_amp import LeggedAmp, LeggedAmpCfg
-from st_rl.sim.envs.legged_walk_cfg import (
-    CommandsCfg,
-    GaitCfg,
-    RandomizationCfg,
-    ResetCfg,
-    WalkNoiseCfg,
-    straight_ahead,
-)
+from st_rl.sim.envs.legged_task_cfg import RandomizationCfg
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, ResetCfg, WalkNoiseCfg, straight_ahead
 from st_rl.sim.envs.term_tables import RewardTerm, default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
 from st_rl.sim.tasks.quadruped_amp import QuadrupedAmp

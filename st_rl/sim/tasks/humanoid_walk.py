@@ -8,16 +8,9 @@ import torch
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import ControlCfg
 from st_rl.sim.envs.joint_control import Columns
+from st_rl.sim.envs.legged_task_cfg import PushCfg, RandomizationCfg
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.legged_walk_cfg import (
-    CommandsCfg,
-    GaitCfg,
-    LeggedWalkCfg,
-    PushCfg,
-    RandomizationCfg,
-    ResetCfg,
-    WalkNoiseCfg,
-)
+from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, ResetCfg, WalkNoiseCfg
 from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights, reweight
 from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk

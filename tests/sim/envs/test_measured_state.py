@@ -2,7 +2,7 @@
 
 import pytest
 
-from st_rl.sim.envs.legged_walk_cfg import DEPLOYABLE_LATENCY_S
+from st_rl.sim.envs.legged_task_cfg import DEPLOYABLE_LATENCY_S
 from st_rl.sim.envs.measured_state import find_sensors
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import TASKS, make_task
