@@ -1,10 +1,11 @@
 """Finds clips by name: files, folders, and the built-in reference motions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from st_rl.datasets.clip import MotionClip, MotionError, log_notes
 from st_rl.datasets.formats import SUFFIXES, read_motion
+from st_rl.utils.log import logger
 
 CLIPS = Path(__file__).parent / "clips"
 """Folder of the built-in clips, written by `st-rl motion make`; those of the humanoid are in a subfolder."""
@@ -35,15 +36,43 @@ def motion_paths(name: str | Path) -> list[Path]:
     return of_gait
 
 
-def load_clips(names: str | Path | Sequence[str | Path], robot_joints: Sequence[str] | None = None) -> list[MotionClip]:
+def load_clips(
+    names: str | Path | Sequence[str | Path],
+    robot_joints: Sequence[str] | None = None,
+    prepare: Callable[[MotionClip], MotionClip] | None = None,
+) -> list[MotionClip]:
     """The clips of one or several names; notes of the reader are logged.
 
-    `robot_joints` names the joints of files without names, in the order of the robot.
+    `robot_joints` names the joints of files without names, in the order of the robot. `prepare` changes each clip, and
+    raises a MotionError for an unsuitable one. A bad file of a folder is skipped, as by `read_each`.
     """
-    names = [names] if isinstance(names, str | Path) else names
-    paths = [path for name in names for path in motion_paths(name)]
-    clips = [clip for path in paths for clip in read_motion(path, robot_joints=robot_joints)]
+
+    def read(path: Path) -> list[MotionClip]:
+        clips = read_motion(path, robot_joints=robot_joints)
+        return clips if prepare is None else [prepare(clip) for clip in clips]
+
+    clips = read_each([names] if isinstance(names, str | Path) else names, read)
     if not clips:
         raise ValueError("no motion given: name at least one file or clip")
     log_notes(clips)
+    return clips
+
+
+def read_each(names: Sequence[str | Path], read: Callable[[Path], list[MotionClip]]) -> list[MotionClip]:
+    """The clips that `read` finds in the files of all names.
+
+    A bad file of a folder is skipped with a warning, unless all are bad; one that is named itself is a MotionError.
+    """
+    clips, failed = [], None
+    for name in names:
+        for path in motion_paths(name):
+            try:
+                clips += read(path)
+            except MotionError as error:
+                if not Path(name).expanduser().is_dir():
+                    raise
+                failed = error
+                logger.warning(f"skipped {error}")
+    if failed is not None and not clips:
+        raise failed
     return clips

@@ -233,7 +233,8 @@ class Task(VecEnv):
             -1, self.num_envs
         )
         terminated = reasons.any(dim=0)
-        time_outs = (self._episode_length >= self.max_episode_length) & ~terminated
+        self._record_terminations(terminated)
+        time_outs = self._is_time_up() & ~terminated
         dones = terminated | time_outs
         rewards, log = self._reward(reasons, diverged)
         # A diverged robot may have non-finite values, which must not reach a caller.
@@ -328,6 +329,13 @@ class Task(VecEnv):
 
     def _update_errors(self) -> None:
         """Compute what only rewards and terminations need, before any reset."""
+
+    def _is_time_up(self) -> torch.Tensor:
+        """`(N,)` bool: the episode ends by time-out if nothing else ends it."""
+        return self._episode_length >= self.max_episode_length
+
+    def _record_terminations(self, terminated: torch.Tensor) -> None:
+        """Note which robots `(N,)` bool ended their episode early, before any reset."""
 
     def _metrics(self) -> torch.Tensor:
         """`(N, len(METRICS))` further quantities for the log."""

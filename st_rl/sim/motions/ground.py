@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from st_rl.datasets.clip import MotionClip, MotionError, linear_velocity
 from st_rl.datasets.processing import mirror_joints, reorder_joints
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
+from st_rl.sim.motions.kinematics import Kinematics
 from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.robots import Robot
-from st_rl.sim.robots.model_queries import is_colliding, lowest_height, robot_geoms
+from st_rl.sim.robots.model_queries import geom_extent, is_colliding, lowest_height, robot_geoms
 from st_rl.utils.tensors import rotations
 
 CONTACT_HEIGHT = 0.01
@@ -61,6 +63,24 @@ def measure_ground_heights(robot: Robot, clip: MotionClip) -> GroundHeights:
     speed = _point_speed(np.array(points), np.array(pos), np.array(rot), 1.0 / clip.fps)
     names = tuple(model.body(body).name for body in bodies)
     return GroundHeights(names, np.array(points)[..., 2], speed, np.array(lowest), tuple(lowest_geom))
+
+
+def lowest_heights(robot: Robot, qpos: np.ndarray) -> np.ndarray:
+    """`(F,)` height of the lowest point of all colliding geoms above z = 0 in poses `qpos` `(F, nq)`, m."""
+    model, base = robot.model, robot.require_locomotion("its height above the ground")
+    geoms = [geom for geom in robot_geoms(model) if is_colliding(model, geom)]
+    bodies = sorted({int(model.geom_bodyid[geom]) for geom in geoms})
+    poses = Kinematics(model, base, bodies, dtype=torch.float64)(
+        torch.as_tensor(qpos, dtype=torch.float64), torch.zeros(len(qpos), model.nv, dtype=torch.float64)
+    )
+    heights = []
+    for geom in geoms:
+        place = bodies.index(int(model.geom_bodyid[geom]))
+        down, local = poses.rot[:, place, 2].numpy(), np.zeros(9)
+        mujoco.mju_quat2Mat(local, model.geom_quat[geom])
+        centre = poses.pos[:, place, 2].numpy() + down @ model.geom_pos[geom]
+        heights.append(centre - geom_extent(model, geom, down @ local.reshape(3, 3)))
+    return np.min(heights, axis=0)
 
 
 def put_on_ground(robot: Robot, clip: MotionClip, is_smooth: bool = False) -> MotionClip:

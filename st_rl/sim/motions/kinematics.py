@@ -1,5 +1,6 @@
 """Forward kinematics of a robot in batched torch: poses and velocities of its bodies."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,8 +53,7 @@ class Kinematics:
     ) -> None:
         """Read the tree below the free joint; `bodies` are the ids of the bodies to compute, in order."""
         self._base = base
-        links, self._levels = _sort_by_level(_find_links(model, base))
-        self._num_links = len(links)
+        links, self._levels = _sort_by_level(_find_links(model, base, bodies))
         last_link = {link.body: number for number, link in enumerate(links)}
         outside = [model.body(body).name for body in bodies if body not in last_link]
         if outside:
@@ -75,7 +75,11 @@ class Kinematics:
         qvel = [base.qvel if j is None else int(model.jnt_dofadr[j]) for j in joints]
         self._qpos, self._qvel = torch.tensor(qpos, device=device), torch.tensor(qvel, device=device)
         self._qpos0 = tensor([0.0 if j is None else model.qpos0[model.jnt_qposadr[j]] for j in joints])
-        self._parents = [torch.tensor([links[i].parent for i in level], device=device) for level in self._levels]
+        # The parents of a level are all in the level before.
+        self._parents = [
+            torch.tensor([links[i].parent - above.start for i in level], device=device)
+            for above, level in itertools.pairwise(self._levels)
+        ]
         self._bodies = torch.tensor([last_link[body] for body in bodies], device=device)
         ancestors = np.eye(len(links))
         for number, link in enumerate(links):
@@ -95,8 +99,8 @@ class Kinematics:
         # Positions are relative to the base until the end: rounding does not grow with the distance walked.
         world = torch.cat([root_rot, torch.zeros_like(root_rot[..., :1])], dim=2)[:, None]
         levels = [world]
-        for level, parents in zip(self._levels[1:], self._parents[1:]):
-            parent = torch.cat(levels, dim=1).index_select(1, parents)
+        for level, parents in zip(self._levels[1:], self._parents):
+            parent = levels[-1].index_select(1, parents)
             moved = parent[..., :3] @ local[:, level.start : level.stop]
             moved[..., 3] += parent[..., 3]
             levels.append(moved)
@@ -114,13 +118,17 @@ class Kinematics:
         return BodyStates(root_pos + pos, rot, lin_vel, ang_vel)
 
 
-def _find_links(model: MjModel, base: FreeJoint) -> list[_Link]:
-    """Links of the tree below the base, parents first; ValueError for a ball joint."""
+def _find_links(model: MjModel, base: FreeJoint, bodies: Sequence[int]) -> list[_Link]:
+    """Links of the tree below the base that carry `bodies`, parents first; ValueError for a ball joint."""
+    needed = {0, *bodies}
+    for body in range(model.nbody - 1, 0, -1):
+        if body in needed:
+            needed.add(int(model.body_parentid[body]))
     links, last = [_Link(base.body, -1, np.zeros(3), np.eye(3), None)], {base.body: 0}
     kinds = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
     for body in range(base.body + 1, model.nbody):
         parent = last.get(int(model.body_parentid[body]))
-        if parent is None:
+        if parent is None or body not in needed:
             continue
         rot = np.zeros(9)
         mujoco.mju_quat2Mat(rot, model.body_quat[body])

@@ -86,7 +86,7 @@ def ground_contact_bits(spec: MjSpec) -> dict[str, int]:
 def lowest_height(model: MjModel, data: MjData, geom: int) -> float:
     """World height of the lowest point of a geom in the pose of `data`."""
     down = data.geom_xmat[geom].reshape(3, 3)[2]
-    return float(data.geom_xpos[geom, 2] - _extent(model, geom, down))
+    return float(data.geom_xpos[geom, 2] - geom_extent(model, geom, down))
 
 
 def sole_height(model: MjModel, data: MjData, geom: int) -> float:
@@ -98,25 +98,25 @@ def sole_height(model: MjModel, data: MjData, geom: int) -> float:
     nearest = int(np.abs(up).argmax())
     if abs(up[nearest]) > _NEARLY_FLAT:
         up = np.sign(up[nearest]) * np.eye(3)[nearest]
-    return float(_extent(model, geom, up))
+    return float(geom_extent(model, geom, up))
 
 
-def _extent(model: MjModel, geom: int, up: np.ndarray) -> float:
-    """Distance from the centre of a geom to its lowest point, for the unit vector `up` `(3,)` in the geom's frame."""
+def geom_extent(model: MjModel, geom: int, up: np.ndarray) -> np.ndarray:
+    """Distance `(...)` from the centre of a geom to its lowest point, for unit vectors `up` `(..., 3)` in its frame."""
     kinds = mujoco.mjtGeom
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == int(kinds.mjGEOM_SPHERE):
-        return float(size[0])
+        return np.full(up.shape[:-1], size[0])
     if kind == int(kinds.mjGEOM_CAPSULE):
-        return float(size[0] + size[1] * abs(up[2]))
+        return size[0] + size[1] * np.abs(up[..., 2])
     if kind == int(kinds.mjGEOM_CYLINDER):
-        return float(size[0] * np.hypot(up[0], up[1]) + size[1] * abs(up[2]))
+        return size[0] * np.hypot(up[..., 0], up[..., 1]) + size[1] * np.abs(up[..., 2])
     if kind == int(kinds.mjGEOM_ELLIPSOID):
-        return float(np.linalg.norm(size * up))
+        return np.linalg.norm(size * up, axis=-1)
     if kind == int(kinds.mjGEOM_BOX):
-        return float(size @ np.abs(up))
+        return np.abs(up) @ size
     if kind == int(kinds.mjGEOM_MESH):
         mesh = int(model.geom_dataid[geom])
         start, count = int(model.mesh_vertadr[mesh]), int(model.mesh_vertnum[mesh])
-        return float(-(model.mesh_vert[start : start + count] @ up).min())
-    return float(model.geom_rbound[geom])
+        return -(up @ model.mesh_vert[start : start + count].T).min(axis=-1)
+    return np.full(up.shape[:-1], model.geom_rbound[geom])

@@ -9,10 +9,12 @@ from st_rl.sim.envs.task import Task
 from st_rl.sim.tasks import (
     balance,
     humanoid_amp,
+    humanoid_track,
     humanoid_walk,
     quadruped_amp,
     quadruped_parkour,
     quadruped_rough,
+    quadruped_track,
     quadruped_walk,
 )
 from st_rl.sim.tasks.training import TaskEntry
@@ -22,10 +24,12 @@ from st_rl.utils.registry import is_class_path, resolve_class
 TASKS: dict[str, TaskEntry] = {
     "balance": balance.TASK,
     "humanoid-amp": humanoid_amp.TASK,
+    "humanoid-track": humanoid_track.TASK,
     "humanoid-walk": humanoid_walk.TASK,
     "quadruped-amp": quadruped_amp.TASK,
     "quadruped-parkour": quadruped_parkour.TASK,
     "quadruped-rough": quadruped_rough.TASK,
+    "quadruped-track": quadruped_track.TASK,
     "quadruped-walk": quadruped_walk.TASK,
 }
 """Tasks that `make_task` and the command line know."""

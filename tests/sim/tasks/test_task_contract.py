@@ -18,6 +18,11 @@ def build(name, seed=0, **overrides):
     return make_task(name, NUM_ENVS, seed=seed, **{"physics.num_threads": 1}, **overrides)
 
 
+def calm(name):
+    """Settings with which no robot that does nothing ends its episode within a few steps."""
+    return {"start": "first", "reset.velocity": 0.0} if name.endswith("-track") else {}
+
+
 def actions_of(task, steps, seed=5):
     generator = torch.Generator().manual_seed(seed)
     return 0.5 * torch.randn(steps, NUM_ENVS, task.num_actions, generator=generator)
@@ -126,7 +131,7 @@ def test_segments_add_up(name):
 
 
 def test_episode_lengths_are_copied_and_count_to_the_time_out(name):
-    task = build(name)
+    task = build(name, **calm(name))
     given = torch.full((NUM_ENVS,), task.max_episode_length - 2)
     given[0] = 0
     task.episode_length_buf = given
@@ -154,7 +159,7 @@ def test_fall_in_the_last_step_is_a_termination_and_not_a_time_out(monkeypatch):
 def test_final_observation_precedes_reset(name):
     # The same robots with longer episodes give the expected final observations.
     actions = actions_of(build(name), 5)
-    quiet = {} if name == "balance" else {"noise.level": 0.0, "push.max_speed": 0.0}
+    quiet = {} if name == "balance" else {"noise.level": 0.0, "push.max_speed": 0.0} | calm(name)
     short, long = (build(name, **quiet, episode_length_s=seconds) for seconds in (0.1, 10.0))
     for row in actions:
         obs, _, dones, infos = short.step(row)
@@ -169,7 +174,7 @@ def test_final_observation_precedes_reset(name):
 
 @pytest.mark.parametrize("cause", ["physics", "action"])
 def test_diverged_simulation_is_reset_and_counted(name, cause):
-    task = build(name)
+    task = build(name, **calm(name))
     actions = torch.zeros(NUM_ENVS, task.num_actions)
     if cause == "physics":
         task.backend.batch.bind("qvel")[3, 0] = float("nan")

@@ -30,23 +30,9 @@ class ClipOptions:
 
 def read_clips(motions: tuple[str, ...], options: ClipOptions) -> list[MotionClip]:
     """Read the clips of files, folders or names; files without joint names use those of the robot if as many."""
-    from st_rl.datasets.clip import MotionError
-    from st_rl.datasets.library import motion_paths
-    from st_rl.utils.log import logger
+    from st_rl.datasets.library import read_each
 
-    clips, failed = [], None
-    for path in (path for name in motions for path in motion_paths(name)):
-        try:
-            clips += _read_file(path, options)
-        except MotionError as error:
-            # The other files of a folder are used.
-            if str(path) in motions:
-                raise
-            failed = error
-            logger.warning(f"skipped {error}")
-    if failed is not None and not clips:
-        raise failed
-    return clips
+    return read_each(motions, lambda path: _read_file(path, options))
 
 
 def _read_file(path: Path, options: ClipOptions) -> list[MotionClip]:

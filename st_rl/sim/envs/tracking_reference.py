@@ -1,0 +1,154 @@
+"""Clips to track, as states and body poses of a robot on the device of a task."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from st_rl.datasets.checks import root_uprightness
+from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.editing import is_cyclic
+from st_rl.datasets.library import load_clips
+from st_rl.datasets.processing import reorder_joints, resample
+from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
+from st_rl.sim.motions.ground import lowest_heights
+from st_rl.sim.motions.kinematics import BodyStates, Kinematics
+from st_rl.sim.robots import Robot
+from st_rl.utils.log import logger
+
+# A clip that is not cyclic has at least this duration, s: a shorter one is more likely a mistake than a motion.
+_MIN_DURATION_S = 1.0
+# A clip is rejected if its feet are this far above or below the ground, m, and gets a warning from the second on.
+_MAX_GROUND_DISTANCE, _NOTABLE_PENETRATION = 0.15, 0.05
+
+
+class TrackingReference:
+    """The frames of all clips, one per control step, as rows of one table; read without a host sync.
+
+    Body poses and velocities are computed once, by forward kinematics of the robot's own model.
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        motions: Sequence[str],
+        step_dt: float,
+        bodies: Sequence[int],
+        anchor: int,
+        device: torch.device | str,
+    ) -> None:
+        """Load motions, named as for `motion_paths`; `bodies` are the ids of the tracked bodies, `anchor` is one too.
+
+        A bad file of a folder is skipped with a warning, any other is a MotionError.
+        """
+        base = robot.require_locomotion("motion tracking")
+        self.clips: list[MotionClip] = load_clips(
+            motions, robot.joint_names, lambda clip: prepare_clip(robot, clip, 1.0 / step_dt)
+        )
+        """The clips with the joints of the robot and one frame per control step."""
+        self.body_names = tuple(robot.model.body(body).name for body in bodies)
+        """`B` names of the tracked bodies."""
+        self.anchor = robot.model.body(anchor).name
+        """Name of the body of which the position and heading in the world count."""
+        self.num_frames = [clip.num_frames for clip in self.clips]
+        """Number of frames of each of the `C` clips."""
+        self.weights = [clip.weight for clip in self.clips]
+        ends = np.cumsum(self.num_frames)
+        self.first_row = torch.tensor(ends - self.num_frames, device=device)
+        """`(C,)` row of the first frame of each clip."""
+        self.last_row = torch.tensor(ends - 1, device=device)
+        """`(C,)` row of the last frame of each clip."""
+        self.clip_of_row = torch.arange(len(self.clips), device=device).repeat_interleave(
+            torch.tensor(self.num_frames, device=device)
+        )
+        """`(F,)` clip of each row."""
+        states = [clip_to_qpos_qvel(robot, clip) for clip in self.clips]
+        qpos, qvel = (torch.from_numpy(np.concatenate(part)) for part in zip(*states))
+        lift = torch.from_numpy(-lowest_heights(robot, qpos.numpy()).clip(max=0.0))
+        start_qpos = qpos.clone()
+        start_qpos[:, base.qpos + 2] += lift
+        self._num_bodies, self._split = len(bodies) + 1, [qpos.shape[1], qvel.shape[1]]
+        poses = Kinematics(robot.model, base, [*bodies, anchor], dtype=torch.float64)(qpos, qvel)
+        joints = [qpos[:, list(robot.qpos_indices)], qvel[:, list(robot.qvel_indices)]]
+
+        def table(*parts: Tensor) -> Tensor:
+            return torch.cat([part.flatten(1) for part in parts], dim=1).to(device, torch.float32)
+
+        self.qpos = qpos.to(device, torch.float32)
+        """`(F, nq)` positions of the model, as the clip has them."""
+        self._start = table(start_qpos, qvel)
+        self._bodies = table(*poses)
+        self._targets = table(*joints, poses.pos[:, -1], poses.rot[:, -1])
+        self._joint_widths = [robot.num_joints, robot.num_joints, 3, 9]
+
+    def start(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions `(N, nq)` and velocities `(N, nv)` at rows, raised where the robot would be in the ground."""
+        qpos, qvel = self._start.index_select(0, row).split(self._split, dim=1)
+        return qpos, qvel
+
+    def bodies(self, row: Tensor) -> BodyStates:
+        """The `B` tracked bodies, then the anchor, at rows `(N,)`, in the frame of the clip."""
+        parts = self._bodies.index_select(0, row).split([self._num_bodies * width for width in (3, 9, 3, 3)], dim=1)
+        pos, rot, lin_vel, ang_vel = (part.unflatten(1, (self._num_bodies, -1)) for part in parts)
+        return BodyStates(pos, rot.unflatten(2, (3, 3)), lin_vel, ang_vel)
+
+    def targets(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """At rows `(N,)`: joint positions and velocities `(N, J)`, and position `(N, 3)` and rotation `(N, 3, 3)` of
+        the anchor.
+        """
+        joint_pos, joint_vel, pos, rot = self._targets.index_select(0, row).split(self._joint_widths, dim=1)
+        return joint_pos, joint_vel, pos, rot.unflatten(1, (3, 3))
+
+    def followers(self, max_distance: float) -> Tensor:
+        """`(C, C)` float64 probability that clip `j` follows clip `i`, by weight; rows of zeros where none does.
+
+        A clip follows if no body of its first frame is further than `max_distance`, m, from that of the last frame of
+        the other, relative to the anchor and its heading.
+        """
+        poses = self.bodies(torch.cat([self.first_row, self.last_row])).pos.double()
+        rot = self.targets(torch.cat([self.first_row, self.last_row]))[3].double()
+        heading = torch.nn.functional.normalize(rot[:, :2, 0], dim=1)
+        cosine, sine = heading[:, :1], heading[:, 1:]
+        x, y = (poses[..., :2] - poses[:, -1:, :2]).unbind(2)
+        local = torch.stack([cosine * x + sine * y, cosine * y - sine * x, poses[..., 2]], dim=2)
+        first, last = local.chunk(2)
+        distance = (last[:, None] - first[None]).norm(dim=3).amax(dim=2)
+        weight = (distance <= max_distance) * torch.tensor(self.weights, dtype=torch.float64, device=distance.device)
+        return weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def prepare_clip(robot: Robot, clip: MotionClip, fps: float) -> MotionClip:
+    """The clip with the joints of the robot at a frame rate; MotionError for one that no robot can follow."""
+    clip = reorder_joints(clip, robot.joint_names)
+    if clip.duration < _MIN_DURATION_S and not is_cyclic(clip):
+        raise MotionError(
+            clip.where,
+            "the clip",
+            f"lasts only {clip.duration:.3g} s and does not end in its first pose",
+            f"use one of {_MIN_DURATION_S:g} s or more, or make it a loop: st-rl motion edit CLIP OUT --loop",
+        )
+    upright = root_uprightness(clip)
+    if upright < 0:
+        raise MotionError(
+            clip.where,
+            "the root",
+            f"is upside down (cosine of its tilt {upright:.2f})",
+            "check the order of the quaternions with st-rl motion inspect, and convert it with --quat-order",
+        )
+    clip = resample(clip, fps)
+    lowest = lowest_heights(robot, clip_to_qpos_qvel(robot, clip)[0])
+    if float(np.median(lowest)) < -_MAX_GROUND_DISTANCE or float(lowest.min()) > _MAX_GROUND_DISTANCE:
+        where = "below" if lowest.min() < 0 else "above"
+        raise MotionError(
+            clip.where,
+            "the robot",
+            f"is {abs(float(np.median(lowest))):.2f} m {where} the ground",
+            "put it on the ground: st-rl motion edit CLIP OUT --ground constant",
+        )
+    if float(lowest.min()) < -_NOTABLE_PENETRATION:
+        logger.warning(
+            f"{clip.where}: up to {-float(lowest.min()):.3f} m below the ground; "
+            "st-rl motion edit CLIP OUT --ground smooth raises it"
+        )
+    return clip
