@@ -319,8 +319,10 @@ def _array(source: str, field: str, value: ArrayLike, shape: tuple[int, ...] | N
             "give every quantity the same number of frames, and one column per name",
         )
     if not np.isfinite(array).all():
-        frame = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise MotionError(source, field, f"is not a number at frame {frame}", "cut the clip there or repair the frame")
+        frames = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
+        more = f" and {len(frames) - 1} more" if len(frames) > 1 else ""
+        remedy = "repair these frames, or write those before and after them to files of their own"
+        raise MotionError(source, field, f"is not a number at frame {frames[0]}{more} of {len(array)}", remedy)
     return array
 
 

@@ -11,6 +11,7 @@ from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.utils.config import nearest_name
 from st_rl.utils.tensors import rotations
+from st_rl.utils.tensors.splines import evaluate_spline
 
 # Signs of positions, angular velocities and quaternions (w, x, y, z) mirrored at y = 0.
 _VECTOR_SIGNS = np.array([1.0, -1.0, 1.0])
@@ -45,9 +46,10 @@ def reorder_joints(clip: MotionClip, joint_names: Sequence[str]) -> MotionClip:
 
 
 def resample(clip: MotionClip, fps: float) -> MotionClip:
-    """The clip at another frame rate: rotations by slerp, all else by linear interpolation.
+    """The clip at another frame rate, by cubic splines through its frames.
 
-    It starts with the same frame and ends with the last new frame within the clip.
+    Velocities that the file lacked (`clip.estimated`) are the derivatives of the splines, others are interpolated. It
+    starts with the same frame and ends with the last new frame within the clip.
     """
     if not (np.isfinite(fps) and fps > 0):
         raise MotionError(clip.where, "fps", f"is {fps}", "give the frames per second, a positive number")
@@ -56,19 +58,47 @@ def resample(clip: MotionClip, fps: float) -> MotionClip:
         raise MotionError(
             clip.where, "fps", f"of {fps:g} leaves one frame of {clip.duration:g} s", "choose a higher frame rate"
         )
-    position = np.minimum(np.arange(num_frames) * (clip.fps / fps), clip.num_frames - 1)
-    low = np.minimum(position.astype(int), clip.num_frames - 2)
-    blend = position - low
+    time = np.minimum(np.arange(num_frames) * (clip.fps / fps), clip.num_frames - 1)
 
     def interpolate(values: np.ndarray) -> np.ndarray:
-        weight = blend.reshape(-1, *[1] * (values.ndim - 1))
-        return (1.0 - weight) * values[low] + weight * values[low + 1]
+        return evaluate_spline(values, time)[0]
 
-    def slerp(quats: np.ndarray) -> np.ndarray:
-        weight = np.broadcast_to(blend.reshape(-1, *[1] * (quats.ndim - 2)), (num_frames, *quats.shape[1:-1]))
-        return rotations.remove_sign_flips(rotations.normalize(rotations.slerp(quats[low], quats[low + 1], weight)))
+    def interpolate_rotations(quats: np.ndarray) -> np.ndarray:
+        return rotations.remove_sign_flips(rotations.normalize(interpolate(quats)))
 
-    return replace(_map_frames(clip, interpolate, interpolate, slerp), fps=float(fps))
+    resampled = replace(_map_frames(clip, interpolate, interpolate, interpolate_rotations), fps=float(fps))
+    return _differentiate_estimated(clip, resampled, time)
+
+
+def _differentiate_estimated(clip: MotionClip, resampled: MotionClip, time: np.ndarray) -> MotionClip:
+    """The resampled clip with the derivatives of the splines of `clip` where velocities are estimated."""
+
+    def linear(values: np.ndarray) -> np.ndarray:
+        return clip.fps * evaluate_spline(values, time)[1]
+
+    def angular(quats: np.ndarray) -> np.ndarray:
+        quats, rates = evaluate_spline(quats, time)
+        # The length of an interpolated quaternion does not matter to the vector part.
+        product = rotations.multiply(rates, rotations.conjugate(quats))[..., 1:]
+        return 2.0 * clip.fps * product / (quats**2).sum(axis=-1, keepdims=True)
+
+    changes: dict[str, np.ndarray | Feet | Bodies] = {}
+    if "joint_vel" in clip.estimated:
+        changes["joint_vel"] = linear(clip.joint_pos)
+    if "root_lin_vel" in clip.estimated:
+        changes["root_lin_vel"] = linear(clip.root_pos)
+    if "root_ang_vel" in clip.estimated:
+        changes["root_ang_vel"] = angular(clip.root_rot)
+    if clip.feet is not None and resampled.feet is not None and "feet.vel" in clip.estimated:
+        changes["feet"] = replace(resampled.feet, vel=linear(clip.feet.pos))
+    if clip.bodies is not None and resampled.bodies is not None:
+        bodies = resampled.bodies
+        if "bodies.lin_vel" in clip.estimated:
+            bodies = replace(bodies, lin_vel=linear(clip.bodies.pos))
+        if "bodies.ang_vel" in clip.estimated:
+            bodies = replace(bodies, ang_vel=angular(clip.bodies.rot))
+        changes["bodies"] = bodies
+    return replace(resampled, **changes)
 
 
 def cut(clip: MotionClip, start_s: float = 0.0, end_s: float | None = None) -> MotionClip:

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from st_rl.datasets.clip import Bodies, MotionError
+from st_rl.datasets.clip import Bodies, MotionError, make_clip
+from st_rl.datasets.formats import read_motion, write_motion
 from st_rl.datasets.processing import cut, mirror, reorder_joints, resample
-from tests.datasets.clips import JOINTS, random_quaternions, smooth_rotations, some_clip
+from st_rl.utils.tensors.splines import evaluate_spline
+from tests.datasets.clips import FEET, JOINTS, random_quaternions, some_clip
 
 ARRAYS = ("joint_pos", "joint_vel", "root_pos", "root_rot", "root_lin_vel", "root_ang_vel")
 
@@ -35,18 +37,62 @@ def test_unknown_joints_suggest_nearest():
         reorder_joints(some_clip(), ("FR_hip_jnt", *JOINTS))
 
 
-def test_resampling_is_interpolation():
-    clip = some_clip(num_frames=11, fps=20.0)
-    got = resample(clip, 50.0)
-    assert got.fps == 50.0
-    assert got.num_frames == 26
-    old, new = np.arange(11) / 20.0, np.arange(26) / 50.0
-    for name in ("joint_pos", "joint_vel", "root_pos", "root_lin_vel", "root_ang_vel"):
-        expected = np.stack([np.interp(new, old, column) for column in getattr(clip, name).T], axis=1)
-        np.testing.assert_allclose(getattr(got, name), expected, atol=1e-12)
-    np.testing.assert_allclose(got.feet.pos[:, 1, 2], np.interp(new, old, clip.feet.pos[:, 1, 2]))
-    # A rotation at a constant rate stays one.
-    np.testing.assert_allclose(np.abs((got.root_rot * smooth_rotations(new)).sum(axis=1)), 1.0, atol=1e-12)
+# Frequencies, Hz, of a motion with known derivatives.
+HERTZ = np.array([0.7, 1.3, 2.0, 0.4, 1.0])
+
+
+def analytic_motion(time):
+    """Joint positions, root positions and rotations about a fixed axis, and their velocities, at `time (F,)`."""
+    rates = 2.0 * np.pi * HERTZ
+    axis, angle, rate = np.array([1.0, 2.0, 2.0]) / 3.0, 0.3 * np.sin(4.0 * time), 1.2 * np.cos(4.0 * time)
+    rotation = np.concatenate([np.cos(0.5 * angle)[:, None], np.sin(0.5 * angle)[:, None] * axis], axis=1)
+    joints, root = np.sin(time[:, None] * rates), 0.2 * np.cos(time[:, None] * rates[:3])
+    joint_vel, root_vel = rates * np.cos(time[:, None] * rates), -0.2 * rates[:3] * np.sin(time[:, None] * rates[:3])
+    return (joints, root, rotation), (joint_vel, root_vel, rate[:, None] * axis)
+
+
+@pytest.mark.parametrize(
+    ("file", "format", "has_velocities"),
+    [
+        ("clip.json", "amp", True),
+        ("clip.pkl", "amp", True),
+        ("clip.npz", "isaaclab", True),
+        ("clip.npz", "mjlab", True),
+        ("clip.pkl", "gmr", False),
+        ("clip.csv", "csv", False),
+    ],
+)
+@pytest.mark.parametrize(("fps", "output_fps"), [(30.0, 50.0), (120.0, 50.0), (50.0, 50.0)])
+def test_every_format_resamples_to_the_positions_and_velocities_of_the_motion(
+    tmp_path, file, format, has_velocities, fps, output_fps
+):
+    positions, velocities = analytic_motion(np.arange(int(3 * fps) + 1) / fps)
+    names = ("joint_vel", "root_lin_vel", "root_ang_vel")
+    clip = make_clip("some", fps, JOINTS, *positions, **dict(zip(names, velocities)))
+    write_motion(tmp_path / file, clip, format)
+    (read,) = read_motion(tmp_path / file, joint_names=None if format == "amp" else JOINTS, fps=fps)
+    assert bool(read.estimated) is not has_velocities
+    got = resample(read, output_fps)
+    expected, expected_vel = analytic_motion(np.arange(151) / output_fps)
+    assert got.num_frames == 151
+    for name, values in zip(("joint_pos", "root_pos", "root_rot"), expected):
+        np.testing.assert_allclose(getattr(got, name), values, atol=1e-3, err_msg=name)
+    for name, values in zip(names, expected_vel):
+        error = np.abs(getattr(got, name) - values) / np.abs(values).max()
+        assert error[4:-4].max() < 4e-3, name
+        # At both ends a velocity that the file lacks follows from one side only.
+        assert error.max() < (4e-3 if has_velocities else 2e-2), name
+
+
+def test_resampled_feet_and_bodies_follow_the_same_splines():
+    clip = full_clip()
+    got = resample(clip, 73.0)
+    time = np.arange(got.num_frames) * 50.0 / 73.0
+    np.testing.assert_allclose(got.feet.pos, evaluate_spline(clip.feet.pos, time)[0])
+    np.testing.assert_allclose(got.bodies.ang_vel, evaluate_spline(clip.bodies.ang_vel, time)[0])
+    without = make_clip("x", 50.0, JOINTS, clip.joint_pos, clip.root_pos, clip.root_rot, feet=(FEET, clip.feet.pos, None))
+    feet = resample(without, 73.0).feet
+    np.testing.assert_allclose(feet.vel, 50.0 * evaluate_spline(clip.feet.pos, time)[1])
 
 
 def test_resampling_to_the_same_rate_changes_nothing():

@@ -102,7 +102,10 @@ def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
     if not np.isfinite(frames).all():
         row, column = np.argwhere(~np.isfinite(frames))[0]
         raise MotionError(
-            source, "Frames", f"hold no number at frame {row}, column {column}", "cut the clip there or repair it"
+            source,
+            "Frames",
+            f"hold no number at frame {row}, column {column}",
+            "repair the frames, or write those before and after them to files of their own",
         )
     given_weight = content.get("MotionWeight")
     duration = single_number(source, "FrameDuration", content["FrameDuration"])

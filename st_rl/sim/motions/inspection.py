@@ -13,10 +13,15 @@ from st_rl.sim.motions.ground import CONTACT_HEIGHT, GroundHeights, measure_grou
 from st_rl.sim.robots import Robot
 from st_rl.utils.tensors import rotations
 
-JOINT_JUMP = 0.4
-"""Smallest jump of a joint or of the root's orientation, rad."""
-ROOT_JUMP = 0.1
-"""Smallest jump of the root's position, m."""
+JUMP_SPEED, ROOT_JUMP_SPEED = 20.0, 3.0
+"""A step is a jump if its speed differs from those around it by more: of a joint or of the root's orientation, rad/s,
+and of the root's position, m/s."""
+# Slower steps are jumps as well if they stand out by this factor from what is usual in the clip and around them, which
+# counts as no less than this size, rad and m.
+_JUMP_FACTOR, _QUIET_STEP, _QUIET_ROOT_STEP = 5.0, 0.01, 0.003
+# Usual is this quantile of the clip, or, within this time on both sides, what is exceeded by two steps at most, s.
+_USUAL_QUANTILE, _JUMP_WINDOW_S = 0.95, 0.25
+_ROOT_POSITION = "root position"
 # Smaller excess over a joint limit, rad, is rounding.
 _LIMIT_TOLERANCE = 1e-3
 # The ground of a clip that floats or sinks is at this quantile of the heights of its lowest foot.
@@ -36,7 +41,7 @@ class LimitViolation(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """A step between two frames that fits neither the step before nor the one after."""
+    """A step between two frames that does not fit those before and after it."""
 
     frame: int
     """The frame after the jump."""
@@ -133,26 +138,39 @@ def find_limit_violations(robot: Robot, clip: MotionClip) -> tuple[LimitViolatio
 def find_jumps(clip: MotionClip) -> tuple[Jump, ...]:
     """Jumps of joints and root, in the order of their frames; the largest one of each frame."""
     turns = rotations.to_rotation_vector(rotations.multiply(clip.root_rot[1:], rotations.conjugate(clip.root_rot[:-1])))
-    sizes = {
-        name: _unexpected_steps(np.diff(angle)[:, None]) for name, angle in zip(clip.joint_names, clip.joint_pos.T)
-    }
-    sizes["root rotation"] = _unexpected_steps(turns)
-    sizes["root position"] = _unexpected_steps(np.diff(clip.root_pos, axis=0))
+    steps = {name: np.diff(angle)[:, None] for name, angle in zip(clip.joint_names, clip.joint_pos.T)}
+    steps |= {"root rotation": turns, _ROOT_POSITION: np.diff(clip.root_pos, axis=0)}
     found: dict[int, Jump] = {}
-    for name, steps in sizes.items():
-        limit = ROOT_JUMP if name == "root position" else JOINT_JUMP
-        for step in np.flatnonzero(steps > limit):
-            jump = Jump(int(step) + 1, name, float(steps[step]))
+    for name, values in steps.items():
+        sizes = _unexpected_parts(values)
+        for step in np.flatnonzero(sizes > _jump_limits(sizes, clip.fps, name == _ROOT_POSITION)):
+            jump = Jump(int(step) + 1, name, float(sizes[step]))
             if jump.frame not in found or found[jump.frame].size < jump.size:
                 found[jump.frame] = jump
     return tuple(found[frame] for frame in sorted(found))
 
 
-def _unexpected_steps(steps: np.ndarray) -> np.ndarray:
-    """How much each of the steps `(F - 1, D)` differs from both of its neighbours, `(F - 1,)`."""
+def _unexpected_parts(steps: np.ndarray) -> np.ndarray:
+    """How much each of the steps `(F - 1, D)` differs from both neighbours and from a cubic through four, `(F - 1,)`."""
+    padded = np.pad(steps, ((2, 2), (0, 0)), mode="reflect", reflect_type="odd") if len(steps) > 2 else None
     changes = np.linalg.norm(np.diff(steps, axis=0), axis=1)
-    padded = np.concatenate([changes[:1], changes, changes[-1:]]) if len(changes) else np.zeros(2)
-    return np.minimum(padded[:-1], padded[1:])
+    ends = np.concatenate([changes[:1], changes, changes[-1:]]) if len(changes) else np.zeros(2)
+    sizes = np.minimum(ends[:-1], ends[1:])
+    if padded is None:
+        return sizes
+    cubic = (4.0 * (padded[1:-3] + padded[3:-1]) - padded[:-4] - padded[4:]) / 6.0
+    return np.minimum(sizes, np.linalg.norm(steps - cubic, axis=1))
+
+
+def _jump_limits(sizes: np.ndarray, fps: float, is_root_position: bool) -> np.ndarray:
+    """From which of the `sizes (F - 1,)` on a step is a jump, `(F - 1,)`: fast motion makes it larger."""
+    speed, quiet = (ROOT_JUMP_SPEED, _QUIET_ROOT_STEP) if is_root_position else (JUMP_SPEED, _QUIET_STEP)
+    half = max(1, round(_JUMP_WINDOW_S * fps))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(sizes, half), 2 * half + 1)
+    # The largest two may be a single frame that is wrong.
+    around = np.sort(windows, axis=1)[:, -3]
+    usual = np.maximum(around, np.quantile(sizes, _USUAL_QUANTILE))
+    return np.maximum(_JUMP_FACTOR * quiet, np.minimum(speed / fps, _JUMP_FACTOR * (usual + quiet)))
 
 
 def _longest_part(clip: MotionClip, jumps: tuple[Jump, ...]) -> tuple[float, float]:

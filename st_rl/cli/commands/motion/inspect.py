@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
+from st_rl.cli.commands.motion.verdict import USABLE
 from st_rl.cli.support.command_line import parse_options
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ def inspect(arguments: Sequence[str]) -> int:
     problems = {clip.name: find_problems(clip, robots[clip.name]) for clip in clips}
     for name, found in problems.items():
         for problem in found:
-            console.print(f"{name}: {problem}", highlight=False)
-    for clip in clips:
-        for line in _find_verdict(clip, robots[clip.name], options.robot):
+            console.print(f"{name}: {problem}", highlight=False, soft_wrap=True)
+    verdicts = [_find_verdict(clip, robots[clip.name], options.robot) for clip in clips]
+    for clip, lines in zip(clips, verdicts):
+        for line in lines:
             console.print(f"{clip.name}: {line}", highlight=False, soft_wrap=True)
-    if not any(problems.values()):
+    if not any(problems.values()) and all(not lines or lines[-1] == USABLE for lines in verdicts):
         console.print(
             f"{', '.join(dict.fromkeys(robots.values()))}: can follow all clips (joint names, ranges, velocities)",
             highlight=False,
@@ -72,7 +74,10 @@ def _find_verdict(clip: MotionClip, robot_name: str, option: str | None) -> list
     robot = load_robot(robot_name)
     missing = [name for name in robot.joint_names if name not in clip.joint_names]
     if missing:
-        return [f"not usable: lacks {len(missing)} joints of {robot.path.name}; name its robot with --robot"]
+        return [
+            f"not usable: it has {len(clip.joint_names)} joints and lacks {len(missing)} of the {robot.num_joints} of "
+            f"{robot.path.name} ({missing[0]}, ...); name its robot with --robot"
+        ]
     if robot.free_joint is None or not robot.feet:
         return []
     found = find_defects(robot, clip)
@@ -139,10 +144,7 @@ def _find_joint_problems(clip: MotionClip, robot: Robot) -> list[str]:
 
     shared = [name for name in robot.joint_names if name in clip.joint_names]
     if not shared:
-        names = ", ".join(robot.joint_names)
-        return [
-            f"no joint of {robot.path.name} ({names}): name the robot with --robot, or its joints with --joint-names"
-        ]
+        return [f"no joint of {robot.path.name}: name the robot with --robot, or its joints with --joint-names"]
     found = []
     missing = [name for name in robot.joint_names if name not in shared]
     foreign = [name for name in clip.joint_names if name not in shared]

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from st_rl.cli.support.command_line import quote
-from st_rl.datasets.checks import MIN_UPRIGHTNESS
+from st_rl.datasets.checks import MIN_UPRIGHTNESS, root_uprightness
+from st_rl.datasets.formats.quaternion_order import swap_order
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
     from st_rl.sim.motions.inspection import ClipDefects
 
+USABLE = "usable"
+"""The verdict on a clip without defects."""
 _MIN_DURATION_S = 1.0
 _MAX_SLIDE = 0.5
 # Depth below and height above the ground that need an edit, m, and excess over a joint limit, rad.
@@ -42,10 +45,12 @@ def find_verdict(clip: MotionClip, found: ClipDefects, robot: str | None) -> str
     """Return `usable`, `usable after:` a command, or `not usable:` a reason."""
     start, end = found.longest_part_s if found.jumps else (0.0, found.duration_s)
     if found.uprightness < MIN_UPRIGHTNESS:
-        return (
-            f"not usable: the root is not upright (cosine of its tilt {found.uprightness:.2f}); "
-            "try --quat-order wxyz or xyzw"
-        )
+        swapped = swap_order(clip) if clip.quat_order else None
+        remedy = "turn it upright in the program that made it"
+        if swapped is not None and root_uprightness(swapped) >= MIN_UPRIGHTNESS:
+            remedy = f"use --quat-order {swapped.quat_order}"
+        where = "upside down" if found.uprightness < -MIN_UPRIGHTNESS else "not upright"
+        return f"not usable: the root is {where} (cosine of its tilt {found.uprightness:.2f}); {remedy}"
     if end - start < _MIN_DURATION_S and not (found.is_cyclic and not found.jumps):
         return (
             f"not usable: {end - start:.2f} s without a jump, needs {_MIN_DURATION_S:g} s; record a longer clip, or "
@@ -59,7 +64,7 @@ def find_verdict(clip: MotionClip, found: ClipDefects, robot: str | None) -> str
     if found.penetration > _MAX_PENETRATION or found.lowest_foot > _MAX_CLEARANCE:
         options.append(f"--ground {'smooth' if found.foot_height_range > _MAX_CLEARANCE else 'constant'}")
     if not options:
-        return "usable"
+        return USABLE
     output = Path(clip.source or clip.name).stem + "_edited.npz"
     of_robot = [] if robot is None else [f"--robot {quote(robot)}"]
     words = ["st-rl motion edit", quote(clip.source or clip.name), quote(output), *options, *of_robot]
