@@ -90,7 +90,9 @@ def test_resampled_feet_and_bodies_follow_the_same_splines():
     time = np.arange(got.num_frames) * 50.0 / 73.0
     np.testing.assert_allclose(got.feet.pos, evaluate_spline(clip.feet.pos, time)[0])
     np.testing.assert_allclose(got.bodies.ang_vel, evaluate_spline(clip.bodies.ang_vel, time)[0])
-    without = make_clip("x", 50.0, JOINTS, clip.joint_pos, clip.root_pos, clip.root_rot, feet=(FEET, clip.feet.pos, None))
+    without = make_clip(
+        "x", 50.0, JOINTS, clip.joint_pos, clip.root_pos, clip.root_rot, feet=(FEET, clip.feet.pos, None)
+    )
     feet = resample(without, 73.0).feet
     np.testing.assert_allclose(feet.vel, 50.0 * evaluate_spline(clip.feet.pos, time)[1])
 

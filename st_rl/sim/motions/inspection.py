@@ -151,7 +151,7 @@ def find_jumps(clip: MotionClip) -> tuple[Jump, ...]:
 
 
 def _unexpected_parts(steps: np.ndarray) -> np.ndarray:
-    """How much each of the steps `(F - 1, D)` differs from both neighbours and from a cubic through four, `(F - 1,)`."""
+    """How much each step of `(F - 1, D)` differs from both neighbours and from a cubic through four, `(F - 1,)`."""
     padded = np.pad(steps, ((2, 2), (0, 0)), mode="reflect", reflect_type="odd") if len(steps) > 2 else None
     changes = np.linalg.norm(np.diff(steps, axis=0), axis=1)
     ends = np.concatenate([changes[:1], changes, changes[-1:]]) if len(changes) else np.zeros(2)
