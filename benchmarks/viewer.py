@@ -1,15 +1,19 @@
 """What the viewer costs a training, whether browsers disturb it, and whether a browser steers a policy.
 
-    python benchmarks/viewer.py cost            # processor time of a training with and without a connected browser
+    python benchmarks/viewer.py cost            # time of a training with and without a connected browser
+    python benchmarks/viewer.py cost --device cuda --num-envs 4096 --client client --block 20      # without a browser
     python benchmarks/viewer.py disturb         # ten connects, a killed browser: are the weights those of a quiet run?
     python benchmarks/viewer.py steer RUN       # slider, push and checkpoint in a real browser
 
-Every part writes benchmarks/results/viewer_PART.json. Needs Chromium.
+Every part writes benchmarks/results/viewer_PART.json, or --out. Needs Chromium, except with `--client client`, which reads
+the page in a process of its own and draws nothing.
 """
 
 import argparse
 import hashlib
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +31,7 @@ from st_rl.cli.commands.view import checkpoint_names
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.cli.support.task_source import find_source
+from st_rl.engine.graph import GraphedLoop
 from st_rl.sim.viewer.session import ViewSession
 from st_rl.sim.viewer.show import show_session
 from st_rl.sim.viewer.training import TrainingView
@@ -37,68 +42,103 @@ DEMO = "--env.commands.lin-vel-x 0.3 1.0 --env.commands.lin-vel-y 0 0 --env.comm
 DEMO += "--env.commands.standing-fraction 0 --runner.save-interval 1000".split()
 
 
-def make_runner(folder: Path, iterations: int, seed: int = 1):
+def make_runner(folder: Path, iterations: int, *more: str, seed: int = 1):
     """The runner of the demo, with one thread for updates so that processor times are comparable."""
     source = find_source("quadruped-walk")
-    arguments = [
-        "--iterations",
-        str(iterations),
-        "--log-dir",
-        str(folder),
-        "--seed",
-        str(seed),
-        "--threads",
-        "1",
-        *DEMO,
-    ]
-    options, training = read_training(source, arguments)
+    arguments = f"--iterations {iterations} --log-dir {folder} --seed {seed} --threads 1".split()
+    options, training = read_training(source, [*arguments, *DEMO, *more])
     return prepare_training(source, options, training, "benchmarks/viewer.py")[0]
 
 
-def measure_cost(blocks: int, block: int) -> dict:
-    """Train in blocks of iterations, in turns without and with a connected browser."""
+class Client:
+    """A process that reads the page like a browser and draws nothing."""
+
+    def __init__(self, address: str):
+        command = [sys.executable, str(Path(__file__).parent / "worker_viewer.py"), address]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == "connected"
+
+    def close(self) -> dict[str, int]:
+        """Disconnect; returns the number of messages and bytes."""
+        return json.loads(self._process.communicate("", timeout=30)[0])
+
+
+def open_client(kind: str, address: str):
+    """A browser, or the client without drawing, on the page."""
+    if kind == "client":
+        return Client(address)
+    browser = Browser(320, 240)
+    browser.open(address)
+    return browser
+
+
+def show_steps(runner, observers: list) -> None:
+    """Set what the task calls after a step; a captured rollout is captured again."""
+    runner.env.step_observers[:] = observers
+    if isinstance(runner._engine_rollout, GraphedLoop):
+        runner._engine_rollout.discard_graph()
+
+
+def measure_cost(options: argparse.Namespace) -> dict:
+    """Train in blocks of iterations, in turns without a page, with a page, and with a page that is open."""
+    on_gpu = options.device.startswith("cuda")
+    more = ["--device", options.device, *(["--num-envs", str(options.num_envs)] if options.num_envs else [])]
+    block, end = options.block, time.perf_counter() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
-        runner = make_runner(Path(folder) / "run", 10**6)
+        runner = make_runner(Path(folder) / "run", 10**6, *more)
         view = TrainingView(runner.env, runner.num_steps_per_env, "127.0.0.1", 0)
         runner.iteration_observers.append(view.after_iteration)
-        page = psutil.Process(view._process.pid)
-        runner.learn(3)
+        page, observers = psutil.Process(view._process.pid), list(runner.env.step_observers)
+        runner.learn(5)
         rows = {"no page": [], "no browser": [], "browser": []}
-        pages = {"no browser": [], "browser": []}
+        pages, received = {kind: [] for kind in rows}, []
         try:
-            for _ in range(blocks):
+            for _ in range(options.blocks):
                 for kind in rows:
-                    browser = Browser(320, 240) if kind == "browser" else None
-                    observers = list(runner.env.step_observers)
-                    if kind == "no page":
-                        runner.env.step_observers.clear()
-                    if browser is not None:
-                        browser.open(view.address)
+                    client = open_client(options.client, view.address) if kind == "browser" else None
                     wait_for(lambda kind=kind: view._frames.is_watched == (kind == "browser"), 120, "the browser")
+                    show_steps(runner, [] if kind == "no page" else observers)
+                    # With graphs: one eager rollout and one that is captured.
+                    runner.learn(2 if on_gpu else 0)
                     begin = (time.perf_counter(), time.process_time(), time.thread_time(), sum(page.cpu_times()[:2]))
                     runner.learn(block)
-                    end = (time.perf_counter(), time.process_time(), time.thread_time(), sum(page.cpu_times()[:2]))
+                    if on_gpu:
+                        torch.cuda.synchronize()
+                    after = (time.perf_counter(), time.process_time(), time.thread_time(), sum(page.cpu_times()[:2]))
                     assert view._frames.is_watched == (kind == "browser")
-                    used = [b - a for a, b in zip(begin, end)]
+                    used = [b - a for a, b in zip(begin, after)]
                     rows[kind].append([used[0] / block, used[1] / block, used[2] / block])
-                    if kind in pages:
-                        pages[kind].append(used[3] / used[0])
-                    runner.env.step_observers[:] = observers
-                    if browser is not None:
-                        browser.close()
+                    pages[kind].append(used[3] / used[0])
+                    if client is not None:
+                        received.append(client.close())
+                if time.perf_counter() > end:
+                    break
         finally:
             view.close()
             runner.close()
     names = ("wall_s", "process_cpu_s", "thread_cpu_s")
     median = {k: dict(zip(names, (statistics.median(column) for column in zip(*v)))) for k, v in rows.items()}
-    quiet = median["no page"]
-    ratio = {kind: {name: median[kind][name] / quiet[name] - 1 for name in names} for kind in ("no browser", "browser")}
+    # Of each block beside the one without a page of the same turn: slow changes of the machine cancel.
+    ratios = {
+        kind: {
+            name: [with_page[i] / without[i] - 1 for with_page, without in zip(rows[kind], rows["no page"])]
+            for i, name in enumerate(names)
+        }
+        for kind in ("no browser", "browser")
+    }
+    steps = runner.env.num_envs * runner.num_steps_per_env
     return {
+        "num_envs": runner.env.num_envs,
+        "engine": runner.alg.engine.describe(),
         "iterations_per_block": block,
-        "blocks": blocks,
+        "blocks": len(rows["browser"]),
         "median_per_iteration": median,
-        "more_than_without": ratio,
+        "steps_per_s": {kind: steps / values["wall_s"] for kind, values in median.items()},
+        "more_than_without": {k: {n: statistics.median(v) for n, v in of.items()} for k, of in ratios.items()},
+        "more_than_without_range": {k: {n: [min(v), max(v)] for n, v in of.items()} for k, of in ratios.items()},
         "page_process_cores": {kind: statistics.median(values) for kind, values in pages.items()},
+        "received": received,
         "rows": rows,
     }
 
@@ -224,6 +264,20 @@ def count_steps(session: ViewSession, contact: torch.Tensor, seconds: float) -> 
     return count
 
 
+def print_result(part: str, result: dict) -> None:
+    """Print the cost as a table, other parts as they are."""
+    if part != "cost":
+        print(result)
+        return
+    print(f"{result['num_envs']} robots, {result['engine']}, {result['blocks']} x {result['iterations_per_block']}")
+    print(f"{'':12} {'steps/s':>12} {'time':>8} {'lowest':>8} {'highest':>8} {'cores of page':>14}")
+    for kind, speed in result["steps_per_s"].items():
+        more = result["more_than_without"].get(kind, {}).get("wall_s", 0.0)
+        low, high = result["more_than_without_range"].get(kind, {}).get("wall_s", (0.0, 0.0))
+        print(f"{kind:12} {speed:12,.0f} {more:+8.2%} {low:+8.2%} {high:+8.2%} {result['page_process_cores'][kind]:14.3f}")
+    print("received:", result["received"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("cost", "disturb", "steer"))
@@ -231,16 +285,21 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=6)
     parser.add_argument("--block", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--num-envs", type=int)
+    parser.add_argument("--client", choices=("browser", "client"), default="browser")
+    parser.add_argument("--seconds", type=float, default=600.0, help="no further turn of the cost after this time")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.part == "cost":
-        result = measure_cost(options.blocks, options.block)
+        result = measure_cost(options)
     elif options.part == "disturb":
         result = measure_disturbance(options.iterations)
     else:
         result = measure_steering(options.run)
-    write_results(RESULTS / f"viewer_{options.part}.json", {**describe_machine(), "result": result})
-    print({key: value for key, value in result.items() if key != "rows"})
+    write_results(options.out or RESULTS / f"viewer_{options.part}.json", {**describe_machine(), "result": result})
+    print_result(options.part, result)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from st_rl.sim.evaluation.rollout import is_commanded
 
 MAX_ROBOTS = 16
 """Robots that a viewer shows at most."""
-# Rows of the shared file: a sequence number that is odd during a write, whether somebody looks, rows, iteration.
-_SEQUENCE, _IS_WATCHED, _NUM_ROWS, _ITERATION = range(4)
+# Rows of the shared file: a sequence number that is odd during a write, whether somebody looks, rows, iteration, and the
+# step of the newest row.
+_SEQUENCE, _IS_WATCHED, _NUM_ROWS, _ITERATION, _STEP = range(5)
 _HEADER = 64
 
 
@@ -131,6 +132,7 @@ class SharedFrames:
 
     def __init__(self, path: Path, width: int, capacity: int, create: bool = False):
         """Map a file with room for `capacity` rows of `width` numbers."""
+        self.capacity = capacity
         size = _HEADER + 4 * width * capacity
         if create:
             path.write_bytes(bytes(size))
@@ -157,10 +159,15 @@ class SharedFrames:
     def iteration(self, value: int) -> None:
         self._header[_ITERATION] = value
 
-    def write(self, rows: np.ndarray) -> None:
-        """Replace the rows by `(n, width)`, the newest last."""
+    @property
+    def step(self) -> int:
+        """Step of the training that the newest row shows."""
+        return int(self._header[_STEP])
+
+    def write(self, rows: np.ndarray, step: int = 0) -> None:
+        """Replace the rows by those of successive steps `(n, width)`, the newest, of `step`, last."""
         self._header[_SEQUENCE] += 1
-        self._header[_NUM_ROWS] = len(rows)
+        self._header[_NUM_ROWS], self._header[_STEP] = len(rows), step
         self._rows[: len(rows)] = rows
         self._header[_SEQUENCE] += 1
 

@@ -47,7 +47,7 @@ class TrainingView:
         self._capacity = steps_per_iteration if self._is_cuda else 1
         self._frames = self._write_files()
         self._rows = torch.zeros(self._capacity, self._layout.width, device=task.device)
-        self._slot = 0
+        self._slot = self._step = 0
         self._next_row = 0.0
         self._copy = _DeviceCopy(self._rows) if self._is_cuda else None
         self._process, self.address = self._start(host, port)
@@ -98,11 +98,12 @@ class TrainingView:
             self._pack(self._rows[self._slot], outcome.log)
             self._slot = (self._slot + 1) % self._capacity
             return
+        self._step += 1
         now = time.perf_counter()
         if self._frames.is_watched and now >= self._next_row:
             self._next_row = now + _ROW_S
             self._pack(self._rows[0], outcome.log)
-            self._frames.write(self._rows.numpy())
+            self._frames.write(self._rows.numpy(), self._step)
 
     def after_iteration(self, iteration: int) -> None:
         """Tell the page about an iteration; on a GPU, also copy the rows of its rollout without waiting for them."""
@@ -111,7 +112,7 @@ class TrainingView:
             return
         rows = self._copy.take()
         if rows is not None:
-            self._frames.write(rows)
+            self._frames.write(rows, (iteration - 1) * self._capacity)
         self._copy.start()
 
     def close(self) -> None:
