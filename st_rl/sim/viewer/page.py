@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import html
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,14 +53,15 @@ class ViewerPage:
         from mjviser import ViserMujocoScene
 
         self._server, self._layout, self.controls = server, layout, controls
-        self._model = drawable_model(model)
+        self._model = without_actuators(model)
         self._data = mujoco.MjData(self._model)
         server.gui.configure_theme(show_logo=False, show_share_button=False)
         server.gui.main_panel.dock_right()
         server.scene.set_up_direction("+z")
         server.initial_camera.position, server.initial_camera.look_at = (-1.6, -1.6, 0.9), (0.0, 0.0, 0.0)
         server.on_client_connect(_look_above_panel)
-        self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
+        with thinned_height_fields(self._model):
+            self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
         self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
         seconds_per_row = layout.step_dt
         capacity = round(_TRACE_SECONDS / seconds_per_row)
@@ -368,10 +370,21 @@ def reward_bars(names: Sequence[str], values: np.ndarray) -> str:
     return f'<div style="font-size:0.8em;padding-top:0.6em">{"".join(rows)}</div>'
 
 
-def drawable_model(model: MjModel) -> MjModel:
-    """A copy of a model for a page: without actuators, whose forces a frame has, and with height fields thinned out."""
+def without_actuators(model: MjModel) -> MjModel:
+    """A copy of a model whose actuators do nothing: a frame has their forces."""
     model = copy.copy(model)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
+    return model
+
+
+@contextmanager
+def thinned_height_fields(model: MjModel) -> Iterator[None]:
+    """Thin out the height fields of a model in this block, so that a browser can draw them.
+
+    Contact forces need the whole field: on a coarse one, feet stick in the ground.
+    """
+    arrays = (model.hfield_nrow, model.hfield_ncol, model.hfield_adr, model.hfield_data)
+    before = [array.copy() for array in arrays]
     write = 0
     for field in range(model.nhfield):
         rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
@@ -383,7 +396,11 @@ def drawable_model(model: MjModel) -> MjModel:
         model.hfield_adr[field] = write
         model.hfield_data[write : write + kept.size] = kept.reshape(-1)
         write += kept.size
-    return model
+    try:
+        yield
+    finally:
+        for array, values in zip(arrays, before):
+            array[:] = values
 
 
 def _thinned(count: int, stride: int) -> np.ndarray:

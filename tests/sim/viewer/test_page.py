@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import make_task
-from st_rl.sim.viewer.page import drawable_model, reward_bars
+from st_rl.sim.viewer.page import reward_bars, thinned_height_fields, without_actuators
 from st_rl.sim.viewer.session import ViewSession
 from tests.browser import CHROMIUM, Browser, wait_for
 
@@ -24,7 +24,7 @@ def make_session(name, num_envs=1):
     return ViewSession(task, load("best.pt"), load, "best.pt")
 
 
-@pytest.mark.parametrize("name", ["quadruped-walk", "quadruped-parkour", "quadruped-amp", "balance"])
+@pytest.mark.parametrize("name", ["quadruped-walk", "quadruped-rough", "quadruped-parkour", "quadruped-amp", "balance"])
 def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
     from st_rl.sim.viewer.server import open_server
     from st_rl.sim.viewer.show import make_page
@@ -44,6 +44,8 @@ def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
         handle = page._scene._mesh_groups[0].handle
         assert np.isfinite(handle.batched_positions).all()
         assert (page._arrows is None) == (name == "balance")
+        # Contact forces are those on the ground of the task, not on the thinned one that is drawn.
+        np.testing.assert_array_equal(page._scene.mj_model.hfield_data, session.task.backend.model.hfield_data)
     finally:
         server.stop()
 
@@ -57,14 +59,28 @@ def test_height_field_is_thinned_without_moving_it():
     slope = np.linspace(0, 1, 1001)
     model.hfield_data[9:] = np.tile(slope, 801)
     before = copy.copy(model)
-    thin = drawable_model(model)
-    np.testing.assert_array_equal(model.hfield_data, before.hfield_data)
-    rows, columns = int(thin.hfield_nrow[1]), int(thin.hfield_ncol[1])
-    assert 100_000 < rows * columns <= 300_000
-    np.testing.assert_array_equal(thin.hfield_size, model.hfield_size)
-    np.testing.assert_array_equal(thin.hfield_data[:9], before.hfield_data[:9])
-    heights = thin.hfield_data[9 : 9 + rows * columns].reshape(rows, columns)
-    np.testing.assert_allclose(heights[0], np.linspace(0, 1, columns), atol=1e-3)
+    with thinned_height_fields(model):
+        rows, columns = int(model.hfield_nrow[1]), int(model.hfield_ncol[1])
+        assert 100_000 < rows * columns <= 300_000
+        np.testing.assert_array_equal(model.hfield_size, before.hfield_size)
+        np.testing.assert_array_equal(model.hfield_data[:9], before.hfield_data[:9])
+        heights = model.hfield_data[9 : 9 + rows * columns].reshape(rows, columns)
+        np.testing.assert_allclose(heights[0], np.linspace(0, 1, columns), atol=1e-3)
+    for name in ("hfield_data", "hfield_nrow", "hfield_ncol", "hfield_adr"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(before, name))
+
+
+def test_frame_carries_the_forces_of_the_actuators():
+    model = mujoco.MjModel.from_xml_string(
+        """<mujoco><worldbody><body><joint name="a"/><geom size="1"/></body></worldbody>
+        <actuator><motor joint="a" gear="2"/></actuator></mujoco>"""
+    )
+    data = mujoco.MjData(still := without_actuators(model))
+    data.ctrl[:] = 1.0
+    mujoco.mj_forward(still, data)
+    assert data.qfrc_actuator[0] == 0.0
+    mujoco.mj_forward(model, data)
+    assert data.qfrc_actuator[0] == 2.0
 
 
 def test_reward_bars_scale_with_the_largest_term_and_escape_names():
