@@ -50,6 +50,9 @@ class TrainingView:
         self._slot = self._step = 0
         self._next_row = 0.0
         self._copy = _DeviceCopy(self._rows) if self._is_cuda else None
+        # Until the first step, the page shows how the robots start.
+        self._pack(self._rows[0], torch.zeros(len(self._layout.reward_names), device=task.device))
+        self._frames.write(self._rows[:1].cpu().numpy())
         self._process, self.address = self._start(host, port)
         task.step_observers.append(self._observe)
 

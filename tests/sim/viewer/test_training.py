@@ -22,10 +22,14 @@ def test_training_sends_frames_only_while_a_browser_is_connected():
         layout, frames = read_layout(view._folder)
         actions = torch.zeros(3, 12)
         wait_for(lambda: not frames.is_watched, 10, "the page")
+        # How the robots start, and nothing else.
+        start = frames.read()
+        assert start is not None
+        np.testing.assert_array_equal(layout.unpack(start[1][0]).qpos, task.backend.qpos.numpy())
         task.step(actions)
-        assert frames.read() is None
+        assert frames.read(start[0]) is None
         # The process of the page sets the flag again as long as no browser is connected.
-        wait_for(lambda: _step_watched(task, actions, frames) is not None, 10, "a frame")
+        wait_for(lambda: _step_watched(task, actions, frames, start[0]) is not None, 10, "a frame")
         found = frames.read()
         assert found is not None
         frame = layout.unpack(found[1][0])
@@ -40,10 +44,10 @@ def test_training_sends_frames_only_while_a_browser_is_connected():
     assert task.step_observers == []
 
 
-def _step_watched(task, actions, frames):
+def _step_watched(task, actions, frames, last):
     frames.is_watched = True
     task.step(actions)
-    return frames.read()
+    return frames.read(last)
 
 
 def test_port_in_use_ends_before_the_training():
