@@ -1,12 +1,12 @@
 """What the viewer costs a training, whether browsers disturb it, and whether a browser steers a policy.
 
     python benchmarks/viewer.py cost            # time of a training with and without a connected browser
-    python benchmarks/viewer.py cost --device cuda --num-envs 4096 --client client --block 20      # without a browser
+    python benchmarks/viewer.py cost --device cuda --num-envs 4096 --client client      # on a GPU, without a browser
     python benchmarks/viewer.py disturb         # ten connects, a killed browser: are the weights those of a quiet run?
     python benchmarks/viewer.py steer RUN       # slider, push and checkpoint in a real browser
 
-Every part writes benchmarks/results/viewer_PART.json, or --out. Needs Chromium, except with `--client client`, which reads
-the page in a process of its own and draws nothing.
+Every part writes benchmarks/results/viewer_PART.json, or --out. Needs Chromium, except with `--client client`, which
+reads the page in a process of its own and draws nothing.
 """
 
 import argparse
@@ -274,7 +274,8 @@ def print_result(part: str, result: dict) -> None:
     for kind, speed in result["steps_per_s"].items():
         more = result["more_than_without"].get(kind, {}).get("wall_s", 0.0)
         low, high = result["more_than_without_range"].get(kind, {}).get("wall_s", (0.0, 0.0))
-        print(f"{kind:12} {speed:12,.0f} {more:+8.2%} {low:+8.2%} {high:+8.2%} {result['page_process_cores'][kind]:14.3f}")
+        cores = result["page_process_cores"][kind]
+        print(f"{kind:12} {speed:12,.0f} {more:+8.2%} {low:+8.2%} {high:+8.2%} {cores:14.3f}")
     print("received:", result["received"])
 
 

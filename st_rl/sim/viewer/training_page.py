@@ -17,8 +17,8 @@ from st_rl.sim.viewer.page import ViewerPage
 from st_rl.sim.viewer.server import ViewerError, open_server
 from st_rl.sim.viewer.training import FRAMES_FILE, LAYOUT_FILE, MODEL_FILE
 
-# Seconds between two frames, also of the rows of a whole rollout, between two updates of plots and bars, and between two
-# looks for a browser.
+# Seconds between two frames, the same with rows of whole rollouts, between two updates of plots and bars, and between
+# two looks for a browser.
 _FRAME_S, _ROLLOUT_FRAME_S, _PANEL_S, _IDLE_S = 0.1, 0.04, 1.0, 0.2
 # Slowest playback of the rows of a rollout, times real time.
 _SLOWEST = 5.0
