@@ -646,10 +646,6 @@ class PPO(Configurable):
         policy, hidden = self.actor_critic, self._initial_hidden_states(minibatch)
         size = minibatch.actions.shape[0]
         mirror_loss: Tensor | None = None
-        if self.normalize_advantage_per_mini_batch:
-            advantages = minibatch.advantages
-            scaled = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-            minibatch = minibatch._replace(advantages=scaled)
         if self.symmetry is not None:
             if self.mirror_loss_coef != 0.0:
                 # Before `act`, so that the policy keeps the distribution of the mini-batch.
@@ -674,7 +670,11 @@ class PPO(Configurable):
 
         clip = self.clip_range
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
-        surrogate, clipped = clipped_surrogate(ratio, minibatch.advantages.squeeze(-1), clip)
+        advantages = minibatch.advantages.squeeze(-1)
+        if self.normalize_advantage_per_mini_batch:
+            recorded = advantages[:size]
+            advantages = (advantages - recorded.mean()) / (recorded.std() + 1e-8)
+        surrogate, clipped = clipped_surrogate(ratio, advantages, clip)
         inter_vars |= {"ratio": ratio, "surrogate": surrogate, "surrogate_clipped": clipped}
         losses = {"surrogate_loss": torch.max(surrogate, clipped).mean()}
 
