@@ -128,7 +128,6 @@ class MotionTrackingCfg(LeggedTaskCfg):
         """Return a copy without disturbances that starts at the first frame of a clip and ends with it."""
         cfg = cast("MotionTrackingCfg", super().for_evaluation(fine))
         cfg.start, cfg.continue_to_next_clip = "first", False
-        cfg.reset = TrackingResetCfg(0.0, 0.0, 0.0)
         return cfg
 
 
@@ -313,13 +312,12 @@ class MotionTracking(LeggedTask):
     @property
     def local_body_pos(self) -> torch.Tensor:
         """`(N, B, 3)` positions of the tracked bodies in the frame of the anchor, m."""
-        anchor = self.bodies.rot[:, -1]
-        return (self.bodies.pos[:, :-1] - self.bodies.pos[:, -1:]) @ anchor
+        return in_frame(self.bodies.rot[:, -1:], self.bodies.pos[:, :-1] - self.bodies.pos[:, -1:])
 
     @property
     def local_body_rot(self) -> torch.Tensor:
         """`(N, B, 3, 3)` rotations of the tracked bodies in the frame of the anchor."""
-        return self.bodies.rot[:, -1:].mT @ self.bodies.rot[:, :-1]
+        return in_frame(self.bodies.rot[:, -1:, None], self.bodies.rot[:, :-1].mT).mT
 
     def reference_qpos(self) -> torch.Tensor:
         """`(N, nq)` positions of the model in the frame `row` of each robot's clip, in the world of the robot."""
@@ -377,6 +375,7 @@ class MotionTracking(LeggedTask):
         """Samples the frames at which episodes start."""
         followers = reference.followers(cfg.transition_distance) * float(cfg.continue_to_next_clip)
         self._has_follower = followers.sum(dim=1) > 0
+        self._can_pass = bool(self._has_follower.any())
         self._followers = followers.cumsum(dim=1).to(torch.float32)
         weights = torch.tensor(reference.weights, dtype=torch.float64, device=device)
         self._clip_weights = (weights / weights.sum()).cumsum(0).to(torch.float32)
@@ -432,12 +431,14 @@ class MotionTracking(LeggedTask):
         self.bodies = self._kinematics(*self._state_in_clip())
         joint_pos, self.target_joint_vel, pos, rot = self.reference.targets(self._later_row(1))
         self.target_joint_offset = joint_pos - self._default_joint_pos
-        to_anchor = self.bodies.rot[:, -1].mT
-        self.target_anchor_pos = (to_anchor @ (pos - self.bodies.pos[:, -1])[:, :, None]).squeeze(2)
-        self.target_anchor_rot = to_anchor @ rot
+        anchor = self.bodies.rot[:, -1]
+        self.target_anchor_pos = in_frame(anchor, pos - self.bodies.pos[:, -1])
+        self.target_anchor_rot = in_frame(anchor[:, None], rot.mT).mT
 
     def _state_in_clip(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions `(N, nq)` and velocities `(N, nv)` of the robots in the frame of their clip."""
+        if not self._can_pass:
+            return self.backend.qpos, self.backend.qvel
         qpos, qvel, first, base = self.backend.qpos.clone(), self.backend.qvel.clone(), self._base.qpos, self._base.qvel
         yaw, x, y = self.placement.unbind(1)
         cosine, sine = yaw.cos(), yaw.sin()
@@ -457,10 +458,8 @@ class MotionTracking(LeggedTask):
         """`(N, 9 K)` position and rotation of the anchor in the `future_steps`, from that of the next frame."""
         _, _, pos, rot = self.reference.targets(self._future_rows())
         _, _, next_pos, next_rot = self.reference.targets(self._later_row(1))
-        to_anchor = next_rot.mT[:, None]
-        offset = pos.view(self.num_envs, -1, 3) - next_pos[:, None]
-        local = (to_anchor @ offset[..., None]).squeeze(3)
-        turned = to_anchor @ rot.view(self.num_envs, -1, 3, 3)
+        local = in_frame(next_rot[:, None], pos.view(self.num_envs, -1, 3) - next_pos[:, None])
+        turned = in_frame(next_rot[:, None, None], rot.view(self.num_envs, -1, 3, 3).mT).mT
         return torch.cat([local, turned[..., :2].flatten(2)], dim=2).flatten(1)
 
     def _future_rows(self) -> torch.Tensor:
@@ -537,12 +536,19 @@ class MotionTracking(LeggedTask):
 
     def _update_targets(self, was_reset: torch.Tensor) -> None:
         """Set the rows of robots that were reset, and pass those at the end of their clip to the next one."""
+        row = torch.where(was_reset, self._start_row, self.row)
+        if self._can_pass:
+            row = self._pass_to_next_clip(row, was_reset)
+        self.row.copy_(row)
+        self.clip.copy_(self.reference.clip_of_row[row])
+
+    def _pass_to_next_clip(self, row: torch.Tensor, was_reset: torch.Tensor) -> torch.Tensor:
+        """`row` `(N,)` with the first row of the next clip, which is placed where the robot is, where one has ended."""
         passes = self.clip_ended & ~was_reset & self._has_follower[self.clip]
         # The cumulative probabilities of the followers of each robot's clip.
         following = (self._followers[self.clip] <= self.random["clip"][:, 1:]).sum(dim=1)
         following = following.clamp_(max=len(self.reference.clips) - 1)
-        row = torch.where(passes, self.reference.first_row[following], self.row)
-        row = torch.where(was_reset, self._start_row, row)
+        row = torch.where(passes, self.reference.first_row[following], row)
         _, _, pos, rot = self.reference.targets(row)
         own, anchor = self.bodies.pos[:, -1], self.bodies.rot[:, -1]
         # Yaw and place of the next clip in the frame of the one before, then in the world.
@@ -554,8 +560,7 @@ class MotionTracking(LeggedTask):
         placement = torch.stack([yaw + turn, self.placement[:, 1] + x, self.placement[:, 2] + y], dim=1)
         placement = torch.where(passes[:, None], placement, self.placement)
         self.placement.copy_(placement.masked_fill_(was_reset[:, None], 0.0))
-        self.row.copy_(row)
-        self.clip.copy_(self.reference.clip_of_row[row])
+        return row
 
     def _check_settings(self) -> None:
         """ValueError for settings without meaning."""
@@ -566,6 +571,11 @@ class MotionTracking(LeggedTask):
                     raise ValueError(f"{name} of {type(part).__name__} is {value}: give a number above 0")
         if any(step < 1 for step in self.cfg.future_steps):
             raise ValueError(f"future_steps is {self.cfg.future_steps}: give numbers of control steps from 1")
+
+
+def in_frame(frame: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """World vectors `(..., 3)` in a frame `(..., 3, 3)`; a sum of products, because a GPU may round matrix products."""
+    return (frame * vectors[..., None]).sum(dim=-2)
 
 
 def rotation_angle(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

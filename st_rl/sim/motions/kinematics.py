@@ -10,7 +10,12 @@ from torch import Tensor
 
 from st_rl.sim.require import MjModel, mujoco
 from st_rl.sim.robots.model_queries import FreeJoint
-from st_rl.utils.tensors.rotations import quat_to_rotmat
+
+# The rotation matrix of a quaternion (w, x, y, z), row by row: 1 on the diagonal, plus twice each of two products.
+_MATRIX_PRODUCTS = (
+    ((2, 2, -1), (1, 2, 1), (1, 3, 1), (1, 2, 1), (1, 1, -1), (2, 3, 1), (1, 3, 1), (2, 3, 1), (1, 1, -1)),
+    ((3, 3, -1), (0, 3, -1), (0, 2, 1), (0, 3, 1), (3, 3, -1), (0, 1, -1), (0, 2, -1), (0, 1, 1), (2, 2, -1)),
+)
 
 
 class BodyStates(NamedTuple):
@@ -39,8 +44,9 @@ class _Link(NamedTuple):
 class Kinematics:
     """Body poses and velocities from `qpos` and `qvel`, without a host sync, equal to those of MuJoCo.
 
-    The transform of a link relative to its parent is `A + sin(q) B + (1 - cos(q)) C + q D` with constant matrices
-    `(3, 4)`, so that all links are computed at once and only the levels of the tree in sequence.
+    The transform of a link relative to its parent is `A + sin(q) B + cos(q) C + q D` with constant matrices `(3, 4)`,
+    so that all links are computed at once and only the levels of the tree in sequence. There is no matrix product: on a
+    GPU it would be rounded to TF32 where that is allowed. Inside, links (`L`) come before robots (`N`).
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class Kinematics:
     ) -> None:
         """Read the tree below the free joint; `bodies` are the ids of the bodies to compute, in order."""
         self._base = base
-        links, self._levels = _sort_by_level(_find_links(model, base, bodies))
+        links, levels = _sort_by_level(_find_links(model, base, bodies))
         last_link = {link.body: number for number, link in enumerate(links)}
         outside = [model.body(body).name for body in bodies if body not in last_link]
         if outside:
@@ -63,59 +69,105 @@ class Kinematics:
             return torch.as_tensor(np.array(values), dtype=dtype, device=device)
 
         constants = [_transform_constants(model, link) for link in links]
-        self._constants = tuple(tensor([row[part] for row in constants]) for part in range(4))
+        parts = [tensor([row[part] for row in constants])[:, None] for part in range(4)]
+        self._constant, self._sine, self._cosine, self._slope = parts
         joints = [link.joint for link in links]
         is_slide = [j is not None and model.jnt_type[j] == mujoco.mjtJoint.mjJNT_SLIDE for j in joints]
-        self._axis = tensor([np.zeros(3) if j is None else model.jnt_axis[j] for j in joints])
-        self._anchor = tensor([np.zeros(3) if j is None else model.jnt_pos[j] for j in joints])
-        self._is_hinge = tensor([[float(j is not None and not slides)] for j, slides in zip(joints, is_slide)])
-        self._is_slide = tensor([[float(slides)] for slides in is_slide])
+        has_anchor = [j is not None and bool(np.any(model.jnt_pos[j])) for j in joints]
+        self._has_slides, self._has_anchors = any(is_slide), any(has_anchor)
+        self._axis = tensor([np.zeros(3) if j is None else model.jnt_axis[j] for j in joints])[:, None, None]
+        self._anchor = tensor([np.zeros(3) if j is None else model.jnt_pos[j] for j in joints])[:, None, None]
+        self._is_hinge = tensor([[[float(j is not None and not slides)]] for j, slides in zip(joints, is_slide)])
+        self._is_slide = tensor([[[float(slides)]] for slides in is_slide])
         # Links without a joint read any column: their axis is zero.
         qpos = [base.qpos if j is None else int(model.jnt_qposadr[j]) for j in joints]
         qvel = [base.qvel if j is None else int(model.jnt_dofadr[j]) for j in joints]
         self._qpos, self._qvel = torch.tensor(qpos, device=device), torch.tensor(qvel, device=device)
-        self._qpos0 = tensor([0.0 if j is None else model.qpos0[model.jnt_qposadr[j]] for j in joints])
-        # The parents of a level are all in the level before.
-        self._parents = [
-            torch.tensor([links[i].parent - above.start for i in level], device=device)
-            for above, level in itertools.pairwise(self._levels)
-        ]
+        self._qpos0 = tensor([[0.0 if j is None else model.qpos0[model.jnt_qposadr[j]]] for j in joints])
+        self._levels = [_Level.of(links, above, level, device) for above, level in itertools.pairwise(levels)]
+        # Entry `i` of a rotation matrix is that of the identity plus `sign * q_j q_k` for two pairs.
+        self._pairs = [torch.tensor([4 * j + k for j, k, _ in half], device=device) for half in _MATRIX_PRODUCTS]
+        self._signs = [2.0 * tensor([sign for _, _, sign in half]) for half in _MATRIX_PRODUCTS]
+        self._identity = tensor(np.eye(3).ravel())
         self._bodies = torch.tensor([last_link[body] for body in bodies], device=device)
-        ancestors = np.eye(len(links))
-        for number, link in enumerate(links):
-            if link.parent >= 0:
-                ancestors[number] += ancestors[link.parent]
-        # (B, L): 1 for each link on the way from the base to a body.
-        self._ancestors = tensor(ancestors[[last_link[body] for body in bodies]])
 
     def __call__(self, qpos: Tensor, qvel: Tensor) -> BodyStates:
         """The bodies of robots in states `qpos` `(N, nq)` and `qvel` `(N, nv)`."""
         first, base = self._base.qpos, self._base.qvel
-        root_pos, (w, x, y, z) = qpos[:, None, first : first + 3], qpos[:, first + 3 : first + 7].unbind(1)
-        root_rot = quat_to_rotmat(torch.stack([x, y, z, w], dim=1))
-        angle = (qpos.index_select(1, self._qpos) - self._qpos0)[:, :, None, None]
-        constant, sine, versine, slope = self._constants
-        local = constant + angle.sin() * sine + (1.0 - angle.cos()) * versine + angle * slope
+        root_pos, root_rot = qpos[:, first : first + 3], self._rotation_matrix(qpos[:, first + 3 : first + 7])
+        local = self._local_transforms(qpos)
         # Positions are relative to the base until the end: rounding does not grow with the distance walked.
-        world = torch.cat([root_rot, torch.zeros_like(root_rot[..., :1])], dim=2)[:, None]
-        levels = [world]
-        for level, parents in zip(self._levels[1:], self._parents):
-            parent = levels[-1].index_select(1, parents)
-            moved = parent[..., :3] @ local[:, level.start : level.stop]
-            moved[..., 3] += parent[..., 3]
-            levels.append(moved)
-        links = torch.cat(levels, dim=1)
-        rot, pos = links[..., :3], links[..., 3]
-        axis, anchor = (rot * self._axis[:, None]).sum(-1), pos + (rot * self._anchor[:, None]).sum(-1)
-        rate = axis * qvel.index_select(1, self._qvel)[:, :, None]
-        turning = rate * self._is_hinge
-        sliding = rate * self._is_slide - torch.linalg.cross(turning, anchor)
-        root_ang_vel = (root_rot @ qvel[:, base + 3 : base + 6, None]).mT
-        bodies = links.index_select(1, self._bodies)
+        levels = [torch.cat([root_rot, torch.zeros_like(root_rot[..., :1])], dim=2)[None]]
+        for level in self._levels:
+            levels.append(_compose(level.parents_of(levels[-1]), local[level.start : level.stop]))
+        links = torch.cat(levels)
+        root_ang_vel = (root_rot * qvel[:, None, base + 3 : base + 6]).sum(dim=2)
+        own = self._own_twists(links, qvel)
+        twists = [torch.cat([root_ang_vel, qvel[:, base : base + 3]], dim=1)[None]]
+        for level in self._levels:
+            twists.append(level.parents_of(twists[-1]) + own[level.start : level.stop])
+        bodies = links.index_select(0, self._bodies).transpose(0, 1)
+        ang_vel, lin_vel = torch.cat(twists).index_select(0, self._bodies).transpose(0, 1).split(3, dim=2)
         rot, pos = bodies[..., :3], bodies[..., 3]
-        ang_vel = root_ang_vel + self._ancestors @ turning
-        lin_vel = qvel[:, None, base : base + 3] + torch.linalg.cross(ang_vel, pos) + self._ancestors @ sliding
-        return BodyStates(root_pos + pos, rot, lin_vel, ang_vel)
+        return BodyStates(root_pos[:, None] + pos, rot, lin_vel + torch.linalg.cross(ang_vel, pos), ang_vel)
+
+    def _rotation_matrix(self, q: Tensor) -> Tensor:
+        """`(N, 3, 3)` of unit quaternions `(N, 4)` (w, x, y, z), in few operations."""
+        products = (q[:, :, None] * q[:, None]).flatten(1)
+        first, second = (products.index_select(1, pair) for pair in self._pairs)
+        rows = torch.addcmul(torch.addcmul(self._identity, first, self._signs[0]), second, self._signs[1])
+        return rows.unflatten(1, (3, 3))
+
+    def _local_transforms(self, qpos: Tensor) -> Tensor:
+        """`(L, N, 3, 4)` transform of each link relative to its parent."""
+        angle = (qpos.index_select(1, self._qpos).T - self._qpos0)[:, :, None, None]
+        local = torch.addcmul(self._constant, self._sine, angle.sin())
+        local = torch.addcmul(local, self._cosine, angle.cos())
+        return torch.addcmul(local, self._slope, angle) if self._has_slides else local
+
+    def _own_twists(self, links: Tensor, qvel: Tensor) -> Tensor:
+        """What the joint of each link `(L, N, 3, 4)` adds to its motion, `(L, N, 6)`.
+
+        Angular velocity, and linear velocity of its point at the origin of the base.
+        """
+        rot, anchor = links[..., :3], links[..., 3]
+        if self._has_anchors:
+            anchor = anchor + (rot * self._anchor).sum(-1)
+        rate = (rot * self._axis).sum(-1) * qvel.index_select(1, self._qvel).T[:, :, None]
+        turning = rate * self._is_hinge if self._has_slides else rate
+        velocity = torch.linalg.cross(anchor, turning)
+        if self._has_slides:
+            velocity = velocity + rate * self._is_slide
+        return torch.cat([turning, velocity], dim=2)
+
+
+class _Level(NamedTuple):
+    """Links of one depth in the tree."""
+
+    start: int
+    stop: int
+    parents: Tensor | None
+    """Places of their parents in the level above; None where these are all of it, in order."""
+
+    @classmethod
+    def of(cls, links: Sequence[_Link], above: range, level: range, device: torch.device | str) -> "_Level":
+        """The links of a level below another."""
+        parents = [links[number].parent - above.start for number in level]
+        is_same = parents == list(range(len(above)))
+        return cls(level.start, level.stop, None if is_same else torch.tensor(parents, device=device))
+
+    def parents_of(self, above: Tensor) -> Tensor:
+        """Rows of the parents of these links in a tensor of the level above."""
+        return above if self.parents is None else above.index_select(0, self.parents)
+
+
+def _compose(first: Tensor, second: Tensor) -> Tensor:
+    """Transforms `(L, N, 3, 4)`, the second in the frame of the first."""
+    x, y, z, pos = first.split(1, dim=3)
+    rows = second.split(1, dim=2)
+    moved = torch.addcmul(torch.addcmul(x * rows[0], y, rows[1]), z, rows[2])
+    moved[..., 3:] += pos
+    return moved
 
 
 def _find_links(model: MjModel, base: FreeJoint, bodies: Sequence[int]) -> list[_Link]:
@@ -157,7 +209,7 @@ def _sort_by_level(links: Sequence[_Link]) -> tuple[list[_Link], list[range]]:
 
 
 def _transform_constants(model: MjModel, link: _Link) -> list[np.ndarray]:
-    """The matrices `(3, 4)` of the constant, the sine, one minus the cosine, and the coordinate of a link's joint."""
+    """The matrices `(3, 4)` of the constant, the sine, the cosine and the coordinate of a link's joint."""
     none = np.zeros((3, 4))
     constant = np.column_stack([link.rot, link.pos])
     if link.joint is None:
@@ -169,4 +221,6 @@ def _transform_constants(model: MjModel, link: _Link) -> list[np.ndarray]:
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
     # A rotation about an anchor that is not the origin moves the origin.
     sine, versine = (link.rot @ turn for turn in (cross, cross @ cross))
-    return [constant, np.column_stack([sine, -sine @ anchor]), np.column_stack([versine, -versine @ anchor]), none]
+    # One minus the cosine multiplies `versine`.
+    versine = np.column_stack([versine, -versine @ anchor])
+    return [constant + versine, np.column_stack([sine, -sine @ anchor]), -versine, none]
