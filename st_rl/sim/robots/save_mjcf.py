@@ -34,6 +34,29 @@ def save_mjcf(robot: Robot, gains: np.ndarray, limits: np.ndarray, path: Path, t
     path.write_text(spec.to_xml(), encoding="utf-8")
 
 
+def save_without_visuals(robot: Robot, path: Path) -> None:
+    """Write a robot and its world as one MJCF file that needs no other: without geoms that touch nothing.
+
+    Masses stay as they are. ValueError if a geom that can touch something is a mesh or a height field.
+    """
+    spec, mass = robot.spec.copy(), robot.model.body_mass
+    for geom in list(spec.geoms):
+        if not (geom.contype or geom.conaffinity):
+            spec.delete(geom)
+        elif geom.type in (mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_HFIELD):
+            raise ValueError(f"{robot.path}: geom '{geom.name}' collides as a mesh: give it a primitive shape")
+        geom.material = ""
+    for elements in (spec.meshes, spec.hfields, spec.materials, spec.textures):
+        for element in list(elements):
+            spec.delete(element)
+    model = spec.compile()
+    if not np.allclose(model.body_mass, mass):
+        body = robot.model.body(int(np.abs(model.body_mass - mass).argmax())).name
+        raise ValueError(f"{robot.path}: the mass of body '{body}' is that of its geoms: give it an <inertial>")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(spec.to_xml(), encoding="utf-8")
+
+
 def _limits(limits: np.ndarray) -> tuple[bool, np.ndarray]:
     """Whether there are limits `(2,)`, and their values, zeros if infinite."""
     is_limited = bool(np.isfinite(limits).all())
