@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from st_rl.algorithms import PPO, algorithm_classes
+from st_rl.algorithms.appo import read_motion_features
 from st_rl.algorithms.symmetry_augmentation import completed_symmetry
 from st_rl.env import VecEnv
 from st_rl.modules import build_actor_critic
@@ -27,6 +28,7 @@ def build_algorithm(
     """
     algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
     spec = EnvSpec(sizes.num_obs, sizes.num_critic_obs, env.num_actions, sizes.obs_segments, sizes.critic_obs_segments)
+    _complete_discriminator(config.policy, extras)
     policy = build_actor_critic(spec, config.policy_class_name, config.policy)
     check_policy_sizes(policy, sizes)
     broadcast_module(policy.to(device))
@@ -75,6 +77,15 @@ def _group_shapes(config: TrainConfig, sizes: EnvSizes, extras: Mapping[str, Any
         f"{part}_groups": {name: tuple(groups[name].shape[1:]) for name in joined}
         for part, joined in (("actor", names.actor), ("critic", names.critic))
     }
+
+
+def _complete_discriminator(policy: dict[str, Any], extras: Mapping[str, Any]) -> None:
+    """Set `amp_discriminator.input_dim` of a policy configuration, if it is None, to the width of the delivered motion
+    features.
+    """
+    settings, features = policy.get("amp_discriminator"), read_motion_features(extras)[0]
+    if isinstance(settings, Mapping) and settings.get("input_dim", 0) is None and features is not None:
+        policy["amp_discriminator"] = {**settings, "input_dim": features[0].numel()}
 
 
 def _complete_rnd_cfg(rnd_cfg: Mapping[str, Any], extras: Mapping[str, Any], env: VecEnv) -> dict[str, Any]:

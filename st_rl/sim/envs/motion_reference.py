@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from st_rl.datasets.clip import MotionClip, MotionError
+from st_rl.datasets.clip import MotionClip
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_table import MotionTable
-from st_rl.datasets.processing import reorder_joints, resample
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
+from st_rl.sim.motions.ground import lowest_heights
+from st_rl.sim.motions.prepare import prepare_clip
 from st_rl.sim.robots import Robot
 from st_rl.utils.config import unknown_name_message
 from st_rl.utils.tensors import rotations
@@ -42,12 +43,8 @@ class MotionReference:
                 raise ValueError(unknown_name_message("style field", name, STYLE_FIELDS))
         if not fields:
             raise ValueError(f"a style needs fields: choose among {', '.join(STYLE_FIELDS)}")
-        loaded = load_clips(motions, robot.joint_names)
-        self.clips = [resample(reorder_joints(clip, robot.joint_names), 1.0 / step_dt) for clip in loaded]
+        self.clips = load_clips(motions, robot.joint_names, lambda clip: prepare_clip(robot, clip, 1.0 / step_dt))
         """The clips with the joints of the robot and one frame per step."""
-        for clip in self.clips:
-            if clip.num_frames < 3:
-                raise MotionError(clip.where, "the clip", f"is only {clip.duration:.3g} s long", "use a longer one")
         self.widths = {name: STYLE_FIELDS[name](self.clips[0]).shape[1] for name in fields}
         """Width of each field."""
         styles = [np.concatenate([STYLE_FIELDS[name](clip) for name in fields], axis=1) for clip in self.clips]
@@ -63,6 +60,8 @@ class MotionReference:
             qpos, qvel = clip_to_qpos_qvel(robot, clip)
             # Robots start at their default position, wherever the clip is.
             qpos[:, base.qpos : base.qpos + 2] = robot.default_qpos[base.qpos : base.qpos + 2]
+            # On the ground where the clip is in it.
+            qpos[:, base.qpos + 2] -= lowest_heights(robot, qpos).clip(max=0.0)
             states.append(torch.from_numpy(np.concatenate([qpos, qvel], axis=1))[:-1])
         rotation = range(base.qpos + 3, base.qpos + 7)
         self._states = MotionTable(states, durations, weights, device, [rotation])

@@ -44,7 +44,7 @@ TASK = TaskEntry(
     HumanoidAmp,
     HumanoidAmpCfg,
     # A robot that falls easily would stand in style instead of walking: the task has a larger part of the reward.
-    amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), style_width=43, task_reward_lerp=0.7),
+    amp_config("humanoid-amp", max_iterations=1000, hidden_dims=(256, 128, 128), task_reward_lerp=0.7),
     "follow velocity commands in the style of a reference walk",
     GpuTraining(550, num_envs=2048),
 )

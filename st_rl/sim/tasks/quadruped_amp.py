@@ -30,7 +30,7 @@ class QuadrupedAmp(LeggedAmp):
 TASK = TaskEntry(
     QuadrupedAmp,
     QuadrupedAmpCfg,
-    amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128), style_width=25),
+    amp_config("quadruped-amp", max_iterations=1000, hidden_dims=(128, 128)),
     "follow velocity commands in the style of a trot, pace or bound",
     GpuTraining(400, num_envs=1024),
 )

@@ -92,18 +92,17 @@ def amp_config(
     name: str,
     max_iterations: int,
     hidden_dims: tuple[int, ...],
-    style_width: int,
     task_reward_lerp: float = 0.5,
     **algorithm: object,
 ) -> dict[str, Any]:
-    """Return a configuration for motion priors; `style_width` is `D`, the width of a style of the task."""
+    """Return a configuration for motion priors; the discriminator takes the styles of whatever robot the task has."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
     config["runner_class_name"] = "AmpPolicyRunner"
     config["policy"]["class_name"] = "AmpActorCritic"
     # Slower than the policy with its adaptive rate: a discriminator that is always right gives no reward.
     config["algorithm"].setdefault("discriminator_cfg", {"learning_rate": 1e-4})
     config["policy"]["amp_discriminator"] = {
-        "input_dim": 2 * style_width,
+        "input_dim": None,
         "hidden_dims": [128, 64],
         "style_reward_coef": 0.1,
         "task_reward_lerp": task_reward_lerp,

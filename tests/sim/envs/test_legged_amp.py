@@ -1,12 +1,18 @@
 """The task `quadruped-amp`: motion features of robots and references, and initial states."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from st_rl.datasets.formats import write_motion
 from st_rl.datasets.library import load_clips
+from st_rl.datasets.processing import resample
 from st_rl.runners import build_runner
 from st_rl.sim.envs import task
+from st_rl.sim.motions.ground import lowest_heights
+from st_rl.sim.robots import robot_path
 from st_rl.sim.tasks import find_task, make_task
 from tests.modules.graph_safety import NoHostSync
 from tests.sim.envs.test_compiled_step import DriftingBackend, flat
@@ -25,7 +31,33 @@ def test_styles_are_delivered_as_the_contract_says():
     for infos in (amp.get_observations()[1], amp.step(torch.zeros(8, 12))[3]):
         assert infos["observations"]["ref_obs"].shape == (8, 2, width)
         assert infos["ref_motion"].shape == (8, 2 * width)
-    assert find_task("quadruped-amp").training["policy"]["amp_discriminator"]["input_dim"] == 2 * width
+
+
+@pytest.mark.parametrize("fields", [("joint_pos", "joint_vel", "base_height"), ("joint_pos",)])
+def test_discriminator_takes_the_styles_of_the_task(fields, tmp_path):
+    amp = build(**{"style.fields": fields})
+    runner = build_runner("AmpPolicyRunner", amp, find_task("quadruped-amp").training_config(), log_dir=None)
+    assert runner.alg.actor_critic.discriminator.input_dim == 2 * amp.reference.width
+    assert runner.policy_cfg["amp_discriminator"]["input_dim"] == 2 * amp.reference.width
+
+
+def test_csv_of_a_users_robot(tmp_path):
+    # A robot with other names of bodies and joints, and a table without a header, on the ground and in it.
+    text = robot_path("humanoid").read_text()
+    for old, new in (("left_", "L-"), ("right_", "R-"), ("_joint", "_dof"), ("pelvis", "root_link")):
+        text = text.replace(old, new)
+    (tmp_path / "mine.xml").write_text(text)
+    (clip,) = load_clips("walk_0.4")
+    sunk = replace(clip, root_pos=clip.root_pos - np.array([0.0, 0.0, 0.03]))
+    write_motion(tmp_path / "walk.csv", resample(sunk, 30.0))
+    settings = {"robot": str(tmp_path / "mine.xml"), "motions": (str(tmp_path / "walk.csv"),)}
+    amp = make_task("humanoid-amp", 16, **(QUIET | settings | {"reset.joint_pos": 0.0}))
+    assert [foot.name for foot in amp.robot.feet] == ["L-foot", "R-foot"]
+    assert amp.robot.joint_names[0] == "L-hip_pitch_dof"
+    lowest = lowest_heights(amp.robot, amp.backend.qpos.double().numpy())
+    np.testing.assert_allclose(lowest, 0.0, atol=2e-3)
+    assert amp.reference.clips[0].joint_pos.std(axis=0).max() > 0.1
+    assert not amp.step(torch.zeros(16, 21))[2].any()
 
 
 def test_robots_start_from_states_of_the_reference():
@@ -174,7 +206,7 @@ def test_rejects_short_clip_and_unknown_joints(tmp_path):
 
     (clip,) = load_clips(["trot_0.5"])
     write_motion(tmp_path / "short.npz", cut(clip, 0.0, 0.02))
-    with pytest.raises(ValueError, match=r"short\.npz: the clip is only 0.02 s long"):
+    with pytest.raises(ValueError, match=r"short\.npz: the clip lasts only 0.02 s"):
         build(motions=(str(tmp_path / "short.npz"),))
     write_motion(tmp_path / "other.npz", replace(clip, joint_names=tuple(f"j{i}" for i in range(12))))
     with pytest.raises(ValueError, match=r"other\.npz: joint_names lack FR_hip_joint"):
