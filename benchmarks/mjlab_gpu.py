@@ -11,13 +11,12 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import torch
 from machine import describe_machine, write_results
+from missing_packages import import_mjlab
 
 FOLDER = Path(__file__).resolve().parent
 TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
@@ -25,17 +24,7 @@ TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 
 def make_runner(robots: int) -> Any:
     """The runner of mjlab for its task."""
-    # Replace missing packages for videos, uploads and the browser viewer, which training does not use.
-    os.environ.setdefault("IMAGEIO_FFMPEG_EXE", "ffmpeg")
-    sys.modules["mediapy"] = MagicMock(__spec__=ModuleSpec("mediapy", None))
-    for _ in range(40):
-        try:
-            import mjlab.tasks
-        except ModuleNotFoundError as error:
-            if not error.name or error.name.startswith("mjlab"):
-                raise
-            sys.modules[error.name] = MagicMock(__spec__=ModuleSpec(error.name, None))
-    import mjlab.tasks  # noqa: F401  # registers the tasks
+    import_mjlab()
     from mjlab.envs import ManagerBasedRlEnv
     from mjlab.rl import MjlabOnPolicyRunner, RslRlVecEnvWrapper
     from mjlab.tasks.registry import load_env_cfg, load_rl_cfg
@@ -115,5 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MUJOCO_GL", "disable")
     main()

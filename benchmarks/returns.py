@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -146,18 +147,22 @@ def evaluate(runner: Any, env: Any, seed: int) -> list[float]:
     return returns.tolist()
 
 
-def run_job(job: dict[str, Any], peer_python: str, deadline: float) -> dict[str, Any]:
-    """Run one training in a process of its own, until the deadline of `time.monotonic()`.
+def start_worker(job: dict[str, Any], peer_python: str, deadline: float) -> dict[str, Any]:
+    """Run one training in a process of its own; see `run_worker`."""
+    is_peer = job["library"] == "stable-baselines3"
+    command = [peer_python, FOLDER / "worker_sb3.py"] if is_peer else [sys.executable, __file__, "--worker"]
+    return run_worker(command, job, deadline, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+
+def run_worker(command: list[Any], job: dict[str, Any], deadline: float, variables: dict[str, str]) -> dict[str, Any]:
+    """Run a program that reads a job and prints JSON, until the deadline of `time.monotonic()`.
 
     The result of a training that was stopped has only `seed` and `curve`, that of a failed one `seed` and `error`.
     """
     if time.monotonic() >= deadline:
         return {"seed": job["seed"], "curve": []}
-    is_peer = job["library"] == "stable-baselines3"
-    command = [peer_python, FOLDER / "worker_sb3.py"] if is_peer else [sys.executable, __file__, "--worker"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([str(part) for part in command], text=True, env=environment, **pipes)
+    process = subprocess.Popen([str(part) for part in command], text=True, env=os.environ | variables, **pipes)
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
     timer.start()
     output, errors = process.communicate(json.dumps(job))
@@ -180,6 +185,11 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "training_cpu_s": statistics.fmean(run["training_cpu_s"] for run in runs),
         "seeds": runs,
     }
+
+
+def has_seed(tasks: dict[str, Any], task: str, library: str, seed: int) -> bool:
+    """Whether the results hold this training."""
+    return any(run["seed"] == seed for run in tasks.get(task, {}).get(library, {"seeds": []})["seeds"])
 
 
 def read_tasks(path: Path, steps: int) -> dict[str, Any]:
@@ -205,6 +215,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop what still runs after this time")
+    parser.add_argument("--missing", action="store_true", help="train only what the file of the results does not hold")
     parser.add_argument("--evaluations", type=int, default=10, help="evaluations of a training")
     parser.add_argument("--algorithm", default="{}", help="JSON with other settings of our PPO, for experiments")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "returns.json", help="file of the results")
@@ -218,11 +229,25 @@ def main() -> None:
         {**SETTINGS, "task": task, "library": library, "seed": seed, "steps": options.steps}
         | {"evaluate_every": options.steps // options.evaluations, "algorithm": json.loads(options.algorithm)}
         for task, seed, library in itertools.product(options.tasks, options.seeds, options.libraries)
+        if not (options.missing and has_seed(tasks, task, library, seed))
     ]
+    peer_python = options.peer_python or sys.executable
     deadline = time.monotonic() + options.seconds
+    header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
+    run_jobs(jobs, lambda job: start_worker(job, peer_python, deadline), options, header, tasks)
+
+
+def run_jobs(
+    jobs: list[dict[str, Any]],
+    start: Callable[[dict[str, Any]], dict[str, Any]],
+    options: argparse.Namespace,
+    header: dict[str, Any],
+    tasks: dict[str, Any],
+) -> None:
+    """Run `options.jobs` trainings at a time and write the results after each one; exits if one failed."""
     stopped: list[dict[str, Any]] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        pending = {pool.submit(run_job, job, options.peer_python or sys.executable, deadline): job for job in jobs}
+        pending = {pool.submit(start, job): job for job in jobs}
         for future in as_completed(pending):
             job, run = pending[future], future.result()
             task, library = job["task"], job["library"]
@@ -233,9 +258,8 @@ def main() -> None:
                 cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
             else:
                 stopped.append({"task": task, "library": library, **run})
-            header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
-            header |= {"processes_at_once": options.jobs}
-            write_results(options.output, {**header, "tasks": tasks, "stopped": stopped})
+            results = {**header, "processes_at_once": options.jobs, "tasks": tasks, "stopped": stopped}
+            write_results(options.output, results)
     print_table(tasks)
     if any("error" in run for run in stopped):
         sys.exit(f"some trainings failed: see `stopped` in {options.output}")
