@@ -29,7 +29,7 @@ HIDDEN = [512, 256, 128]
 
 
 def write_untrained_kit(folder: Path) -> None:
-    """A kit of a policy whose actions are small enough to stand."""
+    """A kit of a policy with actions small enough to stand."""
     settings = {"noise.level": 0.0, "episode_length_s": 3.0, "observe_linear_velocity": False}
     task = make_task("quadruped-walk", 2, **settings)
     torch.manual_seed(1)

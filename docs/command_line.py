@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = "command-line.md"
-_COLUMNS = 92
+_COLUMNS = 84
 _INTRODUCTION = """# Command line
 
 Generated from the parsers: `st-rl COMMAND --help` prints the same. `st-rl --help` lists the commands. Without an

@@ -1,4 +1,4 @@
-"""Train PPO on an environment of your own: a point mass that must reach a target and stay there.
+"""Train PPO on your own environment: a point mass reaches a target and stays there.
 
     python examples/own_environment.py
 
@@ -14,7 +14,7 @@ from st_rl.runners import build_runner
 
 
 class ReachEnv(VecEnv):
-    """Push a point of mass 1 kg over a plane to a target, within 4 s of 50 ms steps."""
+    """Push a point of mass 1 kg over a plane to a target: 4 s, 50 ms a step."""
 
     def __init__(self, num_envs: int, seed: int = 0):
         self.num_envs, self.num_obs, self.num_actions = num_envs, 4, 2
@@ -48,8 +48,12 @@ class ReachEnv(VecEnv):
         time_outs = (self.episode_length_buf >= self.max_episode_length) & ~lost
         dones = lost | time_outs
         final_obs, _ = self.get_observations()
-        # A time-out is not the end of the world: these two let the critic look past it.
-        infos = {"time_outs": time_outs, "final_observations": {"policy": final_obs}, "log": {"distance": distance}}
+        infos = {
+            # With these two the critic bootstraps the value of a time-out.
+            "time_outs": time_outs,
+            "final_observations": {"policy": final_obs},
+            "log": {"distance": distance},
+        }
         self._reset(dones)
         return self.get_observations()[0], rewards, dones, infos
 
@@ -89,8 +93,8 @@ def mean_final_distance(policy, num_envs: int = 64) -> float:
 def main(iterations: int = 80, log_dir: str = "runs/reach") -> tuple[float, float]:
     torch.manual_seed(0)
     env = ReachEnv(num_envs=256)
-    for breach in check_env(env):
-        print("check_env:", breach)
+    for violation in check_env(env):
+        print("check_env:", violation)
     runner = build_runner("OnPolicyRunner", env, CONFIG, log_dir=log_dir, device="cpu")
     before = mean_final_distance(runner.get_inference_policy())
     runner.learn(iterations, init_at_random_ep_len=True)

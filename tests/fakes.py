@@ -16,7 +16,7 @@ import torch
 from st_rl.env import VecEnv
 
 BEST_REWARD = 1.0
-"""Reward of a step whose action equals the target."""
+"""Reward of a step with an action equal to the target."""
 BLIND_REWARD = 2.0 / 3.0
 """Mean reward of the best action that ignores the target (zero, for targets uniform in [-1, 1])."""
 
@@ -190,7 +190,7 @@ class ClientEnv(VecEnv):
 
     Sizes are read-only properties, `episode_length_buf` a settable one; `extras` is one dict that lives as long as the
     environment and is mutated in place, with `log` filled before the first step; `dones` are int64; segments are plain
-    ints; groups nobody asked for lie among the observations. `ref_motion` shows features near `EXPERT_FEATURE`,
+    ints; unused groups lie among the observations. `ref_motion` shows features near `EXPERT_FEATURE`,
     `ref_obs` the two latest actions spread over the same features, so a style reward draws actions to that number.
     """
 

@@ -14,8 +14,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The import table of SPEC 1: module -> names. A name (or a module) that a later issue brings is `name@issue`:
-# it must be absent until then, so that whoever builds it takes the mark away here.
+# The import table of SPEC 1: module -> names.
 TABLE: dict[str, str] = {
     "st_rl": "__version__",
     "st_rl.env": "VecEnv check_env",
@@ -99,25 +98,6 @@ TABLE: dict[str, str] = {
 }
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """The table as `(module, name, issue)`, the issue empty for what is here now."""
-    result = []
-    for marked_module, names in TABLE.items():
-        module, _, module_issue = marked_module.partition("@")
-        for marked_name in names.split():
-            name, _, issue = marked_name.partition("@")
-            result.append((module, name, issue or module_issue))
-    return result
-
-
-PRESENT: dict[str, list[str]] = {}
-LATER: dict[str, list[tuple[str, str]]] = {}
-for _module, _name, _issue in rows():
-    if _issue:
-        LATER.setdefault(_issue, []).append((_module, _name))
-    else:
-        PRESENT.setdefault(_module, []).append(_name)
-
 # Writers extend TensorBoard's, so their modules are the point of use of that package.
 WRITER_MODULES = {"st_rl.utils.neptune_utils", "st_rl.utils.wandb_utils"}
 
@@ -166,16 +146,10 @@ def wheel(tree: Path) -> Path:
 
 
 class TestNames:
-    @pytest.mark.parametrize("module", PRESENT)
+    @pytest.mark.parametrize("module", TABLE)
     def test_public_names_are_there(self, module: str):
-        missing = [name for name in PRESENT[module] if find(module, name) is None]
+        missing = [name for name in TABLE[module].split() if find(module, name) is None]
         assert missing == [], f"{module} lacks names that SPEC 1 promises"
-
-    @pytest.mark.parametrize("issue", sorted(LATER))
-    def test_names_of_a_later_issue_are_marked_as_such(self, issue: str):
-        found = [f"{module}.{name}" for module, name in LATER[issue] if find(module, name) is not None]
-        assert found == [], f"these exist: take the mark @{issue} from them in TABLE"
-        pytest.skip(f"{len(LATER[issue])} names come with issue {issue}")
 
     def test_both_spellings_of_a_module_hold_the_same_objects(self):
         from st_rl.storage import replay_buffer, reply_buffer

@@ -58,7 +58,7 @@ class UdpRobot:
         values = {"targets": command.targets, "stiffness": command.stiffness, "damping": command.damping}
         message = Message(self._sequence, self._now(), values)
         self._sequence += 1
-        # Where nobody listens, the guard of missing or stale data notices it.
+        # Without a receiver, the guard of missing or stale data notices it.
         with contextlib.suppress(ConnectionRefusedError):
             self._socket.send(pack_message(COMMAND, self._joints, self._feet, message))
 

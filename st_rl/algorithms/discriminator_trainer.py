@@ -179,8 +179,8 @@ class DiscriminatorTrainer:
         if self._num_watched % self.options.saturation_patience:
             return False
         stays = float(self._num_saturated) >= self.options.saturation_patience
-        is_news, self._has_warned = stays and not self._has_warned, stays
-        return is_news
+        is_new, self._has_warned = stays and not self._has_warned, stays
+        return is_new
 
     def warn_saturated(self, ref_obs: Tensor, ref_motion: Tensor) -> None:
         """Warn of saturation and name the features in which `ref_obs` and `ref_motion (n, Da)` differ most."""

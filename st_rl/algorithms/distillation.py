@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from st_rl.algorithms.losses import gaussian_kl
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.policy import EncoderPolicy, GaussianPolicy, Policy
 from st_rl.utils.config import unknown_name_message
@@ -56,8 +57,7 @@ def action_distance(kind: str, mean: Tensor, std: Tensor, labels: Tensor, label_
     if kind == "max_log_prob":
         return -torch.distributions.Normal(mean, std, validate_args=False).log_prob(labels).sum(dim=-1)
     if kind == "kl" and label_std is not None:
-        spread = torch.log(std / label_std)
-        return (spread + (label_std.square() + (labels - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
+        return gaussian_kl(mean, std, labels, label_std, ratio_offset=0.0)
     return vector_distance(kind, mean, labels)
 
 

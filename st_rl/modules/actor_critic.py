@@ -145,22 +145,9 @@ class ActorCritic(nn.Module, Configurable):
         if orthogonal_init:
             for head, gain in ((self.actor, ACTION_GAIN), (self.critic, VALUE_GAIN)):
                 init_orthogonal(head, gain)
-        if init_noise_std < 0 or (min_noise_std or 0.0) > (math.inf if max_noise_std is None else max_noise_std):
-            raise ValueError(
-                f"init_noise_std={init_noise_std}, min_noise_std={min_noise_std}, max_noise_std={max_noise_std}: give "
-                "a deviation that is not negative, and a minimum below the maximum"
-            )
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
         self.noise_std_type = noise_std_type
-        # Its output for the features of the last hidden layer is the standard deviation, or the logarithm of it.
-        self.std_head: nn.Linear | None = None
-        if state_dependent_std and not learn_noise_std:
-            raise ValueError("state_dependent_std=True and learn_noise_std=False exclude each other; leave one out")
-        self._register_std(float(init_noise_std), noise_std_type, state_dependent_std)
-        if not learn_noise_std:
-            for name in ("std", "log_std"):
-                if name in self._parameters:
-                    getattr(self, name).requires_grad_(False)
+        self._register_std(float(init_noise_std), learn_noise_std, state_dependent_std)
         self.clip_std()
         # Not in the state dict: it is a setting, and policies without it have no such key.
         bound = None if action_bound is None else _positive_bound(action_bound, self.num_actions)
@@ -173,13 +160,23 @@ class ActorCritic(nn.Module, Configurable):
         # Noise `(..., L)` of these columns; only set while `act` runs.
         self._noise: Tensor | None = None
 
-    def _register_std(self, init_noise_std: float, noise_std_type: str, is_state_dependent: bool) -> None:
+    def _register_std(self, init_noise_std: float, is_learned: bool, is_state_dependent: bool) -> None:
         """Register the parameter `std`, or `log_std`, `(A,)`, or the layer `std_head` that computes one of them."""
+        low, high, noise_std_type = self.min_noise_std, self.max_noise_std, self.noise_std_type
+        if init_noise_std < 0 or (low or 0.0) > (math.inf if high is None else high):
+            raise ValueError(
+                f"init_noise_std={init_noise_std}, min_noise_std={low}, max_noise_std={high}: give a deviation that is "
+                "not negative, and a minimum below the maximum"
+            )
         if noise_std_type not in ("scalar", "log"):
             raise ValueError(f"noise_std_type='{noise_std_type}'; use 'scalar' or 'log'")
         if noise_std_type == "log" and init_noise_std <= 0:
             raise ValueError(f"noise_std_type='log' needs init_noise_std above 0, got {init_noise_std}")
+        if is_state_dependent and not is_learned:
+            raise ValueError("state_dependent_std=True and learn_noise_std=False exclude each other; leave one out")
         initial = init_noise_std if noise_std_type == "scalar" else math.log(init_noise_std)
+        # Its output for the features of the last hidden layer is the standard deviation, or the logarithm of it.
+        self.std_head: nn.Linear | None = None
         if is_state_dependent:
             last = [layer for layer in self.actor if isinstance(layer, nn.Linear)][-1]
             self.std_head = nn.Linear(last.in_features, self.num_actions)
@@ -187,7 +184,7 @@ class ActorCritic(nn.Module, Configurable):
             nn.init.constant_(self.std_head.bias, initial)
             return
         name = "std" if noise_std_type == "scalar" else "log_std"
-        self.register_parameter(name, nn.Parameter(initial * torch.ones(self.num_actions)))
+        self.register_parameter(name, nn.Parameter(initial * torch.ones(self.num_actions), requires_grad=is_learned))
 
     @property
     def std(self) -> Tensor:

@@ -73,7 +73,7 @@ def namedarraytuple(
     return_namedtuple_cls: bool = False,
     classname_suffix: bool = False,
 ) -> Any:
-    """Make a named tuple class whose instances are indexed and assigned field by field, `x[t]` and `x[t] = y`.
+    """Make a named tuple class with instances that are indexed and assigned field by field, `x[t]` and `x[t] = y`.
 
     `return_namedtuple_cls` also returns the plain named tuple class: `(array tuple, named tuple)`; `classname_suffix`
     appends `_nat` and `_nt` to their names. Fields named `get` or `items` are rejected.
@@ -130,7 +130,7 @@ def namedarraytuple_like(example: object, classname_suffix: bool = False) -> Any
 
 
 class AttrDict(dict[str, Any]):
-    """A dictionary whose entries are attributes too: `x["key"]` and `x.key` are the same."""
+    """A dictionary with its entries as attributes: `x["key"]` and `x.key` are the same."""
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -272,7 +272,7 @@ class TestAccuracyWarning:
     def test_warns_again_after_recovery(self):
         learning = self.make()
         warned = [learning.is_saturated(torch.tensor(1.0), torch.tensor(a)) for a in [1.0] * 3 + [0.5] * 3 + [1.0] * 3]
-        assert [number for number, is_news in enumerate(warned) if is_news] == [2, 8]
+        assert [number for number, is_new in enumerate(warned) if is_new] == [2, 8]
 
     def test_warning_names_features_that_differ_most(self):
         generator = torch.Generator().manual_seed(0)

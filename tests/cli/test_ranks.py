@@ -17,7 +17,7 @@ from st_rl.cli.support.command_line import UsageError
 from st_rl.cli.support.report_page.sections import heading
 from st_rl.cli.support.task_source import find_source
 from st_rl.cli.support.training import ranks
-from st_rl.cli.support.training.ranks import check_gpus, deal_out_envs
+from st_rl.cli.support.training.ranks import check_gpus, divide_envs
 from st_rl.utils import distributed
 from st_rl.utils.files import load_checkpoint
 from tests.runners.rank_trainings import run_ranks
@@ -85,7 +85,7 @@ def read_settings(run):
     return json.loads((run / "run.json").read_text())
 
 
-def test_environments_are_dealt_out_again_on_another_number_of_ranks(tmp_path, caplog):
+def test_environments_are_divided_again_on_another_number_of_ranks(tmp_path, caplog):
     run = tmp_path / "run"
     options = ["--num-envs", "4", "--runner.num-steps-per-env", "8", "--runner.save-interval", "1"]
     assert main(["train", "balance", *options, "--iterations", "3", "--steps", "640", "--log-dir", str(run)]) == 0
@@ -95,7 +95,7 @@ def test_environments_are_dealt_out_again_on_another_number_of_ranks(tmp_path, c
     (run / "run.json").write_text(json.dumps(settings | {"num_ranks": 2, "steps": 640, "iterations": 10}))
     with caplog.at_level("WARNING", logger="st_rl"):
         assert main(["resume", str(run)]) == 0
-    assert "8 environments are dealt out again: 2 x 4 before, 1 x 8 now" in caplog.text
+    assert "8 environments are divided again: 2 x 4 before, 1 x 8 now" in caplog.text
     # 3 x 32 steps are done, and 544 are left: 9 iterations of 64, instead of the 7 of 10 that were planned.
     assert load_checkpoint(run / "model_12.pt")["runner_state_dict"]["tot_timesteps"] == 96 + 9 * 64
     assert [int(row["step"]) for row in progress(run)] == list(range(12))
@@ -103,10 +103,10 @@ def test_environments_are_dealt_out_again_on_another_number_of_ranks(tmp_path, c
     assert (settings["num_envs"], settings["num_ranks"], settings["iterations"]) == (8, 1, 12)
 
 
-@pytest.mark.parametrize(("total", "num_ranks", "dealt"), [(256, 4, 64), (100, 3, 33), (2, 4, 1)])
-def test_ranks_share_all_environments_as_evenly_as_possible(total, num_ranks, dealt, monkeypatch):
+@pytest.mark.parametrize(("total", "num_ranks", "divided"), [(256, 4, 64), (100, 3, 33), (2, 4, 1)])
+def test_ranks_share_all_environments_as_evenly_as_possible(total, num_ranks, divided, monkeypatch):
     monkeypatch.setattr(distributed, "world_size", lambda: num_ranks)
-    assert deal_out_envs(total, 1) == dealt
+    assert divide_envs(total, 1) == divided
 
 
 def distill_on_ranks(folder):

@@ -27,10 +27,11 @@ from st_rl.cli.support.report_page.charts import (
 )
 from st_rl.cli.support.report_page.comparison_page import build_comparison_page
 from st_rl.cli.support.report_page.curves import read_curves
-from st_rl.cli.support.report_page.sections import by_kind, flatten
+from st_rl.cli.support.report_page.sections import by_kind
 from st_rl.cli.support.report_page.verdict import find_verdict
 from st_rl.cli.support.run_folders.comparison import Comparison, RunGroup
 from st_rl.cli.support.run_folders.run_summary import RunSummary
+from st_rl.cli.support.task_source import flatten
 
 JOINTS = [f"{leg}_{joint}_joint" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf")]
 
@@ -227,7 +228,7 @@ def test_joints_are_grouped_by_kind():
 
 
 def test_settings_are_flattened_to_dotted_names():
-    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": (2,), "e": None}
 
 
 def test_curves_are_read_from_the_csv(tmp_path):

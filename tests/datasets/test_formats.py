@@ -153,7 +153,7 @@ def test_amp_without_names_is_the_layout_of_a_quadruped(tmp_path):
 
 
 def test_robot_joint_order_applies_only_to_unnamed_formats(tmp_path):
-    # A robot whose left legs come first, as most do: the legs of AMP files stay where that layout has them.
+    # A robot with its left legs first, as most do: the legs of AMP files stay where that layout has them.
     robot = tuple(f"{leg}_{joint}_joint" for leg in ("FL", "FR", "RL", "RR") for joint in ("hip", "thigh", "calf"))
     frames = np.tile(np.arange(61.0), (3, 1))
     frames[:, 3:7] = [0.0, 0.0, 0.0, 1.0]

@@ -527,12 +527,12 @@ def test_update_normalizer_rejects_other_width():
         Normalizer(3).update_normalizer(PlainSource(0.0, num_samples=8), PlainSource(1.0, num_samples=8))
 
 
-@pytest.mark.parametrize("whose", ["dataset", "loader"])
-def test_update_normalizer_with_plain_generators(whose):
+@pytest.mark.parametrize("source", ["dataset", "loader"])
+def test_update_normalizer_with_plain_generators(source):
     normalizer = Normalizer(2)
     source = PlainSource(4.0, 0)
     loader = SimpleNamespace(batch_size=8, dataset=source)
-    if whose == "loader":
+    if source == "loader":
         loader = SimpleNamespace(batch_size=8, dataset=[1], feed_forward_generator=source.feed_forward_generator)
     normalizer.update_normalizer(PlainSource(0.0, num_samples=24), loader)
     # three batches, each with 8 rows of 0, 1, 4 and 5

@@ -390,9 +390,9 @@ def test_resumed_training_must_exceed_best_score_of_folder(tmp_path):
         resumed.evaluator = lambda policy, score=score: score
         resumed.learn(1)
         assert load_checkpoint(tmp_path / "best.pt")["iter"] == iteration
-    anew = make_runner(log_dir=tmp_path)
-    anew.evaluator = lambda policy: 1.0
-    anew.learn(1)
+    second = make_runner(log_dir=tmp_path)
+    second.evaluator = lambda policy: 1.0
+    second.learn(1)
     assert load_checkpoint(tmp_path / "best.pt")["score"] == 1.0
 
 

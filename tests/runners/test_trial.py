@@ -16,7 +16,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class ScriptedEnv(EchoEnv):
-    """The echo task whose tracking error is 10, 11, 12, ... after each rollout of 6."""
+    """The echo task with a tracking error of 10, 11, 12, ... after each rollout of 6."""
 
     @property
     def tracking_error(self):

@@ -20,7 +20,7 @@ def hidden(step):
 
 
 def run(storage, num_rollouts, clear_last=False):
-    """Play rollouts of `ROLLOUT` steps whose hidden states count the steps; return all transitions."""
+    """Play rollouts of `ROLLOUT` steps with hidden states that count the steps; return all transitions."""
     transitions = []
     for rollout in range(num_rollouts):
         start = len(transitions)

@@ -67,21 +67,18 @@ def _read_run(run: RunFolder, checkpoint: Path) -> tuple[LoadedPolicy, dict[str,
     from st_rl.env.policy_metadata import FORMAT
     from st_rl.modules.normalizer import EmpiricalNormalization
     from st_rl.modules.policy.load import load_policy
-    from st_rl.utils.files.checkpoint import load_checkpoint
 
     metadata = run.settings.get("policy_metadata")
-    # The normalized observations from which a resumed training continues, one of each environment.
-    runner_state = load_checkpoint(checkpoint, map_location="cpu").get("runner_state_dict") or {}
-    if not isinstance(metadata, dict) or not isinstance(runner_state, dict):
-        return None
-    stored, is_imported = runner_state.get("observations"), "imported_from" in run.settings
-    if metadata.get("format") != FORMAT or (stored is None and not is_imported):
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         return None
     policy = load_policy(run.path, checkpoint.resolve())
-    generator = torch.Generator().manual_seed(0)
-    if stored is None:  # a checkpoint of another library holds none
-        stored = [torch.randn(NUM_OBSERVATIONS, policy.actor_critic.num_actor_obs, generator=generator)]
-    normalizer, obs = policy.obs_normalizer, stored[0][:NUM_OBSERVATIONS]
+    obs, generator = policy.observations, torch.Generator().manual_seed(0)
+    if obs is None:
+        if "imported_from" not in run.settings:
+            return None
+        # A checkpoint of another library holds none.
+        obs = torch.randn(NUM_OBSERVATIONS, policy.actor_critic.num_actor_obs, generator=generator)
+    normalizer, obs = policy.obs_normalizer, obs[:NUM_OBSERVATIONS]
     # Few environments: more observations around theirs.
     copies = obs[torch.arange(NUM_OBSERVATIONS - len(obs)) % len(obs)]
     noise = obs.std(dim=0, correction=0) * torch.randn(copies.shape, generator=generator)

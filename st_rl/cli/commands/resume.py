@@ -21,7 +21,7 @@ from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folders.run_folder import ENDED, RunOptions, make_writable
 from st_rl.cli.support.training.ranks import (
     RUN_ID,
-    deal_out_envs,
+    divide_envs,
     find_restarted_run,
     iterations_within,
     join_ranks,
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = rank_seed(loaded.setting("seed", int))
     torch_setup.seed_everything(seed)
     num_ranks = loaded.setting("num_ranks", int) if "num_ranks" in settings else 1
-    num_envs = deal_out_envs(loaded.setting("num_envs", int), num_ranks)
+    num_envs = divide_envs(loaded.setting("num_envs", int), num_ranks)
     runner = loaded.make_runner(loaded.make_env(num_envs, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None and world_size() == 1:
         runner.update_threads = torch_setup.measured_update_threads(runner.update_threads.number)

@@ -151,7 +151,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _print_table(rows: Sequence[Sequence[str]], num_found: int) -> None:
-    """Print the rows for a person."""
+    """Print the rows as a table, and what its columns show."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -298,23 +298,28 @@ def prepare_training(
         return runner, run
     runner.evaluator = make_evaluator(source, options.env, device)
     runner.run_settings = {
-        "task": source.name,
-        "task_config": dataclasses.asdict(options.env),
+        **_describe_options(source, options, config, env.num_envs),
         "num_ranks": world_size(),
         RUN_ID: torchrun_id(),
-        "seed": options.seed,
-        "device": options.device,
-        "iterations": training.runner.max_iterations,
-        "steps": options.steps,
-        "minutes": options.minutes,
-        "threads": options.threads,
         "torch_threads": threads,
         "measures_update_threads": bool(update_threads.candidates),
         "command_line": command_line,
-        CHANGED: _find_changed(source, options, config, env.num_envs, training.runner.max_iterations),
         **({} if parent is None else {PARENTS: parent.chain()}),
     }
     return runner, run
+
+
+def _describe_options(
+    source: TaskSource[EnvConfig], options: TrainOptions[EnvConfig], config: Mapping[str, Any], num_envs: int
+) -> dict[str, Any]:
+    """Return what `run.json` says about the options of a training with this configuration of the runner."""
+    return {
+        "task": source.name,
+        "task_config": dataclasses.asdict(options.env),
+        **{name: vars(options)[name] for name in ("seed", "device", "steps", "minutes", "threads")},
+        "iterations": options.runner.max_iterations,
+        CHANGED: _find_changed(source, options, config, num_envs),
+    }
 
 
 def _find_changed(
@@ -322,7 +327,6 @@ def _find_changed(
     options: TrainOptions[EnvConfig],
     config: Mapping[str, Any],
     num_envs: int,
-    iterations: int | None,
 ) -> dict[str, list[Any]]:
     """Return the settings that differ from the defaults of the task, dotted name -> [default, value used]."""
     source = source.for_gpu() if options.device.startswith("cuda") else source
@@ -338,7 +342,9 @@ def _find_changed(
         }
         for task, part in ((env, default), (dataclasses.asdict(options.env), config))
     ]
-    return changed_settings(sizes | parts[0], {"num_envs": num_envs, "iterations": iterations} | parts[1])
+    return changed_settings(
+        sizes | parts[0], {"num_envs": num_envs, "iterations": options.runner.max_iterations} | parts[1]
+    )
 
 
 def _check_iterations(iterations: int | None, minutes: float | None) -> None:

@@ -65,6 +65,7 @@ class LoadedPolicy(InferencePolicy):
         config: Mapping[str, Any],
         checkpoint: Path,
         iteration: int,
+        observations: Tensor | None = None,
     ):
         groups = (config.get("runner") or {}).get("obs_groups")
         super().__init__(actor_critic, obs_normalizer, read_obs_groups(groups) if groups else None)
@@ -74,6 +75,8 @@ class LoadedPolicy(InferencePolicy):
         """File of the weights."""
         self.iteration = iteration
         """Number of completed training iterations."""
+        self.observations = observations
+        """The normalized observations `(N, O)` from which a resumed training continues; None if there are none."""
 
 
 def load_policy(
@@ -117,8 +120,9 @@ def load_policy(
     with name_file(file, OTHER_CHECKPOINT, CheckpointError):
         normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
         iteration = int(loaded.get("iter", 0))
+        stored = (loaded.get("runner_state_dict") or {}).get("observations")
     policy.to(device).eval().requires_grad_(False)
-    return LoadedPolicy(policy, normalizer, config, file, iteration)
+    return LoadedPolicy(policy, normalizer, config, file, iteration, None if stored is None else stored[0])
 
 
 def _build_policy(

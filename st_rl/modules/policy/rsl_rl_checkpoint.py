@@ -13,11 +13,10 @@ from st_rl.utils.files import CheckpointError
 from st_rl.utils.tensors.segments import segment_width
 
 Weights = dict[str, Tensor]
-STATISTICS = ("_mean", "_var", "_std", "count")
 MODELS = {"actor_state_dict": "critic_state_dict", "student_state_dict": None}
 """Keys of the acting and of the value network in checkpoints of rsl_rl 4 and 5."""
 _HEAD = re.compile(r"(actor|critic)\.(\d+)\.(weight|bias)")
-# Beginnings of names of rsl_rl 3 to 5, after `actor.` or `critic.`, and where the rest goes.
+# Beginnings of names of rsl_rl 3 to 5, after `actor.` or `critic.`, and what replaces them.
 _RENAMED = {"mlp.": "", "rnn.rnn.": None, "distribution.std_param": "std", "distribution.log_std_param": "log_std"}
 
 

@@ -96,15 +96,15 @@ def _list(segments: Segments) -> str:
 def _describe_new(new: Observations, old: Observations, skipped: list[str]) -> list[str]:
     """Say which components and which whole networks were not copied, and which components the parent alone has."""
     words = []
-    for whose, ours, theirs in (("actor", new.actor, old.actor), ("critic", new.critic, old.critic)):
+    for role, ours, theirs in (("actor", new.actor, old.actor), ("critic", new.critic, old.critic)):
         added = [
             name
             for name, shape in ours.items()
             if name not in theirs or segment_width(theirs[name]) != segment_width(shape)
         ]
         gone = [name for name in theirs if name not in ours]
-        words += [f"the {whose} observes {', '.join(added)}, which the parent does not"] if added else []
-        words += [f"the {whose} no longer observes {', '.join(gone)}"] if gone else []
+        words += [f"the {role} observes {', '.join(added)}, which the parent does not"] if added else []
+        words += [f"the {role} no longer observes {', '.join(gone)}"] if gone else []
     # `encoders.0.model.2.weight` is of the network `encoders.0`.
     whole = [re.match(r"((?:critic_)?encoders\.\d+|[^.]+)", name) for name in skipped if "[" not in name]
     networks = dict.fromkeys(match[1] for match in whole if match)

@@ -58,7 +58,7 @@ def describe_silent_ranks() -> str:
             age = time.time() - beat["time"]
             if age > _MAX_MISSED * INTERVAL_S:
                 place = f"process {beat['process']} on {beat['host']}"
-                silent.append(f"rank {number} ({place}, no sign of life for {age:.0f} s)")
+                silent.append(f"rank {number} ({place}, no heartbeat for {age:.0f} s)")
     except RuntimeError:
         return "torchrun's store does not answer"
     return (

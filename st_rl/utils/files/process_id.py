@@ -44,7 +44,7 @@ class ProcessId(NamedTuple):
         return f"{self.pid}-{self.start}-{self.machine}"
 
     def is_running(self) -> bool | None:
-        """Return whether the process is running; None for a process of another machine, which nobody here can tell."""
+        """Return whether the process is running; None for one of another machine, for which this is unknown."""
         return _start(self.pid) == self.start if self.machine == _machine() else None
 
 

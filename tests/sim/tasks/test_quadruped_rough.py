@@ -110,17 +110,17 @@ class TestCommands:
         assert not task.commands.any()
 
     def test_steers_robots_at_rim_to_center(self, task):
-        nobody = torch.zeros(NUM_ENVS, dtype=torch.bool)
+        no_env = torch.zeros(NUM_ENVS, dtype=torch.bool)
         place(task, 2.4, 0.0)
         task.desired_heading.fill_(0.3)
-        task._reset_envs(nobody)
+        task._reset_envs(no_env)
         off = (task.desired_heading - math.pi).remainder(2 * math.pi)
         assert torch.all(torch.minimum(off, 2 * math.pi - off) <= 0.5 + 1e-5)
         # No change if it moves back already or is not at the rim yet.
         for x, heading in ((2.4, 2.5), (1.5, 0.3)):
             place(task, x, 0.0)
             task.desired_heading.fill_(heading)
-            task._reset_envs(nobody)
+            task._reset_envs(no_env)
             assert torch.all(task.desired_heading == heading)
 
 

@@ -101,7 +101,7 @@ class SharedTrials:
         self.retry_interrupted()
 
     def retry_interrupted(self) -> None:
-        """Enqueue the settings of interrupted trials that nobody has enqueued yet."""
+        """Enqueue the settings of interrupted trials that are not enqueued yet."""
         trials = self.study.get_trials(deepcopy=False)
         retried = {trial.user_attrs.get(RETRY_OF) for trial in trials}
         for trial in trials:
@@ -166,7 +166,7 @@ class Heartbeat:
     def __init__(self, trial: optuna.Trial, timeout_s: float):
         self._trial = trial
         self._interval_s = timeout_s / _BEATS_PER_TIMEOUT
-        self.on_lost: Callable[[], None] = _do_nothing
+        self.on_lost: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="st_rl trial heartbeat", daemon=True)
 
@@ -193,7 +193,3 @@ class Heartbeat:
                 logger.warning(f"trial {self._trial.number}: no heartbeat, {type(error).__name__} of the storage")
             if self._stop.wait(self._interval_s):
                 return
-
-
-def _do_nothing() -> None:
-    pass

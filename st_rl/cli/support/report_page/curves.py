@@ -27,11 +27,11 @@ def read_curves(progress: Path) -> Curves:
         step_column = (reader.fieldnames or ["step"])[0]
         check_columns(len(reader.fieldnames or ()))
         for row in reader:
-            step = _number(row.get(step_column))
+            step = read_number(row.get(step_column))
             if step is None:
                 continue
             for tag, text in row.items():
-                value = _number(text) if isinstance(text, str) else None
+                value = read_number(text)
                 if value is None or tag == step_column or tag is None or tag.endswith(_OVER_TIME):
                     continue
                 xs, ys = curves.setdefault(LOG_TAGS.get(tag, tag), ([], []))
@@ -40,9 +40,12 @@ def read_curves(progress: Path) -> Curves:
     return curves
 
 
-def _number(text: str | None) -> float | None:
+def read_number(value: object) -> float | None:
+    """Return a finite number or the text of one; None for anything else."""
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return None
     try:
-        value = float(text or "")
+        number = float(value)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return number if math.isfinite(number) else None

@@ -9,6 +9,7 @@ from st_rl.cli.support.command_line import count_of
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
 from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS
+from st_rl.cli.support.task_source import flatten
 
 AXES = (("lin_vel_x", "m/s"), ("lin_vel_y", "m/s"), ("ang_vel_yaw", "rad/s"))
 GAIT_SECONDS = 4.0
@@ -306,9 +307,8 @@ def configuration(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str
     }
     blocks = []
     for name, values in parts.items():
-        flat = flatten(values)
-        if flat:
-            blocks.append(f"<details><summary>{escape(name)}</summary>{_key_table(flat)}</details>")
+        if values and isinstance(values, Mapping):
+            blocks.append(f"<details><summary>{escape(name)}</summary>{_key_table(flatten(values))}</details>")
     return make_section("Configuration", "".join(blocks))
 
 
@@ -323,16 +323,6 @@ def _key_table(values: Mapping[str, Any]) -> str:
     texts = {key: "None" if value is None else _value_text(value) for key, value in values.items()}
     rows = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(text)}</td></tr>" for key, text in texts.items())
     return f'<table class="config">{rows}</table>'
-
-
-def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted name."""
-    if not isinstance(values, Mapping):
-        return {prefix.rstrip("."): values}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.")
-    return flat
 
 
 def reproduction(

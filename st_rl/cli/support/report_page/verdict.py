@@ -1,11 +1,10 @@
 """The verdict of a report: whether the policy walks, in one line."""
 
-import math
 from collections.abc import Mapping
 from html import escape
 from typing import Any, NamedTuple
 
-from st_rl.cli.support.report_page.curves import Curves
+from st_rl.cli.support.report_page.curves import Curves, read_number
 
 # A policy walks if fewer robots fall, and the mean forward velocity is closer to the command, m/s.
 MAX_FALLS = 0.05
@@ -30,7 +29,7 @@ def find_verdict(
     """
     figures = _worst_column(result)
     if figures is not None:
-        verdict = _judge(figures)
+        verdict = _assess(figures)
         compared = None if reference is None else _worst_column(reference[1])
         if reference is None or compared is None:
             return verdict
@@ -40,7 +39,7 @@ def find_verdict(
     }
     if not measured:
         return Verdict("Not evaluated: st-rl eval measures the policy without exploration noise.", None)
-    verdict = _judge({"num_envs": 1, **measured})
+    verdict = _assess({"num_envs": 1, **measured})
     return Verdict(f"{verdict.text} Measured in the training; st-rl eval measures longer.", verdict.is_good)
 
 
@@ -51,14 +50,14 @@ def _worst_column(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _fall_fraction(figures: Mapping[str, Any]) -> float:
-    return (_number(figures, "falls") or 0.0) / max(1.0, _number(figures, "num_envs") or 1.0)
+    return (read_number(figures.get("falls")) or 0.0) / max(1.0, read_number(figures.get("num_envs")) or 1.0)
 
 
-def _judge(figures: Mapping[str, Any]) -> Verdict:
+def _assess(figures: Mapping[str, Any]) -> Verdict:
     """Return the verdict of the metrics of an evaluation."""
-    falls, error = _number(figures, "falls"), _number(figures, "lin_vel_x_error")
+    falls, error = read_number(figures.get("falls")), read_number(figures.get("lin_vel_x_error"))
     if falls is None:
-        value = _number(figures, "return_mean")
+        value = read_number(figures.get("return_mean"))
         return Verdict("Evaluated." if value is None else f"{_figures(figures).capitalize()}.", None)
     fraction = _fall_fraction(figures)
     if fraction > MANY_FALLS:
@@ -75,23 +74,18 @@ def _judge(figures: Mapping[str, Any]) -> Verdict:
 def _figures(figures: Mapping[str, Any]) -> str:
     """Describe falls, obstacles and error, or the returns of a task without commands."""
     words = []
-    falls, count = _number(figures, "falls"), _number(figures, "num_envs")
+    falls, count = read_number(figures.get("falls")), read_number(figures.get("num_envs"))
     if falls is not None and count is not None:
         # The log of a training has the fraction.
         number = f"{falls:.0%} of the robots fall" if count == 1 else f"{falls:.0f} of {count:.0f} robots fall"
         words.append("no robot falls" if falls == 0 else number)
-    success, error = _number(figures, "success"), _number(figures, "lin_vel_x_error")
+    success, error = read_number(figures.get("success")), read_number(figures.get("lin_vel_x_error"))
     words += [] if success is None else [f"{success:.0%} pass their obstacles"]
     words += [] if error is None else [f"forward velocity error {error:.3f} m/s"]
-    value, reached = _number(figures, "return_mean"), _number(figures, "reached_time_limit")
+    value, reached = read_number(figures.get("return_mean")), read_number(figures.get("reached_time_limit"))
     words += [] if value is None else [f"mean episode return {value:.4g}"]
     words += [] if reached is None else [f"{reached:.0%} of the episodes reach the time limit"]
     return ", ".join(words)
-
-
-def _number(figures: Mapping[str, Any], name: str) -> float | None:
-    value = figures.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def verdict(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from st_rl.cli.support.report_page.curves import read_number
 from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX
 from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
@@ -74,7 +74,7 @@ def summarize(run: RunFolder) -> RunSummary:
     end = _mapping(settings.get(ENDED))
     iterations = _count(end.get("iterations"))
     if iterations is None and progress:
-        last = _number(progress[-1].get("step"))
+        last = read_number(progress[-1].get("step"))
         iterations = None if last is None else int(last) + 1
     evaluation = _evaluation(files[EVAL_FILE], progress)
     return RunSummary(
@@ -152,10 +152,10 @@ def _evaluation(evaluation: Mapping[str, Any], progress: Sequence[Mapping[str, s
     columns = _mapping((rename_keys(dict(evaluation), EVALUATION_METRICS) or {}).get("columns"))
     found = _mapping(list(columns.values())[-1]) if columns else {}
     if found:
-        falls, count = _number(found.get("falls")), _number(found.get("num_envs"))
+        falls, count = read_number(found.get("falls")), read_number(found.get("num_envs"))
         fraction = None if falls is None or not count else falls / count
         return _result(found.get("lin_vel_x_error"), fraction, found.get("return_mean"), "eval")
-    rows = [(score, row) for row in progress if (score := _number(row.get("Evaluation/score"))) is not None]
+    rows = [(score, row) for row in progress if (score := read_number(row.get("Evaluation/score"))) is not None]
     if not rows:
         return _result(None, None, None, None)
     best = max(rows, key=lambda item: item[0])[1]
@@ -165,7 +165,7 @@ def _evaluation(evaluation: Mapping[str, Any], progress: Sequence[Mapping[str, s
 
 def _result(error: object, falls: object, episode_return: object, evaluated: str | None) -> dict[str, Any]:
     values = {"error": error, "falls": falls, "episode_return": episode_return}
-    return {**{name: _number(value) for name, value in values.items()}, "evaluated": evaluated}
+    return {**{name: read_number(value) for name, value in values.items()}, "evaluated": evaluated}
 
 
 def _steps(
@@ -182,8 +182,8 @@ def _steps(
 
 def _seconds(end: Mapping[str, Any], progress: Sequence[Mapping[str, str]]) -> float | None:
     """Return the time that was recorded at the end, else the one between the first and the last row of the log."""
-    recorded = _number(end.get("seconds"))
-    times = [_number(row.get("wall_time")) for row in (*progress[:1], *progress[-1:])]
+    recorded = read_number(end.get("seconds"))
+    times = [read_number(row.get("wall_time")) for row in (*progress[:1], *progress[-1:])]
     known = [value for value in times if value is not None]
     return recorded if recorded is not None else known[-1] - known[0] if len(known) == 2 else None
 
@@ -212,14 +212,3 @@ def _text(value: object) -> str | None:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number or the text of one; None for anything else."""
-    if not isinstance(value, int | float | str) or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILMS_FOLDER = "films"
 SECONDS, WIDTH, HEIGHT = 5.0, 400, 240
 _NICENESS = 10
-# Films that may fail in a row before the training goes without.
+# Films that may fail in a row before no more are recorded.
 _MAX_FAILURES = 2
 # Time that the last film of a training gets, s.
 _LAST_FILM_S = 60.0

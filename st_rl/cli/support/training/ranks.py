@@ -84,7 +84,7 @@ def describe_size(num_envs: int) -> str:
     return f"{num_envs} robots" if count == 1 else f"{count * num_envs} robots on {count} ranks, {num_envs} each"
 
 
-def deal_out_envs(num_envs: int, num_ranks: int) -> int:
+def divide_envs(num_envs: int, num_ranks: int) -> int:
     """Return the environments of each rank for a run that had `num_envs` on each of `num_ranks`.
 
     The total stays, as far as all ranks can have as many; a change is logged.
@@ -95,12 +95,12 @@ def deal_out_envs(num_envs: int, num_ranks: int) -> int:
     total, count = num_envs * num_ranks, world_size()
     if count == num_ranks:
         return num_envs
-    dealt = max(1, round(total / count))
-    change = "" if dealt * count == total else f", {dealt * count} in all, because {total} cannot be divided by {count}"
+    own = max(1, round(total / count))
+    change = "" if own * count == total else f", {own * count} in all, because {total} cannot be divided by {count}"
     logger.warning(
-        f"{total} environments are dealt out again: {num_ranks} x {num_envs} before, {count} x {dealt} now{change}"
+        f"{total} environments are divided again: {num_ranks} x {num_envs} before, {count} x {own} now{change}"
     )
-    return dealt
+    return own
 
 
 def iterations_within(steps: int, config: Mapping[str, Any], env: VecEnv) -> int:
