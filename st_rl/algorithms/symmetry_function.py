@@ -27,8 +27,8 @@ FUNCTION_KEYS = frozenset(
 class SymmetryFunction:
     """Adds samples that a function mirrors to mini-batches, and a loss that makes the policy symmetric.
 
-    The function is that of rsl_rl 3 to 5, `f(env=, obs=, actions=) -> (obs, actions)` with a TensorDict of raw
-    observation groups, or that of rsl_rl 2, `f(env=, obs=, actions=, obs_type=)` with tensors. It returns the given
+    The function has the form of rsl_rl 3 to 5, `f(env=, obs=, actions=) -> (obs, actions)` with a TensorDict of raw
+    observation groups, or of rsl_rl 2, `f(env=, obs=, actions=, obs_type=)` with tensors. It returns the given
     samples followed by one or more mirrored copies; what is given as None it returns as None.
 
     Configuration: `data_augmentation_func`, `use_data_augmentation` (default False), `use_mirror_loss` and

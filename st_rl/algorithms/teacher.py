@@ -38,9 +38,9 @@ def load_teacher(
 ) -> Teacher:
     """Build the teacher, load its checkpoint and freeze it.
 
-    Sizes and segments missing in `settings` are those of the student's environment: of the critic observation if the
-    teacher `sees_critic_obs`, else of the actor observation. Without a `path` the teacher is untrained, unless it is a
-    mutex policy, which loads its sub-policies itself. `trust_pickle` in `settings` loads checkpoints with pickled
+    Sizes and segments missing in `settings` come from the student's environment: from the critic observation if the
+    teacher `sees_critic_obs`, else from the actor observation. Without a `path` the teacher is untrained, unless it is
+    a mutex policy, which loads its sub-policies itself. `trust_pickle` in `settings` loads checkpoints with pickled
     objects, which may run any code.
     """
     settings = drop_none(settings)

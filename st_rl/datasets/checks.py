@@ -9,7 +9,7 @@ MIN_UPRIGHTNESS = 0.5
 """Cosine of the tilt from which on a root counts as upright: 60 degrees."""
 # Slower motion, in rad/s or m/s, is not compared.
 _MIN_SPEED = 0.05
-# Stored velocities with a smaller cosine to those of the positions belong to another motion.
+# Stored velocities with a smaller cosine to the derivative of the positions belong to another motion.
 _MIN_COSINE = 0.5
 # Coarse sampling changes the ratio a little, a wrong frame rate by a factor.
 _RATIO_RANGE = (0.75, 1.33)
@@ -43,7 +43,7 @@ def find_velocity_problems(clip: MotionClip) -> list[str]:
 
 
 def _compare(name: str, stored: np.ndarray, measured: np.ndarray, fps: float) -> str | None:
-    """What is wrong with stored velocities `(F, W)`, given those of the positions `(F, W)`; None if they agree."""
+    """What is wrong with stored velocities `(F, W)`, given derivatives of the positions `(F, W)`; None if they agree."""
     stored_rms, measured_rms = (float(np.sqrt((values**2).mean())) for values in (stored, measured))
     if max(stored_rms, measured_rms) < _MIN_SPEED:
         return None

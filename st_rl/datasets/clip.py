@@ -206,14 +206,14 @@ class _ClipReader:
         return rotations.remove_sign_flips(rotations.normalize(quats))
 
     def linear_velocity(self, field: str, value: ArrayLike | None, positions: np.ndarray) -> np.ndarray:
-        """Return given velocities, or those of `positions (F, ...)`, in the same shape."""
+        """Return given velocities, or the derivatives of `positions (F, ...)`, in the same shape."""
         if value is not None:
             return self.array(field, value, *positions.shape[1:])
         self.estimated.append(field)
         return linear_velocity(positions, self.dt)
 
     def angular_velocity(self, field: str, value: ArrayLike | None, quats: np.ndarray) -> np.ndarray:
-        """Return given angular velocities, or those of `quats (F, ..., 4)`: `(F, ..., 3)`."""
+        """Return given angular velocities, or the ones of the motion `quats (F, ..., 4)`: `(F, ..., 3)`."""
         if value is not None:
             return self.array(field, value, *quats.shape[1:-1], 3)
         self.estimated.append(field)

@@ -96,7 +96,7 @@ def clamp_joints(clip: MotionClip, limits: np.ndarray) -> MotionClip:
 
 
 def is_cyclic(clip: MotionClip) -> bool:
-    """Whether joints, height and tilt of the last frame are those of the first."""
+    """Whether the last frame has the joints, the height and the tilt of the first."""
     tilt = _tilt(clip.root_rot[[0, -1]], planar_path(clip).yaw[[0, -1]])
     apart = np.concatenate(
         [
@@ -145,8 +145,8 @@ def _fade_frames(fade_s: float, first: MotionClip, second: MotionClip) -> int:
 def _cross_fade(first: MotionClip, second: MotionClip, overlap: int) -> MotionClip:
     """Frames of `first`, then of `second`, `overlap` steps of both blended; velocities are not set.
 
-    Both have the same joints and frame rate. Without overlap the first frame of the second clip is left out, as its
-    place is that of the last frame of the first.
+    Both have the same joints and frame rate. Without overlap the first frame of the second clip is left out,
+    because the last frame of the first clip is at its place.
     """
     start = first.num_frames - 1 - overlap
     time = np.arange(start + second.num_frames)

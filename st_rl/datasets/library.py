@@ -8,7 +8,7 @@ from st_rl.datasets.formats import SUFFIXES, read_motion
 from st_rl.utils.log import logger
 
 CLIPS = Path(__file__).parent / "clips"
-"""Folder of the built-in clips, written by `st-rl motion make`; those of the humanoid are in a subfolder."""
+"""Folder of the built-in clips, written by `st-rl motion make`; a subfolder holds the clips of the humanoid."""
 
 
 def motion_paths(name: str | Path) -> list[Path]:

@@ -73,7 +73,7 @@ def check_device(name: str, value: torch.Tensor, device: torch.device | None) ->
 
 
 def check_segments(name: str, segments: object, width: int | None) -> Violations:
-    """Check an ordered mapping component -> shape; the widths must add up to that of the observation."""
+    """Check an ordered mapping component -> shape; the widths must add up to the width of the observation."""
     if not isinstance(segments, Mapping):
         yield f"{name}.type", f"{name} is {_show(segments)}, not a mapping of component name to shape"
         return

@@ -132,7 +132,7 @@ class ManagerBasedVecEnv(VecEnv):
         self.env.close()
 
     def _read(self, observation: Mapping[str, Any]) -> dict[str, Any]:
-        """The observation groups, with those of actor and critic as `policy` and `critic`, `(N, O)` each."""
+        """The observation groups, with the joined ones of actor and critic as `policy` and `critic`, `(N, O)`."""
         groups = {**observation, "policy": join_groups(observation, self._actor_groups)}
         if self._critic_groups:
             groups["critic"] = join_groups(observation, self._critic_groups)
@@ -151,7 +151,7 @@ def make_mjlab(
 
     Args:
         task_id: a registered mjlab task.
-        num_envs: number of environments; that of the task by default.
+        num_envs: number of environments; by default as in the task.
         device: device of the simulation.
         seed: seed of the environment.
         motion_file: reference motion of a tracking task, an npz file of mjlab.

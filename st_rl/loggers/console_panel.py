@@ -24,7 +24,7 @@ class ConsolePanel:
     def show(self, title: str, rows: Sequence[tuple[str, str]], width: int, pad: int) -> None:
         """Show `label: value` rows under a title, labels right-aligned in `pad` columns.
 
-        `width` is that of plain lines; a panel is as wide as the terminal.
+        Plain lines have this `width`, a panel that of the terminal.
         """
         if self._live is not None or is_live_terminal():
             self._show_live(title, rows, pad)

@@ -60,7 +60,7 @@ class RemoteSummaryWriter(SummaryWriter, ABC):
     def add_scalar(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, tag: str, value: float | Tensor, global_step: int | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Log one value under `tag`, locally and remotely; further arguments are those of TensorBoard's writer."""
+        """Log one value under `tag`, locally and remotely; further arguments as for TensorBoard's writer."""
         super().add_scalar(tag, value, global_step, *args, **kwargs)
         if self.run is not None:
             self._guard.call("add_scalar", self._send_scalar, NAME_MAP.get(tag, tag), float(value), global_step)

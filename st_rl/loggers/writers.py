@@ -59,7 +59,7 @@ class MultiWriter:
     def add_scalar(
         self, tag: str, value: float | Tensor, global_step: int | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Log one value under `tag`; further arguments are those of TensorBoard's writer."""
+        """Log one value under `tag`; further arguments as for TensorBoard's writer."""
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()  # one host sync, not one per writer
         for name, writer in self.writers.items():

@@ -399,7 +399,7 @@ class ActorCritic(nn.Module, Configurable):
 
     @torch.no_grad()
     def clip_std(self, min: float | Tensor | None = None, max: float | Tensor | None = None) -> None:
-        """Clamp the standard deviation in place, to these limits and to those of the policy.
+        """Clamp the standard deviation in place, to these limits and to the limits of the policy.
 
         One that depends on the state is limited where it is computed.
         """

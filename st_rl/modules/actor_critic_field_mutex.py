@@ -135,7 +135,7 @@ class ActorCriticFieldMutex(ActorCriticMutex):
         return get_obs_slice(self.obs_segments or {}, component)[0]
 
     def _ratio(self, index: int) -> Tensor:
-        """Return the factor `(A,)` from a sub-policy's actions to those of this environment."""
+        """Return the factor `(A,)` from a sub-policy's actions to actions of this environment."""
         ratio = getattr(self, f"subpolicy_action_scale_{index}") / self.env_action_scale
         return ratio.expand(self.num_actions)
 

@@ -68,7 +68,7 @@ class AMPDiscriminator(nn.Module, Configurable):
 
     @property
     def has_slopes(self) -> bool:
-        """Whether score and gradient penalty are those of this class, so that its closed form of the penalty holds."""
+        """Whether no subclass overrides score or gradient penalty, so that the closed form of the penalty holds."""
         own = AMPDiscriminator
         methods = {own.forward, own.compute_grad_pen, own.score_with_slopes, own.input_gradient}
         cls = type(self)
@@ -78,7 +78,7 @@ class AMPDiscriminator(nn.Module, Configurable):
     def score_with_slopes(self, x: Tensor, count: int | None = None) -> tuple[Tensor, list[Tensor]]:
         """Score transitions `(n, ..., Da) -> (n, ..., 1)`; also return the active hidden units, `(n, ..., H)` each.
 
-        The slopes are those of the first `count` transitions; of all of them when None.
+        The slopes cover the first `count` transitions, or all when None.
         """
         slopes: list[Tensor] = []
         for layer in self.trunk:

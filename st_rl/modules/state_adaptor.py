@@ -66,7 +66,7 @@ class PrivilegeEstimatorMixin(_Policy):
         return (*super().acting_settings, ("privilege_replace_state_prob", self.privilege_replace_state_prob))
 
     def build_adaptor(self, **kwargs: Any) -> None:
-        """Build the adaptor's network, and its memory in a recurrent policy; `kwargs` are those of the policy."""
+        """Build the adaptor's network, and its memory in a recurrent policy; `kwargs` are arguments of the policy."""
         self.memory_p, self.state_adaptor = self.adaptation.build(kwargs, self.is_recurrent)
 
     def actor_input(

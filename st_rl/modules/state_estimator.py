@@ -75,7 +75,7 @@ class EstimatorMixin(_Policy):
         return (*super().acting_settings, ("replace_state_prob", self.replace_state_prob))
 
     def build_estimator(self, **kwargs: Any) -> None:
-        """Build the estimator's network, and its memory in a recurrent policy; `kwargs` are those of the policy."""
+        """Build the estimator's network, and its memory in a recurrent policy; `kwargs` are arguments of the policy."""
         if self.use_actor_rnn:
             assert isinstance(self, ActorCriticRecurrent)
             self.state_estimator = self.estimation.build_network(self.memory_a.rnn.hidden_size)

@@ -392,7 +392,7 @@ class DemonstrationSaver:
         return self.env.obs_segments if isinstance(self.env, SegmentedEnv) else {}
 
     def _check_layout(self, before: Mapping[str, Any]) -> None:
-        """ValueError if the metadata of the folder is that of trajectories that this saver's cannot be read with."""
+        """ValueError if the folder holds observations in another layout: a reader could not read both."""
         if before.get("obs_disassemble_mapping") is None:
             self._check_widths()
             return

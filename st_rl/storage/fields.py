@@ -121,7 +121,7 @@ def fit_row(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bo
 
 
 def copy_rows(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy every value into its row; on a GPU those of equal layout and dtype in one kernel."""
+    """Copy every value into its row; on a GPU, rows of equal layout and dtype in one kernel."""
     matching: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for row, value in zip(rows, values):
         if row.is_cuda and (row.dtype, row.stride()) == (value.dtype, value.stride()):

@@ -189,7 +189,7 @@ def test_make_reproduces_the_built_in_clips(capsys, tmp_path):
         (["convert", "trot_0.5", "trot.json", "--weight", "-1"], "--weight must not be negative, got -1.0"),
         (
             ["convert", "trot_0.5", "trot.bvh"],
-            "trot.bvh: the suffix '.bvh' is that of no format; use one of: amp .json",
+            "trot.bvh: the suffix '.bvh' belongs to no format; use one of: amp .json",
         ),
     ],
 )

@@ -130,7 +130,7 @@ def test_amp_pickles_hold_several_clips_and_other_files_one(tmp_path):
         write_motion(tmp_path / "both.npz", clips)
     with pytest.raises(MotionError, match=r"the suffix '.npz' does not go with 'csv'; use one of: amp"):
         write_motion(tmp_path / "both.npz", clips[0], "csv")
-    with pytest.raises(MotionError, match=r"the suffix '.bvh' is that of no format; use one of: amp"):
+    with pytest.raises(MotionError, match=r"the suffix '.bvh' belongs to no format; use one of: amp"):
         write_motion(tmp_path / "both.bvh", clips[0])
 
 

@@ -206,8 +206,8 @@ def starting_options(
 ) -> tuple[TrainOptions[EnvConfig], dict[str, dict[str, Any]]]:
     """Return the options before the command line, and the settings without an option.
 
-    They are those of the task on the device, replaced by those of `--from`, replaced by those of `--config`;
-    `from_` names the parent exactly, whatever is trained meanwhile.
+    Options of the task on the device are replaced by those of `--from`, and these by those of `--config`. `from_` names
+    the parent exactly, because `latest` may become another run.
     """
     source = fit_to_device(source, arguments)
     env, training = source.default_config, TrainingConfig.from_dict(source.training)

@@ -39,7 +39,7 @@ class TaskSource(ABC, Generic[EnvConfig]):
 
     @abstractmethod
     def make(self, config: EnvConfig, num_envs: int | None, device: str, seed: int, **keywords: Any) -> VecEnv:
-        """Build an environment for training; `keywords` are those of the library that builds it."""
+        """Build an environment for training; `keywords` go to the library that builds it."""
 
     @property
     def uses_gpu(self) -> bool:
@@ -193,7 +193,7 @@ class GymTask(TaskSource[GymConfig]):
 
 @dataclass
 class MjlabConfig:
-    """How a task of mjlab is built; all other settings are those of mjlab."""
+    """How a task of mjlab is built; mjlab has all other settings."""
 
     num_envs: int = 4096
     """Number of robots, unless --num-envs is given."""
@@ -248,7 +248,7 @@ _EXTERNAL_SOURCES = {GYM_PREFIX: GymTask, MJLAB_PREFIX: MjlabTask}
 
 
 def is_external(name: str) -> bool:
-    """Whether a name is that of a task of another library."""
+    """Whether a name stands for a task of another library."""
     return name.startswith(tuple(_EXTERNAL_SOURCES))
 
 

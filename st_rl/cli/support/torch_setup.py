@@ -76,7 +76,7 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
     hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]
     if rows * max([0, *hidden[0], *hidden[1]]) < SMALL_MINI_BATCH or num_cores() == 1:
         return UpdateThreads(1)
-    # Two networks like those of the policy. The fork leaves the random numbers of the training unchanged.
+    # Two networks of the size of the policy. The fork leaves the random numbers of the training unchanged.
     with torch.random.fork_rng():
         heads = nn.ModuleList([MlpModel(env.num_obs, sizes, 1, nonlinearity=nn.ELU) for sizes in hidden])
         observations = torch.randn(rows, env.num_obs)

@@ -44,9 +44,9 @@ def read_motion(
             files without Fields have their legs in the order FR, FL, RR, RL.
         body_names: Links in the order of the file, for formats without names.
         foot_names: Feet in the order of the file, for AMP files without Fields.
-        fps: Frames per second; overrides those of the file.
-        quat_order: Order of the quaternions in npz, csv and GMR files; None takes that of the header, else the one in
-            which the root stands upright, by default that of the format.
+        fps: Frames per second; overrides the rate in the file.
+        quat_order: Order of the quaternions in npz, csv and GMR files; None takes the order in the header, else
+            the one in which the root stands upright, else the default of the format.
     """
     if quat_order is not None and quat_order not in ORDERS:
         raise ValueError(f"quat_order is '{quat_order}'; use one of {', '.join(ORDERS)}")
@@ -80,7 +80,7 @@ def write_motion(path: str | Path, clips: MotionClip | Sequence[MotionClip], for
     name = format or next((name for name, (_, suffixes) in FORMATS.items() if suffix in suffixes), None)
     if name not in FORMATS or suffix not in FORMATS[name][1]:
         known = "; ".join(f"{name} {' '.join(suffixes)}" for name, (_, suffixes) in FORMATS.items())
-        problem = f"'{suffix}' is that of no format" if format is None else f"'{suffix}' does not go with '{format}'"
+        problem = f"'{suffix}' belongs to no format" if format is None else f"'{suffix}' does not go with '{format}'"
         raise MotionError(str(path), "the suffix", problem, f"use one of: {known}")
     if len(clips) != 1 and not (name == "amp" and suffix in PICKLES):
         raise MotionError(str(path), "the file", f"cannot hold {len(clips)} clips", "write each to a file of its own")

@@ -31,7 +31,7 @@ class Gait:
     base_height: float = 0.27
     """Mean height of the base, m."""
     track: float = 1.0
-    """Lateral distance of the feet from the middle, relative to that of straight legs."""
+    """Lateral distance of the feet from the middle, relative to straight legs."""
 
 
 class Pose(NamedTuple):

@@ -92,7 +92,7 @@ def build_encoder(
     """Build the encoder of one component of this shape; its latent comes after the nonlinearity.
 
     `class_name` is one of `ENCODERS` or a path `package.module:Class`. The latent of a `CnnModel` is as wide as its
-    convolutions make it, that of all others `output_size`. A class that is none of the registered ones is called as
+    convolutions make it, all others have width `output_size`. A class that is not registered is called as
     `Class(shape, output_size=..., **kwargs)` and maps `(B, *shape) -> (B, output_size)`.
     """
     encoder_class = _encoder_class(name, class_name)

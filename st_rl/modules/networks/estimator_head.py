@@ -78,7 +78,7 @@ class EstimatorHead:
         """The last estimate `(..., E)`; padded where the observations are. None before the first `act`."""
 
     def build(self, policy_kwargs: Mapping[str, Any], recurrent: bool) -> tuple[Memory | None, MlpModel]:
-        """Build the memory, if the policy is recurrent, and the network; `policy_kwargs` are those of the policy."""
+        """Build the network and, if `recurrent`, the memory; `policy_kwargs` are the arguments of the policy."""
         if not recurrent:
             return None, self.build_network(self.input_size)
         memory = Memory(
@@ -151,7 +151,7 @@ class EstimatorHead:
         return torch.where((noise < self._threshold).unsqueeze(-1), replaced, observations)
 
     def _in_actor_order(self, estimate: Tensor) -> Tensor:
-        """Reorder the components of `(..., E)` from the order of the critic's segments to that of the actor's."""
+        """Reorder the components of `(..., E)` from the order of the critic's segments to the actor's."""
         wanted = set(self.target_components)
         blocks = segment_slices({name: shape for name, shape in self.critic_segments.items() if name in wanted})
         order = [name for name in self.segments if name in wanted]

@@ -52,7 +52,7 @@ def read_segments(env: object) -> tuple[Mapping[str, Any] | None, Mapping[str, A
 
 
 def policy_classes() -> dict[str, Any]:
-    """Return the registered policies by class name: those of `st_rl.modules`, and classes that a user adds to it."""
+    """Return the registered policies by class name: the classes of `st_rl.modules`, and what a user adds to it."""
     modules = {k: v for k, v in _package().items() if isinstance(v, type) and issubclass(v, nn.Module)}
     return {name: module for name, module in modules.items() if callable(getattr(module, "act", None))}
 
@@ -105,7 +105,7 @@ def _compose(bases: tuple[type, ...]) -> Any:
 def build_actor_critic(
     env: SizedEnv | EnvSpec, policy_class_name: str, policy_cfg: Mapping[str, Any], kind: str = "policy class"
 ) -> ActorCritic:
-    """Build a policy; sizes and segments that the configuration lacks are those of the environment.
+    """Build a policy; sizes and segments that the configuration lacks come from the environment.
 
     `mixins`, a list of names, puts them in front of the class: `{"class_name": "ActorCriticRecurrent", "mixins":
     ["EstimatorMixin", "EncoderActorCriticMixin"]}` is `EncoderStateAcRecurrent`. Error messages name the `kind`.

@@ -1,4 +1,4 @@
-"""Converts checkpoints of rsl_rl 2 to 5 to those of this library."""
+"""Converts checkpoints of rsl_rl 2 to 5 to the format of this library."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ class Observations(NamedTuple):
 
     @classmethod
     def of(cls, policy: ActorCritic) -> "Observations":
-        """Return those of a policy; one component `obs` if it knows no segments."""
+        """Return the observations of a policy; one component `obs` if it knows no segments."""
         actor = policy.obs_segments or {"obs": policy.num_actor_obs}
         return cls(actor, policy.critic_obs_segments or {"obs": policy.num_critic_obs})
 

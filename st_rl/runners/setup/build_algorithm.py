@@ -24,7 +24,7 @@ def build_algorithm(
 ) -> PPO:
     """Return the configured algorithm with its policy, normalizers and rollout storage.
 
-    `extras` are those of the environment's first observation.
+    `extras` came with the environment's first observation.
     """
     algorithm_class = resolve_class(config.algorithm_class_name, algorithm_classes(), "algorithm class")
     spec = EnvSpec(sizes.num_obs, sizes.num_critic_obs, env.num_actions, sizes.obs_segments, sizes.critic_obs_segments)

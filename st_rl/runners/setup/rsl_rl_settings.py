@@ -60,7 +60,7 @@ MODEL_KEYS: dict[str, tuple[str, ...]] = {
     "CNNModel": ("cnn_cfg",),
     "SpatialSoftmaxCNNModel": ("cnn_cfg",),
 }
-# A standard deviation with which actions are those of a network without distribution.
+# A standard deviation that leaves the actions of a network without distribution unchanged.
 NO_NOISE = {"init_noise_std": 1e-6, "learn_noise_std": False}
 
 

@@ -26,7 +26,7 @@ class JointControl:
         random: torch.Tensor,
         register_buffer: Callable[[str, torch.Tensor], torch.Tensor],
     ) -> None:
-        """Sample the latencies from uniform numbers `random` `(N,)`; `register_buffer` is that of the task."""
+        """Sample the latencies from uniform numbers `random` `(N,)`; `register_buffer` is the method of the task."""
         self._backend = backend
         self._substeps = backend.physics.substeps
         is_torque = robot.actuation == "torque"

@@ -135,7 +135,7 @@ class LeggedAmp(LeggedWalk):
         self._style_before.copy_(self._style())
 
     def _sample_initial_states(self) -> None:
-        """Sample an initial state for every robot: that of its reference, or one near the default pose."""
+        """Sample an initial state for every robot: on its reference, or near the default pose."""
         super()._sample_initial_states()
         qpos, qvel = self.reference.state(self.clip, self.clip_time)
         self._starts_from_reference = self.random["reference"][:, 2] < self.cfg.style.start_fraction

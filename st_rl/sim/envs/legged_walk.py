@@ -112,7 +112,7 @@ class LeggedWalk(LeggedTask):
         return find_sensors(terms, self.robot, self.cfg).unmeasured
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
-        """Add those of initial states and commands."""
+        """Add the ranges of initial states and commands."""
         commands, reset = self.cfg.commands, self.cfg.reset
         return {
             "joints": [(-reset.joint_pos, reset.joint_pos)] * self.robot.num_joints,

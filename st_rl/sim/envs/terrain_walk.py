@@ -141,7 +141,7 @@ class TerrainWalk(LeggedWalk):
         """Ranges of the random numbers of `_initial_places`, `place` among them."""
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
-        """Add those of the start, and a level for robots that cleared the last one."""
+        """Add the ranges of the start, and a level for robots that cleared the last one."""
         return {**super()._random_ranges(), **self._start_ranges(), "level": [(0.0, 1.0)]}
 
     def _metrics(self) -> torch.Tensor:

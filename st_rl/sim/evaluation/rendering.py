@@ -47,7 +47,7 @@ def has_display() -> bool:
 
 
 def choose_gl() -> str:
-    """The value of MUJOCO_GL to render with: that of the environment, else the first library that is installed.
+    """The value of MUJOCO_GL to render with: the given one, else the first library that is installed.
 
     Empty where MuJoCo's default works (a display, or not Linux). RenderingError without any library.
     """

@@ -43,7 +43,7 @@ class RobotDescription:
     falls: tuple[str, ...] = ()
     """Geoms or bodies that touch the ground only after a fall; base and knees without any."""
     collisions: tuple[str, ...] = ()
-    """The only geoms of the robot that touch anything; those of the MJCF without any."""
+    """The only geoms of the robot that collide; empty leaves the collisions of the MJCF."""
     self_collisions: bool | None = None
     """Whether parts of the robot touch each other; None for what the MJCF says."""
     action_scale: float | Mapping[str, float] | None = None

@@ -68,7 +68,7 @@ def has_ground(model: MjModel) -> bool:
 
 
 def ground_contact_bits(spec: MjSpec) -> dict[str, int]:
-    """`contype` and `conaffinity` for new ground: those of the plane of the world, if it has a colliding one.
+    """`contype` and `conaffinity` for new ground: as the plane of the world has them, if it has a colliding one.
 
     Otherwise bits that match every colliding geom of the robot, whatever the defaults of the file are.
     """

@@ -24,7 +24,7 @@ _MATCH_STEPS = 20
 def match_names(pattern: str, names: Sequence[str], kind: str, where: str) -> list[int]:
     """Indices of the names that a regular expression matches in full; ValueError if it matches none.
 
-    For the error, `kind` is that of the names (`joint`), `where` the place of the pattern (`go1.yaml: default_pose`).
+    The error message says what the names are, `kind` (`joint`), and `where` the pattern is (`go1.yaml: default_pose`).
     """
     regex = compile_pattern(pattern, where)
     found = [index for index, name in enumerate(names) if name and regex.fullmatch(name)]

@@ -55,7 +55,7 @@ def make_task(
 
     Args:
         name: One of `TASKS`, or the path of a class, `package.module:Class`, which needs `cfg`.
-        num_envs: Number of robots; that of the configuration by default.
+        num_envs: Number of robots; by default as in the configuration.
         device: Device of the tensors; it selects the physics backend too.
         seed: Seed of the task's random numbers on the CPU; a GPU uses `torch.manual_seed`.
         cfg: The configuration, by default that of the task; not modified.

@@ -9,12 +9,12 @@ from st_rl.sim.envs.task import Task
 
 
 class GpuTraining(NamedTuple):
-    """Training settings of a task on a GPU, where many robots need fewer iterations; those of committed GPU runs."""
+    """Training settings of a task on a GPU, where many robots need fewer iterations; as in the committed GPU runs."""
 
     max_iterations: int
     num_envs: int = 4096
     hidden_dims: tuple[int, ...] | None = None
-    """Hidden layers of actor and critic; None keeps those of the CPU."""
+    """Hidden layers of actor and critic; None keeps the layers of the CPU settings."""
 
 
 class TaskEntry(NamedTuple):

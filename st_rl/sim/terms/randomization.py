@@ -23,8 +23,8 @@ def randomize(
 ) -> torch.Tensor:
     """Write friction, trunk mass and motor strength of every robot into the model fields; return them, `(N, 3)`.
 
-    `ranges` are those of the sliding friction, of the factor of the trunk's mass and inertia, and of the torques; None
-    keeps the value of the robot. `random` `(N, 3)` are uniform numbers in [0, 1).
+    `ranges` are of sliding friction, of the factor of the trunk's mass and inertia, and of the factor of the torques;
+    None keeps the value of the robot. `random` `(N, 3)` are uniform numbers in [0, 1).
     """
     friction, mass, strength = ranges
     values = torch.empty_like(random)

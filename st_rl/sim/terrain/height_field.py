@@ -40,7 +40,7 @@ class Ground:
         self._spacing = field.spacing
 
     def height_at(self, points: torch.Tensor) -> torch.Tensor:
-        """Heights `(...)` at world positions `(..., 2)`, m; outside of the field those of its edge."""
+        """Heights `(...)` at world positions `(..., 2)`, m; outside of the field the height of its edge."""
         return height_at(self._heights, (points - self._origin) / self._spacing)
 
 

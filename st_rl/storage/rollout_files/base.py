@@ -56,7 +56,7 @@ class RolloutFileBase(IterableDataset, abc.ABC):
         return buffer
 
     def get_transition_batch(self) -> tuple[Any, dict[str, Any]]:
-        """The next step of all environments, and infos like those of an environment."""
+        """The next step of all environments, and infos as an environment delivers them."""
         buffer = self.get_batch()
         timeout = buffer.get("timeout") if isinstance(buffer, dict) else getattr(buffer, "timeout", None)
         return buffer, {} if timeout is None else {"time_outs": timeout}

@@ -525,7 +525,7 @@ class RolloutDataset(RolloutFileBase):
         return Transition(*(self._store.empty(name, leading) for name in names))
 
     def get_transition_batch(self) -> tuple[Any, dict[str, Any]]:
-        """The next step of all environments, and infos like those of an environment, with recorded motion features."""
+        """The next step of all environments, and infos as of an environment, with recorded motion features."""
         buffer, infos = super().get_transition_batch()
         if self._motion_features:
             infos |= {"observations": {"ref_obs": self._motion_features["ref_obs"]}}

@@ -50,7 +50,7 @@ def dead_heartbeats(folder: StrPath, role: str) -> list[Path]:
 
 
 def is_heartbeat(name: str, role: str) -> bool:
-    """Whether a file name is that of a heartbeat of this role."""
+    """Whether a file is a heartbeat of this role, by its name."""
     return name.startswith(f"{PREFIX}{role}-")
 
 

@@ -63,7 +63,7 @@ class RunGroup:
     settings: dict[str, Any]
     """All settings by dotted name, without the seed."""
     evaluations: list[Mapping[str, Any]]
-    """Metrics of `eval.json` of the runs that have one, those of the finest physics."""
+    """Metrics in the finest physics, of the runs that have an `eval.json`."""
     titles: dict[str, str]
     """Headings of these metrics."""
     curves: list[Curves]

@@ -61,7 +61,7 @@ def import_checkpoint(
 ) -> ImportedRun:
     """Write a run folder with the policy, the normalizers and the optimizer of a checkpoint of rsl_rl.
 
-    `settings` is the configuration of rsl_rl; without it the sizes are those of the weights. `source` is the task.
+    `settings` is the configuration of rsl_rl; without it the sizes are read from the weights. `source` is the task.
     """
     if (folder / RUN_FILE).exists() or any(folder.glob("model_*.pt")):
         raise CommandError(f"{folder} already holds a run: name another folder")

@@ -135,7 +135,7 @@ def read_progress_ends(path: Path) -> list[dict[str, str]]:
 
 
 def _parse_ends(head: bytes, tail: bytes, is_whole: bool) -> list[dict[str, str]]:
-    """Return the first row and those of the tail; only these if the tail `is_whole`, the complete file."""
+    """Return the first row and the rows of the tail; only the latter if the tail `is_whole`, the complete file."""
     first = head.decode("utf-8-sig", "replace").split("\n")
     lines = tail.decode("utf-8", "replace").split("\n")
     # The first line of the tail is the header, or part of a row; the last one may be incomplete.
@@ -171,7 +171,7 @@ def _result(error: object, falls: object, episode_return: object, evaluated: str
 def _steps(
     settings: Mapping[str, Any], config: Mapping[str, Any], end: Mapping[str, Any], iterations: int | None
 ) -> int | None:
-    """Return the steps that were recorded at the end, else those of the completed iterations."""
+    """Return the steps that were recorded at the end, else the product of iterations, environments and rollout."""
     if _count(end.get("steps")) is not None:
         return _count(end.get("steps"))
     num_envs, per_env = _count(settings.get("num_envs")), _count(_runner(config).get("num_steps_per_env"))

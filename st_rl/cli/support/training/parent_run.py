@@ -48,13 +48,13 @@ class ParentRun:
 
     @property
     def address(self) -> str:
-        """How to name the policy again, whatever is trained meanwhile."""
+        """How to name the policy again; `latest` may become another run."""
         return self.typed if self.typed.startswith(PRETRAINED_PREFIX) else f"{self.run.path}:{self.checkpoint.name}"
 
     def inherit(
         self, source: TaskSource[EnvConfig], env: EnvConfig, training: TrainingConfig
     ) -> tuple[EnvConfig, TrainingConfig]:
-        """Return the settings that a training of a task starts with: those of the parent if the task is the same.
+        """Return the settings that a training of a task starts with: the parent's if the task is the same.
 
         Of another task, and of a student that was distilled, only the networks are taken. The number of robots and of
         iterations are always those of the task.

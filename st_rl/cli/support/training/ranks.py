@@ -104,7 +104,7 @@ def divide_envs(num_envs: int, num_ranks: int) -> int:
 
 
 def iterations_within(steps: int, config: Mapping[str, Any], env: VecEnv) -> int:
-    """Return the number of iterations that have at least this many environment steps, those of all ranks together."""
+    """Return the number of iterations that have at least this many environment steps of all ranks together."""
     from st_rl.utils.distributed import world_size
 
     if steps < 1:

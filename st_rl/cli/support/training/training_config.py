@@ -126,7 +126,7 @@ class AlgorithmConfig:
     anneal_clip_param: bool = False
     """Whether the clipping range falls linearly over the training."""
     anneal_iterations: int | None = None
-    """Iterations over which they fall; None uses those of the training."""
+    """Iterations over which they fall; None uses all iterations of the training."""
     clip_gradients_separately: bool = False
     """Whether the gradients of actor and critic are clipped each by their own norm, as in rsl_rl 4 and 5."""
     exact_kl: bool = False
@@ -141,7 +141,7 @@ class TrainingConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings of each part without a typed option, such as those of other policy and algorithm classes."""
+    """Settings of each part without a typed option, for example for other policy and algorithm classes."""
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> TrainingConfig:
