@@ -43,7 +43,7 @@ def find_velocity_problems(clip: MotionClip) -> list[str]:
 
 
 def _compare(name: str, stored: np.ndarray, measured: np.ndarray, fps: float) -> str | None:
-    """What is wrong with stored velocities `(F, W)`, given derivatives of the positions `(F, W)`; None if they agree."""
+    """What is wrong with stored velocities `(F, W)`, given derivatives `(F, W)` of positions; None if they agree."""
     stored_rms, measured_rms = (float(np.sqrt((values**2).mean())) for values in (stored, measured))
     if max(stored_rms, measured_rms) < _MIN_SPEED:
         return None
