@@ -101,7 +101,7 @@ class MotionClip:
     quat_order: str = ""
     """Order of the quaternions in the file, `xyzw` or `wxyz`; empty for a clip that is not from a file."""
     notes: tuple[str, ...] = field(default=())
-    """What the reader found out or assumed because the file does not say it, one sentence each."""
+    """Findings and assumptions of the reader about what the file does not say, one sentence each."""
 
     @property
     def num_frames(self) -> int:

@@ -1,4 +1,4 @@
-"""What a controller needs to run a policy: `policy_metadata` in `run.json` and in the exported file."""
+"""The metadata that a controller needs to run a policy: `policy_metadata` in `run.json` and in the exported file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an environment may offer beyond `VecEnv`, one `Protocol` for each capability.
+"""Optional capabilities of an environment beyond `VecEnv`, one `Protocol` each.
 
 Test for a capability with `isinstance(env, StatefulEnv)`. An attribute that is missing or None is not offered; one that
 a wrapper forwards through `__getattr__` is.

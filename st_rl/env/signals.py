@@ -10,6 +10,6 @@ class Signal(NamedTuple):
     unit: str
     """Unit of the numbers, and their frame or order where it matters."""
     meaning: str
-    """What the numbers are, in one clause."""
+    """Meaning of the numbers, in one clause."""
     must_be_estimated: bool = False
     """Whether no sensor measures it, so that the robot's own software has to estimate it."""

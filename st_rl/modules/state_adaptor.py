@@ -62,7 +62,7 @@ class PrivilegeEstimatorMixin(_Policy):
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
-        """Those of the parent, and `privilege_replace_state_prob`."""
+        """The settings of the parent, and `privilege_replace_state_prob`."""
         return (*super().acting_settings, ("privilege_replace_state_prob", self.privilege_replace_state_prob))
 
     def build_adaptor(self, **kwargs: Any) -> None:

@@ -71,7 +71,7 @@ class EstimatorMixin(_Policy):
 
     @property
     def acting_settings(self) -> tuple[tuple[str, Any], ...]:
-        """Those of the parent, and `replace_state_prob`."""
+        """The settings of the parent, and `replace_state_prob`."""
         return (*super().acting_settings, ("replace_state_prob", self.replace_state_prob))
 
     def build_estimator(self, **kwargs: Any) -> None:

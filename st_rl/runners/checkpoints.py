@@ -99,7 +99,7 @@ def write_run_config(folder: Path, env: VecEnv, config: TrainConfig, policy: Pol
         "runner": {key: value for key, value in config.runner.items() if key not in ("policy", "algorithm")},
         "policy": config.policy,
         "algorithm": config.algorithm,
-        # What the policy takes from the environment.
+        # Sizes and segments that the policy takes from the environment.
         "env": {
             "num_obs": policy.num_actor_obs,
             "num_privileged_obs": policy.num_critic_obs,

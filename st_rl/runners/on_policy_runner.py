@@ -112,7 +112,7 @@ class OnPolicyRunner(Configurable):
     """Writes the curves. Created when learning starts, so that playing a policy writes nothing."""
     logger_type: str | None = None
     """Name of the logger, known when learning starts."""
-    # What is in the run folder; None until learning starts.
+    # State of the run folder; None until learning starts.
     _folder_lock: FolderLock | None = None
     _run_description: dict[str, Any] | None = None
     _checkpoints: CheckpointKeeper | None = None
@@ -129,7 +129,7 @@ class OnPolicyRunner(Configurable):
         self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
         self.device = device = join_process_group(device, float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S))
         self.env = env
-        # That of rank 0 on every rank; only rank 0 writes to it and has a `log_dir`.
+        # The folder of rank 0, on every rank; only rank 0 writes to it and has a `log_dir`.
         folder = value_of_main(None if log_dir is None else str(log_dir))
         self._run_folder = None if folder is None else Path(folder)
         self.log_dir = str(log_dir) if log_dir is not None and is_main() else None
@@ -154,7 +154,7 @@ class OnPolicyRunner(Configurable):
         self.git_status_repos = [st_rl.__file__]
         # Called with the number of finished iterations after each of them, on the main rank.
         self.iteration_observers: list[Callable[[int], None]] = []
-        # Those of which the run folder has the git state.
+        # Repositories of which the git state is already in the run folder.
         self._recorded_repos: list[str] = []
         # Added to what `run.json` says about the training; the command line sets its options here.
         self.run_settings: dict[str, Any] = {}

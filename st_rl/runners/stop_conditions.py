@@ -1,4 +1,4 @@
-"""What ends `learn` before its last iteration: Ctrl-C and the time limit."""
+"""Conditions that end `learn` before its last iteration: Ctrl-C and the time limit."""
 
 import signal
 import threading

@@ -187,7 +187,7 @@ class RolloutStorage:
             rows.append(row)
             values.append(value)
         copy_rows(rows, values)
-        # Those of a feed-forward policy are always None.
+        # A feed-forward policy has none.
         if transition.hidden_states is not None or self.saved_hidden_states is not None:
             self._save_hidden_states(transition.hidden_states)
         self.step += 1

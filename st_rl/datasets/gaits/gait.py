@@ -1,4 +1,4 @@
-"""What the gaits of all legged robots share: foot trajectories, periodic base motion, a clip of poses."""
+"""Common parts of the gaits of all legged robots: foot trajectories, periodic base motion, a clip of poses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ def is_rsl_rl_checkpoint(loaded: Mapping[str, Any]) -> bool:
     if any(key in loaded for key in MODELS):
         return True
     names = loaded.get("model_state_dict")
-    # What is not a mapping is for `load_state_dict` to reject.
+    # `load_state_dict` rejects anything but a mapping.
     known = ("actor_obs_normalizer.", "actor_cnns.", "student.")
     return isinstance(names, Mapping) and any(name.startswith(known) for name in names)
 

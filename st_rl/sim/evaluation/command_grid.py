@@ -1,4 +1,4 @@
-"""What a policy is evaluated on: number of robots, duration, and the grid of commands."""
+"""The plan of an evaluation: number of robots, duration, and the grid of commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -223,7 +223,7 @@ class CheckpointEvaluator:
         self._rollout: EvaluationRollout | None = None
         self._addresses: tuple[int, ...] = ()
         self.metrics: dict[str, float] = {}
-        """What was measured in the last evaluation; the training logs it."""
+        """Metrics of the last evaluation, which the training logs."""
 
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""

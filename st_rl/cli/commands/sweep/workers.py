@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker process needs to work on a sweep."""
+    """The arguments of a worker process."""
 
     task: str
     arguments: tuple[str, ...]

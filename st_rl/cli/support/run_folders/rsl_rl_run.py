@@ -43,7 +43,7 @@ Images = Mapping[str, tuple[int, int, int]]
 
 
 class ImportedRun(NamedTuple):
-    """What was made of a checkpoint."""
+    """The run that a checkpoint was converted to."""
 
     policy: ActorCritic
     iteration: int

@@ -1,4 +1,4 @@
-"""What a run folder says about its training in a few lines, read quickly and without torch."""
+"""A summary of the training in a run folder, read quickly and without torch."""
 
 from __future__ import annotations
 

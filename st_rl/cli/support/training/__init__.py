@@ -1,1 +1,1 @@
-"""What a training on the command line consists of: its settings, its start, its session and its ranks."""
+"""The parts of a training on the command line: its settings, its start, its session and its ranks."""

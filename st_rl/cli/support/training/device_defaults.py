@@ -69,7 +69,7 @@ def fit_to_device(source: TaskSource[EnvConfig], arguments: Sequence[str]) -> Ta
         return source
     typed = _typed(arguments, "num-envs") or _typed(arguments, "env.num-envs")
     if typed is not None:
-        # What is not a number is reported by the parser.
+        # The parser reports anything but a number.
         return source.for_gpu(int(typed)) if typed.isdecimal() and int(typed) > 0 else source
     fitted = source.for_gpu()
     wanted = getattr(fitted.default_config, "num_envs", None)
