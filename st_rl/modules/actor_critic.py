@@ -148,10 +148,8 @@ class ActorCritic(nn.Module, Configurable):
         self.min_noise_std, self.max_noise_std = min_noise_std, max_noise_std
         self.noise_std_type = noise_std_type
         self._register_std(float(init_noise_std), learn_noise_std, state_dependent_std)
-        self.clip_std()
         # Not in the state dict: it is a setting, and policies without it have no such key.
-        bound = None if action_bound is None else _positive_bound(action_bound, self.num_actions)
-        self.register_buffer("action_bound", bound, persistent=False)
+        self.register_buffer("action_bound", _positive_bound(action_bound, self.num_actions), persistent=False)
         # The distribution of the last act; None before the first one.
         self.distribution: Normal | None = None
         self._samples_actions = True
@@ -185,6 +183,7 @@ class ActorCritic(nn.Module, Configurable):
             return
         name = "std" if noise_std_type == "scalar" else "log_std"
         self.register_parameter(name, nn.Parameter(initial * torch.ones(self.num_actions), requires_grad=is_learned))
+        self.clip_std()
 
     @property
     def std(self) -> Tensor:
@@ -500,8 +499,10 @@ def _logarithm(value: float | Tensor) -> float | Tensor:
     return math.log(value) if value > 0 else -math.inf
 
 
-def _positive_bound(bound: float | Sequence[float], num_actions: int) -> Tensor:
+def _positive_bound(bound: float | Sequence[float] | None, num_actions: int) -> Tensor | None:
     """Return the largest action `(A,)`, given once for all or for each; ValueError unless it is positive."""
+    if bound is None:
+        return None
     limits = torch.as_tensor(bound, dtype=torch.float32)
     if limits.numel() not in (1, num_actions):
         raise ValueError(

@@ -49,6 +49,7 @@ from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, check_viewer, show_
 from st_rl.loggers import LoggerName
 
 if TYPE_CHECKING:
+    from st_rl.env import VecEnv
     from st_rl.runners import OnPolicyRunner
 
 # Parts of a configuration that are no settings of the runner, or that a training decides itself.
@@ -277,11 +278,7 @@ def prepare_training(
     torch_setup.seed_everything(seed)
     env = source.make(options.env, options.num_envs, device, seed)
     if options.steps is not None:
-        by_steps = iterations_within(options.steps, config, env)
-        if options.iterations is not None and options.iterations < by_steps:
-            options.steps = None
-        else:
-            training.runner.max_iterations = config["max_iterations"] = by_steps
+        _limit_steps(options, options.steps, config, env)
     update_threads = torch_setup.choose_update_threads(options.threads, config, env, device)
     config["update_threads"] = update_threads.number
     run = share_run_folder(options.log_dir, source.name)
@@ -307,6 +304,15 @@ def prepare_training(
         **({} if parent is None else {PARENTS: parent.chain()}),
     }
     return runner, run
+
+
+def _limit_steps(options: TrainOptions[EnvConfig], steps: int, config: dict[str, Any], env: VecEnv) -> None:
+    """Replace the iterations by those of `--steps`, unless `--iterations` ends the training earlier."""
+    by_steps = iterations_within(steps, config, env)
+    if options.iterations is not None and options.iterations < by_steps:
+        options.steps = None
+    else:
+        options.runner.max_iterations = config["max_iterations"] = by_steps
 
 
 def _describe_options(
