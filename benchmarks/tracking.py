@@ -13,7 +13,8 @@ g1_wave.csv, g1_dance.csv, g1_jumpjack.csv and g1_high5.csv. Jobs:
     dance-uniform                   the dance without adaptive sampling
 
 A job is trained for its seconds, start and compilation included (--seconds overrides them), one seed after the other,
-and jobs that would end after --minutes are left out. Arguments after `--` are passed to `st-rl train`. The evaluation
+and jobs that would end after --minutes are left out. --env and --set change settings of the task and of the training:
+--env scales.body_pos=0.2 --set algorithm.desired_kl=0.01. The evaluation
 starts at the first frame of every clip, without noise, pushes and randomization, at small deviations from the clip. It
 writes, by clip, the fraction of robots that reach its end, the mean position error of 14 bodies relative to the torso
 (the bodies and the definition of mjlab's tracking task), the mean joint error, the moment of the largest error, and the
@@ -21,25 +22,30 @@ joint acceleration of the robot as a multiple of that of the clip; results are i
 """
 
 import argparse
+import ast
 import json
 import shutil
 import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
-import yaml
 from machine import describe_machine, write_results
-from run_files import TRAINED, parse_options, read_trained, run_training, strip_checkpoints
+from run_files import TRAINED, parse_options, read_progress, read_trained, strip_checkpoints
 
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import RunFolder
+from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
+from st_rl.runners import OnPolicyRunner
 from st_rl.sim.envs import MotionTracking
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.robots import Robot
 from st_rl.sim.robots.save_mjcf import save_without_visuals
+from st_rl.sim.tasks import find_task, make_task, with_overrides
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 DESCRIPTION = Path(__file__).with_name("g1_tracking.yaml")
 TASK = "humanoid-track"
@@ -54,10 +60,14 @@ BODIES = (
     *("pelvis", "torso_link", ".*_(hip|shoulder)_roll_link", ".*_(knee|elbow)_link"),
     *(".*_ankle_roll_link", ".*_wrist_yaw_link"),
 )
-SETTINGS = (
-    *("--env.anchor-body", "torso_link", "--env.tracked-bodies", *BODIES),
-    *("--env.rewards.unwanted-contacts", "0", "--env.physics.max-contacts", "12"),
-)
+SETTINGS: dict[str, Any] = {
+    "anchor_body": "torso_link",
+    "tracked_bodies": BODIES,
+    "rewards.unwanted_contacts": 0.0,
+    "contact_sensors": False,
+    "physics.max_contacts": 12,
+}
+ROBOT, SCALES = "g1.xml", "action_scale.json"
 ALL_CLIPS = ("walk", "wave", "dance", "jumpjack", "high5")
 
 
@@ -66,7 +76,7 @@ class Job(NamedTuple):
 
     clips: tuple[str, ...]
     seconds: float
-    options: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 JOBS = {
@@ -75,44 +85,67 @@ JOBS = {
     "dance": Job(("dance",), 300.0),
     "jumpjack": Job(("jumpjack",), 300.0),
     "five": Job(ALL_CLIPS, 600.0),
-    "five-deployable": Job(ALL_CLIPS, 600.0, ("--env.deployable",)),
-    "dance-uniform": Job(("dance",), 300.0, ("--env.sampling.no-adaptive",)),
+    "five-deployable": Job(ALL_CLIPS, 600.0, {"deployable": True}),
+    "dance-uniform": Job(("dance",), 300.0, {"sampling.adaptive": False}),
 }
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Write robot, description and clips to the folder `data`, from which the other stages read."""
+    """Write robot, action scales and clips to the folder `data`, which the other stages read."""
+    import yaml
+
     folder = options.data
     folder.mkdir(parents=True, exist_ok=True)
     content = yaml.safe_load(DESCRIPTION.read_text())
-    with_meshes = folder / "with_meshes.yaml"
-    with_meshes.write_text(yaml.safe_dump({**content, "mjcf": str(options.mjcf.resolve())}))
-    save_without_visuals(Robot.from_file(with_meshes), folder / "g1.xml")
-    with_meshes.unlink()
-    (folder / "g1.yaml").write_text(yaml.safe_dump({**content, "mjcf": "g1.xml"}))
+    described = folder / "with_meshes.yaml"
+    described.write_text(yaml.safe_dump({**content, "mjcf": str(options.mjcf.resolve())}))
+    robot = Robot.from_file(described)
+    save_without_visuals(robot, folder / ROBOT)
+    described.unlink()
+    (folder / SCALES).write_text(json.dumps(list(robot.action_scale if robot.action_scale is not None else [])))
     for clip in ALL_CLIPS:
         shutil.copyfile(options.motions / f"g1_{clip}.csv", folder / f"g1_{clip}.csv")
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}, {size / 2**20:.1f} MiB")
 
 
+def data_settings(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The robot and the clips of a job, as settings of the task."""
+    return {
+        "robot": str(options.data.resolve() / ROBOT),
+        "control.action_scale": tuple(json.loads((options.data / SCALES).read_text())),
+        "motions": tuple(str(options.data.resolve() / f"g1_{clip}.csv") for clip in JOBS[name].clips),
+    }
+
+
 def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> None:
-    """Train a job from the command line; the time is written to the run folder."""
-    job, run = JOBS[name], options.runs / f"{name}_{seed}"
-    clips = [str(options.data.resolve() / f"g1_{clip}.csv") for clip in job.clips]
-    arguments = ["train", TASK, "--seed", str(seed), "--device", options.device, "--num-envs", str(options.num_envs)]
-    arguments += ["--env.robot", str(options.data.resolve() / "g1.yaml"), "--env.motions", *clips]
-    arguments += ["--minutes", f"{seconds / 60:.4f}", "--runner.engine", options.engine]
-    # Checkpoints are scored by an evaluation, which takes seconds.
-    arguments += ["--runner.save-interval", "100000", *SETTINGS, *job.options, *options.more]
-    trained = {**run_training(arguments, run, CURVES, ROOT), **describe_machine(), "arguments": arguments[2:]}
-    write_results(run / TRAINED, trained)
+    """Train a job for `seconds`, with all that happens from the first line to the last checkpoint."""
+    began, run = time.monotonic(), options.runs / f"{name}_{seed}"
+    entry = find_task(TASK)
+    config = entry.gpu_training_config(options.num_envs)
+    # Nothing is saved or scored before the end.
+    config |= {"engine": options.engine, "save_interval": 1_000_000, "keep_best": False}
+    settings = SETTINGS | data_settings(options, name) | dict(JOBS[name].settings) | options.env
+    for path, value in options.set.items():
+        *parts, last = path.split(".")
+        part = config
+        for key in parts:
+            part = part[key]
+        part[last] = value
+    seed_everything(seed)
+    env = make_task(TASK, options.num_envs, options.device, seed, cfg=with_overrides(entry.cfg(), settings))
+    runner = OnPolicyRunner(env, config, log_dir=run, device=options.device)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    runner.time_limit_s = seconds - (time.monotonic() - began)
+    with open(run.with_name(f"{run.name}.log"), "w") as log, redirect_stdout(log):
+        runner.learn(None, init_at_random_ep_len=False)
+    runner.close()
+    trained = {"seconds": time.monotonic() - began, **read_progress(run, CURVES), **describe_machine()}
+    write_results(run / TRAINED, trained | {"settings": options.env | options.set})
     strip_checkpoints(run)
-    shown = ("command_seconds", "training_seconds", "median_steps_per_second", "iterations")
-    error = trained["curve"].get("body_pos_error", [float("nan")])[-1]
-    print(
-        f"{name}, seed {seed}: {json.dumps({key: trained[key] for key in shown})}, body error {error:.3f} m", flush=True
-    )
+    figures = {key: trained[key] for key in ("seconds", "median_steps_per_second", "iterations", "steps")}
+    figures |= {name: values[-1] for name, values in trained["curve"].items() if name != "seconds"}
+    print(f"{name}, seed {seed}: {json.dumps(figures)}", flush=True)
 
 
 @torch.inference_mode()
@@ -156,9 +189,7 @@ def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
     """Metrics of a job by clip, in fine physics and in those of the training."""
     run = RunFolder(options.runs / f"{name}_{seed}")
     saved, found = LoadedRun(run), {}
-    config = saved.env_config
-    config.robot = str(options.data.resolve() / "g1.yaml")
-    config.motions = tuple(str(options.data.resolve() / f"g1_{clip}.csv") for clip in JOBS[name].clips)
+    config = with_overrides(saved.env_config, data_settings(options, name))
     for physics in ("fine", "training"):
         task = make_eval_task(TASK, config, options.robots, 60.0, 1000 + seed, fine=physics == "fine")
         policy = saved.load_policy(task, run.checkpoint(), "cpu")
@@ -190,9 +221,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--engine", default="graph", choices=("auto", "eager", "compile", "graph"))
     parser.add_argument("--robots", type=int, default=512, help="robots of the evaluation")
     parser.add_argument("--runs", type=Path, default=Path("runs/tracking"))
+    parser.add_argument("--env", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the task")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the training")
     parser.add_argument("--out", type=Path, default=RESULTS / "tracking.json")
     options = parse_options(parser)
     options.jobs = options.jobs or ["walk"]
+    for name in ("env", "set"):
+        pairs = (item.split("=", 1) for item in getattr(options, name))
+        setattr(options, name, {key: ast.literal_eval(value) for key, value in pairs})
     unknown = [name for name in options.jobs if name not in JOBS]
     if unknown:
         parser.error(f"no job {', '.join(unknown)}: choose among {', '.join(JOBS)}")
@@ -204,6 +240,7 @@ def main() -> None:
     if options.stage == "prepare":
         prepare(options)
         return
+    use_tensor_cores(options.device)
     began = time.monotonic()
     results: dict[str, Any] = {"benchmark": "tracking", **describe_machine(), "jobs": {}}
     if options.stage == "evaluate":

@@ -1,5 +1,6 @@
 """Motion tracking: a robot that does what reference clips do."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
@@ -14,6 +15,7 @@ from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weight
 from st_rl.sim.envs.tracking_reference import TrackingReference
 from st_rl.sim.motions.adaptive_sampling import AdaptiveSampler
 from st_rl.sim.motions.kinematics import BodyStates, Kinematics
+from st_rl.sim.require import MjModel, mujoco
 from st_rl.sim.robots.name_patterns import match_names
 from st_rl.sim.terms import rewards, tracking
 
@@ -117,6 +119,8 @@ class MotionTrackingCfg(LeggedTaskCfg):
     """Scales of the rewards."""
     limits: TrackingLimitsCfg = field(default_factory=TrackingLimitsCfg)
     """Limits of the terminations."""
+    contact_sensors: bool = True
+    """Whether sensors are simulated, which only the reward `unwanted_contacts` reads; False is faster on a GPU."""
     soft_joint_range: float = 0.9
     """Fraction of the range of each joint that is free of the penalty `joint_limits`."""
     noise: TrackingNoiseCfg = field(default_factory=TrackingNoiseCfg)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -340,6 +344,14 @@ class MotionTracking(LeggedTask):
     def describe_io(self) -> dict[str, Any]:
         """Add what the reference refers to."""
         return {**super().describe_io(), "anchor_body": self.reference.anchor}
+
+    def _choose_model(self) -> MjModel:
+        """The model of the robot, without sensors where none is read."""
+        model = super()._choose_model()
+        if not self.cfg.contact_sensors:
+            model = copy.copy(model)
+            model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_SENSOR
+        return model
 
     def _set_constants(self) -> None:
         """Load the reference onto the device too."""
@@ -569,6 +581,8 @@ class MotionTracking(LeggedTask):
             for name, value in vars(part).items():
                 if not value > 0:
                     raise ValueError(f"{name} of {type(part).__name__} is {value}: give a number above 0")
+        if self.cfg.rewards.get("unwanted_contacts") and not self.cfg.contact_sensors:
+            raise ValueError("the reward unwanted_contacts needs contact_sensors: turn them on, or set its weight to 0")
         if any(step < 1 for step in self.cfg.future_steps):
             raise ValueError(f"future_steps is {self.cfg.future_steps}: give numbers of control steps from 1")
 

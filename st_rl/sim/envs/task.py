@@ -14,7 +14,7 @@ from st_rl.sim.backends import make_backend
 from st_rl.sim.envs.cfg import Range, TaskCfg
 from st_rl.sim.envs.term_tables import FRAMES, ObservationTable, ObsTerm, RewardTerm, Term
 from st_rl.sim.old_names import BUFFERS, with_new_names
-from st_rl.sim.require import MjSpec
+from st_rl.sim.require import MjModel, MjSpec
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.utils.config import unknown_name_message
 
@@ -77,7 +77,7 @@ class Task(VecEnv):
         self.cfg = copy.deepcopy(cfg)
         self._check_numbers()
         self.robot = Robot.from_file(robot_path(cfg.robot), self._build_world)
-        self.backend = make_backend(self.robot.model, num_envs, cfg.physics, device)
+        self.backend = make_backend(self._choose_model(), num_envs, cfg.physics, device)
         self.device = self.backend.device
         self.num_envs = num_envs
         self.num_actions = self.robot.num_joints
@@ -309,6 +309,10 @@ class Task(VecEnv):
 
     def _build_world(self, spec: MjSpec) -> None:
         """Add the surroundings to the robot's `mujoco.MjSpec`; called once, when only `cfg` is set."""
+
+    def _choose_model(self) -> MjModel:
+        """The model to simulate, by default that of the robot; called once, when only `cfg` and `robot` are set."""
+        return self.robot.model
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
         """Ranges of the uniform random numbers that a step uses, by name."""
