@@ -350,6 +350,50 @@ def test_verdict_says_whether_the_policy_walks(evaluation, text, is_good):
     assert verdict.is_good is is_good
 
 
+def tracked(reached, error, **others):
+    """An evaluation of motion tracking with two clips of ten steps."""
+    column = {"num_envs": 4, "reached_end": reached, "body_pos_error": error, "joint_pos_error": 0.1, **others}
+    rows = {"reached_end": "Reached the end", "body_pos_error": "Body position error, m"}
+    clip = {"seconds": 0.2, "worst_s": 0.08, "worst_body": "left_<foot>", "worst_error": 0.21, "period": 0.02}
+    clip |= {"body_pos_error_by_step": [error + 0.01 * step for step in range(10)], "acceleration_ratio": 1.4}
+    clips = [{"clip": name, **clip, **column} for name in ("wave", "kick & <turn>")]
+    physics = ("training physics", "fine physics")
+    return {"columns": dict.fromkeys(physics, column), "rows": rows, "clips": dict.fromkeys(physics, clips)}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "text", "is_good"),
+    [
+        (
+            tracked(1.0, 0.04),
+            "Tracks its clips: 100% of the robots reach the end of their clip, body error 0.040 m",
+            True,
+        ),
+        (tracked(0.5, 0.04), "Fails in its clips: 50% of the robots", False),
+        (tracked(1.0, 0.14), "Tracks inexactly: 100% of the robots", False),
+    ],
+)
+def test_verdict_says_whether_the_policy_tracks_its_clips(evaluation, text, is_good):
+    verdict = find_verdict(evaluation, {}, None)
+    assert verdict.text.startswith(text)
+    assert verdict.is_good is is_good
+
+
+def test_clips_have_a_row_for_each_physics_and_a_chart_of_the_error():
+    page = build_page(ReportData({"task": "humanoid-track"}, evaluation=tracked(0.75, 0.05)))
+    section = page.split('<section id="clips">')[1].split("</section>")[0]
+    assert section.count("<td>wave</td>") == 2
+    assert "kick &amp; &lt;turn&gt;</td><td>fine physics</td>" in section
+    assert "0.08 s, left_&lt;foot&gt;, 0.21 m" in section
+    assert ">75%</td>" in section
+    assert section.count("<figure") == 2
+    (numbers,) = re.findall(r"data-numbers='([^']*)'", section.split("<figure")[1])
+    lines = json.loads(html.unescape(numbers))["series"]
+    assert [line["n"] for line in lines] == ["training physics", "fine physics"]
+    assert lines[0]["x"][-1] == pytest.approx(0.2)
+    assert lines[0]["y"] == pytest.approx([0.05 + 0.01 * step for step in range(10)])
+
+
 def test_verdict_is_of_the_physics_in_which_most_robots_fall():
     columns = {"training physics": {"num_envs": 10, "falls": 6}, "fine physics": {"num_envs": 10, "falls": 0}}
     assert find_verdict({"columns": columns}, {}, None).text.startswith("Falls: 6 of 10")

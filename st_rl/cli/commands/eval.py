@@ -1,4 +1,4 @@
-"""Evaluate a policy without exploration noise on a grid of commands: st-rl eval RUN."""
+"""Evaluate a policy without exploration noise, on a grid of commands or on its clips: st-rl eval RUN."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, RunOptions, writ
 from st_rl.cli.support.task_source import is_external
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from st_rl.sim.evaluation.evaluator import EvaluationCfg
 
 COLUMNS = {"training physics": False, "fine physics": True}
-_PERCENT = ("success", "push_survival", "reached_time_limit")
+_PERCENT = ("success", "push_survival", "reached_time_limit", "reached_end", "completed")
 
 
 @dataclass
@@ -28,7 +30,7 @@ class EvalOptions(RunOptions):
     num_envs: int = 64
     """Number of robots evaluated in parallel, each with its own command."""
     seconds: float = 20.0
-    """Length of the evaluation."""
+    """Length of the evaluation; clips are tracked to their end."""
     lin_vel_x: tuple[float, float] | None = None
     """Range of forward velocity commands, m/s; None uses the range of the task."""
     lin_vel_y: tuple[float, float] | None = None
@@ -68,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict[str, Any]:
     """Return all metrics of a checkpoint as `eval.json` stores them."""
     from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.motion_tracking import MotionTracking
+    from st_rl.sim.evaluation.clip_tracking import CLIP_METRICS, evaluate_clips
     from st_rl.sim.evaluation.evaluator import (
         AXES,
         EPISODE_METRICS,
@@ -81,6 +85,7 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
     plan = EvaluationCfg(**{name: vars(options)[name] for name in names})
     columns: dict[str, dict[str, Any]] = {}
     grid: dict[str, dict[str, Any]] = {}
+    clips: dict[str, list[dict[str, Any]]] = {}
     rows, iteration = EPISODE_METRICS, 0
     for name, fine in {"environment": False}.items() if is_external(run.source.name) else COLUMNS.items():
         if fine and not options.fine_physics:
@@ -91,16 +96,20 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
         if isinstance(env, LeggedWalk):
             rows = WALK_METRICS
             columns[name], grid[name] = evaluate_walk(env, policy, plan)
+        elif isinstance(env, MotionTracking):
+            rows = CLIP_METRICS
+            columns[name], clips[name] = evaluate_clips(env, policy)
         else:
             columns[name] = evaluate_episodes(env, policy)
     return {
         "task": run.source.name,
         "checkpoint": checkpoint.name,
         "iteration": iteration,
-        "description": _describe(plan, rows is WALK_METRICS, any(COLUMNS.get(name) for name in columns)),
+        "description": _describe(plan, rows, any(COLUMNS.get(name) for name in columns)),
         "rows": {key: title for key, title in rows.items() if any(key in column for column in columns.values())},
         "columns": columns,
         "grid": grid,
+        **({"clips": clips} if clips else {}),
     }
 
 
@@ -113,14 +122,21 @@ def replace_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _describe(plan: EvaluationCfg, is_walk: bool, is_fine: bool) -> str:
-    if not is_walk:
+def _describe(plan: EvaluationCfg, rows: Mapping[str, str], is_fine: bool) -> str:
+    physics = "Fine physics: 5 ms steps, 50 solver iterations." if is_fine else ""
+    if "reached_end" in rows:
+        return (
+            f"{plan.num_envs} robots, divided over the clips, start near the first frame, without exploration noise, "
+            "sensor noise or randomization. Errors are means over the steps before a failure; positions of bodies are "
+            f"relative to the anchor. {physics}"
+        ).rstrip()
+    if "falls" not in rows:
         return f"First episode of {plan.num_envs} environments, without exploration noise."
     pushes = f"Pushes of {plan.push_speed:g} m/s every {plan.push_interval_s:g} s in a second walk. "
     return (
         f"{plan.num_envs} robots walk for {plan.seconds:g} s on a grid of commands, without exploration noise, sensor "
         f"noise or randomization; the first {plan.warmup_s:g} s is not counted. "
-        f"{pushes if plan.pushes else ''}{'Fine physics: 5 ms steps, 50 solver iterations.' if is_fine else ''}"
+        f"{pushes if plan.pushes else ''}{physics}"
     ).rstrip()
 
 
@@ -153,4 +169,27 @@ def print_table(result: Mapping[str, Any]) -> None:
         table.add_row(row_title, *cells)
     console = Console()
     console.print(table)
+    for name, clips in (result.get("clips") or {}).items():
+        console.print(_clip_table(name, clips))
     console.print(result["description"], style="dim", highlight=False)
+
+
+def _clip_table(physics: str, clips: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table by clip of one physics setting."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=f"By clip, {physics}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("clip", "s", "reached end", "body, m", "joints, rad", "worst moment"):
+        is_text = column in ("clip", "worst moment")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
+    for clip in clips:
+        table.add_row(
+            escape_control(clip["clip"]),
+            f"{clip['seconds']:.1f}",
+            f"{clip['reached_end']:.0%}",
+            f"{clip['body_pos_error']:.3f}",
+            f"{clip['joint_pos_error']:.3f}",
+            f"{clip['worst_s']:.2f} s, {escape_control(clip['worst_body'])} {clip['worst_error']:.2f} m",
+        )
+    return table

@@ -141,7 +141,7 @@ def _open_viewer(run: LoadedRun, checkpoint: Path, options: PlayOptions) -> int:
 
     recorder, _ = make_recorder(run, checkpoint, options)
     task = recorder.task
-    data, _ = recorder.snapshot()
+    data = recorder.snapshot().data
     try:
         viewer = viewers.launch_passive(task.backend.model, data, show_left_ui=False, show_right_ui=False)
     except Exception as error:  # each window library has its own error classes

@@ -129,9 +129,11 @@ class MotionTrackingCfg(LeggedTaskCfg):
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(MotionTracking.REWARDS))
 
     def for_evaluation(self, fine: bool = True) -> "MotionTrackingCfg":
-        """Return a copy without disturbances that starts at the first frame of a clip and ends with it."""
+        """Return a copy without disturbances that starts near the first frame of a clip and ends with it."""
         cfg = cast("MotionTrackingCfg", super().for_evaluation(fine))
         cfg.start, cfg.continue_to_next_clip = "first", False
+        # Longer than any clip.
+        cfg.episode_length_s = 3600.0
         return cfg
 
 
@@ -323,9 +325,13 @@ class MotionTracking(LeggedTask):
         """`(N, B, 3, 3)` rotations of the tracked bodies in the frame of the anchor."""
         return in_frame(self.bodies.rot[:, -1:, None], self.bodies.rot[:, :-1].mT).mT
 
-    def reference_qpos(self) -> torch.Tensor:
-        """`(N, nq)` positions of the model in the frame `row` of each robot's clip, in the world of the robot."""
-        qpos, first = self.reference.qpos.index_select(0, self.row), self._base.qpos
+    def reference_qpos(self, row: torch.Tensor | None = None) -> torch.Tensor:
+        """`(N, nq)` positions of the model in the frame `row` `(N,)` of the reference, in the world of each robot.
+
+        By default it is the frame that the robot was last compared with.
+        """
+        qpos = self.reference.qpos.index_select(0, self.row if row is None else row)
+        first = self._base.qpos
         yaw, x, y = self.placement.unbind(1)
         cosine, sine = yaw.cos(), yaw.sin()
         px, py = qpos[:, first].clone(), qpos[:, first + 1].clone()
@@ -333,13 +339,14 @@ class MotionTracking(LeggedTask):
         qpos[:, first + 3 : first + 7] = _turn_quaternion(qpos[:, first + 3 : first + 7], yaw)
         return qpos
 
-    def hold_clips(self, clips: torch.Tensor) -> None:
-        """Start this and all further episodes at the first frame of the clips `(N,)`, for an evaluation."""
+    def hold_clips(self, clips: torch.Tensor, reset: bool = True) -> None:
+        """Start this and all further episodes at the first frame of the clips `(N,)`; with `reset` False, the next."""
         count = len(self.reference.clips)
         if clips.shape != self.clip.shape or not bool(((clips >= 0) & (clips < count)).all()):
             raise ValueError(f"give each of the {self.num_envs} robots one of the clips 0 to {count - 1}")
         self._held_rows = self.reference.first_row[clips.to(self.device)]
-        self.reset()
+        if reset:
+            self.reset()
 
     def describe_io(self) -> dict[str, Any]:
         """Add what the reference refers to."""

@@ -1,7 +1,7 @@
 """Evaluates policies without exploration noise.
 
-`T` steps, `N` robots, `F` feet. A `CommandedEnv` is evaluated over a grid of commands, any other environment by the
-returns of its episodes.
+`T` steps, `N` robots, `F` feet. A `CommandedEnv` is evaluated over a grid of commands, motion tracking over its clips,
+any other environment by the returns of its episodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,9 @@ from st_rl.env import VecEnv
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.cfg import TaskCfg
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+from st_rl.sim.envs.motion_tracking import MotionTracking
 from st_rl.sim.envs.task import Task
+from st_rl.sim.evaluation.clip_tracking import ClipRollout, clip_score, compute_clip_metrics
 from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, evaluation_commands
 from st_rl.sim.evaluation.gait_metrics import (
     diagonal_alternation,
@@ -42,6 +44,8 @@ from st_rl.utils.log import logger
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
 
+# Longer clips are cut when a checkpoint is scored, s.
+_MAX_CLIP_S = 10.0
 # Steps after which an episode that is evaluated ends.
 MAX_STEPS = 5000
 WALK_METRICS = {
@@ -220,7 +224,7 @@ class CheckpointEvaluator:
         self._cfg = cfg
         self._wrap_step = wrap_step
         self._max_steps = max_steps
-        self._rollout: EvaluationRollout | None = None
+        self._rollout: EvaluationRollout | ClipRollout | None = None
         self._addresses: tuple[int, ...] = ()
         self.metrics: dict[str, float] = {}
         """Metrics of the last evaluation, which the training logs."""
@@ -228,6 +232,11 @@ class CheckpointEvaluator:
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with preserve_rng_state(self._env.device):
+            if isinstance(self._env, MotionTracking):
+                metrics = compute_clip_metrics(self._env, self._clip_rollout_of(self._env, policy).run())
+                names = ("reached_end", "completed", "body_pos_error", "joint_pos_error")
+                self.metrics = {name: metrics[name] for name in names}
+                return clip_score(metrics)
             if is_commanded(self._env):
                 record = self._rollout_of(self._env, policy).run(evaluation_commands(self._cfg, self._env))
                 metrics = compute_tracking_metrics(record, self._cfg.warmup_s)
@@ -241,10 +250,19 @@ class CheckpointEvaluator:
     def _rollout_of(self, task: "LeggedWalk", policy: Policy) -> EvaluationRollout:
         """The last rollout if the policy computes with the same tensors, else a new one."""
         addresses = _tensor_addresses(policy)
-        if self._rollout is None or addresses != self._addresses:
+        if not isinstance(self._rollout, EvaluationRollout) or addresses != self._addresses:
             # A step replaces hidden states and the progress on a course, which the next one reads: not captured.
             wrap_step = None if _is_recurrent(policy) or isinstance(task, CourseTask) else self._wrap_step
             self._rollout = EvaluationRollout(task, policy, self._cfg.seconds, wrap_step)
+            self._addresses = addresses
+        return self._rollout
+
+    def _clip_rollout_of(self, task: MotionTracking, policy: Policy) -> ClipRollout:
+        """The same for a task that tracks clips."""
+        addresses = _tensor_addresses(policy)
+        if not isinstance(self._rollout, ClipRollout) or addresses != self._addresses:
+            wrap_step = None if _is_recurrent(policy) else self._wrap_step
+            self._rollout = ClipRollout(task, policy, _MAX_CLIP_S, wrap_step)
             self._addresses = addresses
         return self._rollout
 

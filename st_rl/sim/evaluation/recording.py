@@ -13,6 +13,7 @@ from torch import Tensor
 
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg
+from st_rl.sim.envs.motion_tracking import MotionTracking
 from st_rl.sim.envs.task import Task
 from st_rl.sim.evaluation.command_grid import task_ranges
 from st_rl.sim.evaluation.rendering import Arrow, FrameRenderer
@@ -74,13 +75,28 @@ def make_command_schedule(commands: CommandsCfg, seconds: float) -> list[Command
     return [CommandSegment(weight * unit, (float(a), float(b), float(c))) for weight, (a, b, c) in segments]
 
 
+class Snapshot(NamedTuple):
+    """What a frame shows."""
+
+    data: MjData
+    """The robot as `mujoco.MjData`."""
+    arrows: list[Arrow]
+    """Its command and its velocity."""
+    ghost: np.ndarray | None
+    """`(nq,)` pose of the reference that it tracks, if any."""
+
+
 class Recorder:
-    """Steps a task of one robot under a policy and records time series."""
+    """Steps a task of one robot under a policy and records time series.
+
+    A robot that tracks clips begins with the first one; each reset begins the next one.
+    """
 
     def __init__(self, task: Task, policy: Policy, schedule: list[CommandSegment] | None = None):
         self.task = task
         self._policy = policy
         self._commanded = task if is_commanded(task) else None
+        self._tracking = task if isinstance(task, MotionTracking) else None
         self._schedule = schedule or []
         self._rows: list[dict[str, Tensor]] = []
         self._resets: list[float] = []
@@ -92,6 +108,7 @@ class Recorder:
         task = self.task
         reset_policy(self._policy)
         task.reset()
+        self._hold_clip(0, reset=True)
         ends = [round(end / task.step_dt) for end in accumulate(segment.seconds for segment in self._schedule)]
         starts = dict(zip([0, *ends], self._schedule))
         for step in range(round(seconds / task.step_dt)):
@@ -102,10 +119,21 @@ class Recorder:
             reset_policy(self._policy, dones)
             if bool(dones[0]):
                 self._resets.append(round((step + 1) * task.step_dt, 4))
+                self._hold_clip(len(self._resets) + 1)
             self._rows.append(self._measure())
             if each_step is not None:
                 each_step(step)
         return self._traces()
+
+    def _hold_clip(self, number: int, reset: bool = False) -> None:
+        """Choose the clip of the next episode, or with `reset` of this one and the next."""
+        task = self._tracking
+        if task is None:
+            return
+        clips = torch.full((1,), number, device=task.device) % len(task.reference.clips)
+        task.hold_clips(clips, reset)
+        if reset:
+            self._hold_clip(number + 1)
 
     def _measure(self) -> dict[str, Tensor]:
         backend, robot, env = self.task.backend, self.task.robot, self._commanded
@@ -135,11 +163,14 @@ class Recorder:
         self._rows.clear()
         self._resets.clear()
 
-    def snapshot(self) -> tuple[MjData, list[Arrow]]:
-        """The robot as `mujoco.MjData`, and arrows of its command and its velocity."""
+    def snapshot(self) -> Snapshot:
+        """The robot with arrows of its command and its velocity, or with the reference that it tracks."""
         self._data = self.task.backend.snapshot(0, self._data)
+        if self._tracking is not None:
+            ghost = self._tracking.reference_qpos()[0].cpu().numpy().astype(np.float64)
+            return Snapshot(self._data, [], ghost)
         if self._commanded is None:
-            return self._data, []
+            return Snapshot(self._data, [], None)
         base = self._commanded.robot.require_locomotion("a recording").body
         start = self._data.xpos[base] + np.array([0.0, 0.0, 0.22])
         forward = self._data.xmat[base].reshape(3, 3)[:, 0]
@@ -147,7 +178,8 @@ class Recorder:
         row = self._rows[-1] if self._rows else self._measure()
         above = start + np.array([0.0, 0.0, 0.05])
         command = _make_arrow(start, row["command"], heading, COMMAND_COLOR)
-        return self._data, [command, _make_arrow(above, row["velocity"], heading, VELOCITY_COLOR)]
+        velocity = _make_arrow(above, row["velocity"], heading, VELOCITY_COLOR)
+        return Snapshot(self._data, [command, velocity], None)
 
 
 def _make_arrow(start: np.ndarray, velocity: Tensor, heading: float, rgba: tuple[float, float, float, float]) -> Arrow:

@@ -21,6 +21,8 @@ INSTALL_COMMAND = "apt-get install -y libegl1 libosmesa6"
 _MAX_GEOMS = 2000
 # A larger shadow map costs a software renderer a third of its time, without a visible difference.
 _SHADOW_SIZE = 2048
+# Color of a ghost.
+_GHOST_RGBA = np.array([0.63, 0.47, 1.0, 0.4], dtype=np.float32)
 # Shorter arrows, m, consist of the head only and are left out.
 _MIN_ARROW_LENGTH = 0.04
 
@@ -102,6 +104,8 @@ class FrameRenderer:
         self._ground = VisibleGround(model)
         self._ground.follow(model.body_pos[min(1, model.nbody - 1), :2])
         self._renderer = self._open()
+        self._ghost_data: MjData | None = None
+        self._ghost_offset: np.ndarray | None = None
 
     def _open(self) -> Any:
         """A `mujoco.Renderer` of the visible ground and the robot."""
@@ -129,8 +133,8 @@ class FrameRenderer:
         follow.azimuth, follow.elevation = 130.0, -18.0
         return follow
 
-    def draw(self, data: MjData, arrows: Iterable[Arrow] = ()) -> np.ndarray:
-        """Render one frame, `(height, width, 3)` uint8."""
+    def draw(self, data: MjData, arrows: Iterable[Arrow] = (), ghost: np.ndarray | None = None) -> np.ndarray:
+        """Render one frame, `(height, width, 3)` uint8, with a translucent robot in the pose `ghost` `(nq,)` beside."""
         if self._ground.follow(data.xpos[min(1, len(data.xpos) - 1), :2]):
             self._renderer.close()
             self._renderer = self._open()
@@ -138,7 +142,34 @@ class FrameRenderer:
         self._ground.arrange(self._renderer.scene)
         for arrow in arrows:
             self._add_arrow(arrow)
+        if ghost is not None:
+            self._add_ghost(ghost)
         return self._renderer.render()
+
+    def _add_ghost(self, qpos: np.ndarray) -> None:
+        """Add the moving geoms of the model in another pose, in one translucent color, to the right of the picture."""
+        scene, model = self._renderer.scene, self._ground.model
+        data = self._ghost_data = mujoco.MjData(model) if self._ghost_data is None else self._ghost_data
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        moving = model.body_weldid[model.geom_bodyid] > 0
+        offset = self._ghost_offset
+        if offset is None:
+            places = data.geom_xpos[moving]
+            size = places.max(axis=0) - places.min(axis=0)
+            camera = scene.camera[0]
+            right = np.cross(camera.forward, camera.up) * [1.0, 1.0, 0.0]
+            offset = self._ghost_offset = max(np.linalg.norm(size[:2]), 0.8 * size[2]) * right / np.linalg.norm(right)
+        first = scene.ngeom
+        option, category = mujoco.MjvOption(), mujoco.mjtCatBit.mjCAT_DYNAMIC
+        mujoco.mjv_addGeoms(model, data, option, mujoco.MjvPerturb(), category, scene)
+        for shape in scene.geoms[first : scene.ngeom]:
+            shape.rgba[:] = _GHOST_RGBA
+            shape.matid = -1
+            shape.pos[:] += offset
+        # Both robots are in the middle of the picture.
+        for camera in scene.camera:
+            camera.pos[:] += 0.5 * offset
 
     def _add_arrow(self, arrow: Arrow) -> None:
         scene = self._renderer.scene

@@ -10,6 +10,7 @@ import torch
 
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.legged_amp import LeggedAmp
+from st_rl.sim.envs.motion_tracking import MotionTracking
 from st_rl.sim.envs.task import StepOutcome, Task
 from st_rl.sim.envs.terrain_walk import TerrainWalk
 from st_rl.sim.evaluation.rollout import Policy, is_commanded, reset_policy
@@ -48,6 +49,7 @@ class ViewSession:
         self._policy = policy
         self._load_policy = load_policy
         self._held: Command | None = None
+        self._held_clip = -1
         self._row = torch.zeros(self.layout.width, device=task.device)
         self._pack = self.layout.packer(task)
         self._log = torch.zeros(len(self.layout.reward_names), device=task.device)
@@ -68,6 +70,7 @@ class ViewSession:
         if self.controls.is_paused:
             return
         self._hold_command()
+        self._hold_clip()
         obs = split_observations(self.task.get_observations())[0]
         _, _, _, dones, _ = split_step(self.task.step(self._policy(obs)))
         reset_policy(self._policy, dones)
@@ -84,6 +87,13 @@ class ViewSession:
             rows = torch.tensor([command], device=self.task.device).repeat(self.task.num_envs, 1)
             self.task.hold_commands(rows)
             self._held = command
+
+    def _hold_clip(self) -> None:
+        """Let all robots track the chosen clip, from its first frame when it changes."""
+        if isinstance(self.task, MotionTracking) and self.controls.clip != self._held_clip:
+            self._held_clip = self.controls.clip
+            reset_policy(self._policy)
+            self.task.hold_clips(torch.full_like(self.task.clip, self._held_clip))
 
     def _apply(self, event: Event) -> None:
         task, robot = self.task, min(self.controls.robot, self.layout.num_robots - 1)
@@ -115,11 +125,22 @@ class ViewSession:
     def clips(self) -> list[tuple[str, float]]:
         """Name and duration in s of each reference clip; empty for a task without."""
         task = self.task
-        return [(clip.name, clip.duration) for clip in task.reference.clips] if isinstance(task, LeggedAmp) else []
+        has_clips = isinstance(task, LeggedAmp | MotionTracking)
+        return [(clip.name, clip.duration) for clip in task.reference.clips] if has_clips else []
 
     def ghost_qpos(self) -> np.ndarray | None:
-        """`(nq,)` pose of the reference clip, at the place and heading of the chosen robot; None without clips."""
+        """`(nq,)` pose of the reference clip, at the place and heading of the chosen robot; None without clips.
+
+        A robot that tracks clips has its own place in them, and the ghost moves with it.
+        """
         task, controls = self.task, self.controls
+        if isinstance(task, MotionTracking):
+            robot = min(controls.robot, self.layout.num_robots - 1)
+            row = None
+            if controls.clip_time is not None:
+                frame = min(round(controls.clip_time / task.step_dt), task.reference.num_frames[controls.clip] - 1)
+                row = torch.full_like(task.row, int(task.reference.first_row[controls.clip]) + frame)
+            return task.reference_qpos(row)[robot].cpu().numpy().astype(np.float64)
         if not isinstance(task, LeggedAmp):
             return None
         duration = self.clips[controls.clip][1] - 2 * task.step_dt

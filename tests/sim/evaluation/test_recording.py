@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,7 +79,7 @@ def test_commands_follow_the_schedule(recording):
 
 def test_arrows_point_along_the_command_in_the_world(recording):
     task, recorder, _, _ = recording
-    data, (command, _) = recorder.snapshot()
+    data, (command, _), _ = recorder.snapshot()
     base = task.robot.free_joint.body
     left = data.xmat[base].reshape(3, 3)[:, 1]
     assert float(command.vector @ left) > 0.9 * float((command.vector**2).sum() ** 0.5)
@@ -88,3 +89,22 @@ def test_clear_discards_recorded_steps(recording):
     task, recorder, _, _ = recording
     recorder.clear()
     assert all(len(row) == 5 for row in recorder.run(5 * task.step_dt).position)
+
+
+def test_robot_shows_its_clips_one_after_the_other_with_their_ghost():
+    from st_rl.sim.evaluation.evaluator import make_eval_task
+    from st_rl.sim.tasks import TASKS
+
+    cfg = TASKS["quadruped-track"].cfg(motions=("trot_0.5", "pace_0.5"))
+    task, seen = make_eval_task("quadruped-track", cfg, 1, 1.0, seed=3, fine=False), []
+    recorder = Recorder(task, lambda obs: torch.full((1, 12), 5.0))
+
+    def keep(step):
+        seen.append((int(task.clip[0]), recorder.snapshot().ghost, task.reference.qpos[int(task.row[0])].numpy()))
+
+    traces = recorder.run(0.9, keep)
+    starts = [0, *(round(time / task.step_dt) - 1 for time in traces.resets)]
+    assert len(starts) > 3
+    assert [seen[start][0] for start in starts] == [number % 2 for number in range(len(starts))]
+    for _, ghost, expected in seen:
+        np.testing.assert_allclose(ghost, expected, atol=1e-6)

@@ -77,6 +77,39 @@ def test_frame_renders_model_and_scaled_arrows():
     assert np.array_equal(dotted, plain), "an arrow of no length must not be drawn"
 
 
+def test_ghost_stands_beside_the_robot_in_another_pose():
+    needs_library()
+    # Seen from the side: a red bar one metre high on the ground; its ghost is half a metre higher.
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><visual><headlight ambient=".6 .6 .6"/></visual><worldbody>'
+        '<camera pos="0 -4 .7" xyaxes="1 0 0 0 0 1"/><body><freejoint/>'
+        '<geom type="box" size=".05 .05 .2" pos="0 0 .3" rgba="1 0 0 1"/>'
+        '<geom type="box" size=".05 .05 .2" pos="0 0 .7" rgba="1 0 0 1"/></body></worldbody></mujoco>'
+    )
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    higher = data.qpos + np.array([0, 0, 0.5, 0, 0, 0, 0])
+    with FrameRenderer(model, 200, 240) as renderer:
+        alone = renderer.draw(data).astype(int)
+        both = renderer.draw(data, ghost=higher).astype(int)
+        again = renderer.draw(data).astype(int)
+    assert np.array_equal(again, alone)
+
+    def find(mask):
+        rows, columns = np.nonzero(mask)
+        return rows.mean(), columns.mean(), len(rows)
+
+    row, column, size = find(alone[..., 0] > alone[..., 2] + 60)
+    red_row, red_column, red_size = find(both[..., 0] > both[..., 2] + 60)
+    ghost_row, ghost_column, ghost_size = find(both[..., 2] > both[..., 0] + 20)
+    assert (red_row, red_size) == (pytest.approx(row, abs=2), pytest.approx(size, rel=0.1))
+    assert ghost_size == pytest.approx(size, rel=0.4)
+    assert ghost_row < row - 20
+    # Both are in the middle of the picture, the ghost on the right.
+    assert ghost_column > column > red_column
+    assert 0.5 * (red_column + ghost_column) == pytest.approx(column, abs=2)
+
+
 def test_unknown_camera_lists_cameras_of_model():
     needs_library()
     model = mujoco.MjModel.from_xml_string(BALL.replace("<geom", '<camera name="side" pos="0 -3 0"/><geom'))

@@ -106,6 +106,22 @@ def test_ghost_stands_where_the_robot_is_in_the_pose_of_the_clip():
     assert session.clips[0] == (clip.name, clip.duration)
 
 
+def test_ghost_of_a_tracking_robot_is_the_reference_at_its_place():
+    task = make_task("quadruped-track", num_envs=1, **{"motions": ("trot_0.5", "pace_0.5")})
+    session = ViewSession(task, zero_policy, lambda name: zero_policy, "best.pt")
+    assert [name for name, _ in session.clips] == ["trot_0.5", "pace_0.5"]
+    session.controls.clip = 1
+    session.step()
+    assert int(task.clip[0]) == 1
+    first = int(task.reference.first_row[1])
+    assert int(task.row[0]) == first + 1
+    np.testing.assert_allclose(session.ghost_qpos(), task.reference.qpos[first + 1].numpy(), atol=1e-6)
+    session.controls.clip_time = 0.4
+    np.testing.assert_allclose(session.ghost_qpos(), task.reference.qpos[first + 20].numpy(), atol=1e-6)
+    session.controls.clip_time = 99.0
+    np.testing.assert_allclose(session.ghost_qpos(), task.reference.qpos[-1].numpy(), atol=1e-6)
+
+
 def test_task_without_clips_has_no_ghost(session):
     assert session.clips == []
     assert session.ghost_qpos() is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from st_rl.cli.support.report_page import sections
+from st_rl.cli.support.report_page.clips import clips
 from st_rl.cli.support.report_page.curves import Curves
 from st_rl.cli.support.report_page.verdict import verdict
 from st_rl.cli.support.run_folders.run_folder import (
@@ -77,6 +78,7 @@ def build_page(data: ReportData) -> str:
         _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces, video_note),
         _build(sections.tiles, curves, current),
         _build(sections.evaluation, evaluation, eval_note),
+        _build(clips, evaluation),
         _build(sections.tracking, traces, evaluation),
         _build(sections.gait, traces),
         _build(sections.joints, traces),

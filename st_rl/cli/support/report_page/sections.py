@@ -17,6 +17,8 @@ MAIN_CURVES = (
     ("Evaluation/score", "Score of checkpoints without noise", False),
     ("Evaluation/falls", "Fraction of robots that fall, without noise", False),
     ("Evaluation/lin_vel_x_error", "Error of mean lin_vel_x without noise, m/s", False),
+    ("Evaluation/reached_end", "Fraction of robots that reach the end of their clip, without noise", False),
+    ("Evaluation/body_pos_error", "Body position error without noise, m", False),
     ("Train/mean_reward", "Mean episode return", False),
     ("Train/mean_episode_length", "Mean episode length, steps", False),
     ("Metrics/velrmsd", "Velocity tracking error in training, m/s", False),
@@ -29,7 +31,7 @@ MAIN_CURVES = (
 )
 
 # Metrics of an evaluation in percent.
-_PERCENT = ("success", "push_survival")
+_PERCENT = ("success", "push_survival", "reached_end", "completed")
 # Curves of the machine and the training loop, not shown.
 _NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
 
@@ -94,6 +96,9 @@ def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
         for key, words, digits in (
             ("falls", f"of {figures.get('num_envs', '?')} robots fall", 0),
             ("success", "pass all obstacles", 2),
+            ("reached_end", "reach the end of their clip", 2),
+            ("body_pos_error", "m body position error", 3),
+            ("joint_pos_error", "rad joint position error", 3),
             ("lin_vel_x_error", "m/s forward velocity error", 3),
             ("lin_vel_y_error", "m/s lateral velocity error", 3),
             ("ang_vel_yaw_error", "rad/s yaw rate error", 3),

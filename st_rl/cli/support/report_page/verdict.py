@@ -9,6 +9,8 @@ from st_rl.cli.support.report_page.curves import Curves, read_number
 # A policy walks if fewer robots fall, and the mean forward velocity is closer to the command, m/s.
 MAX_FALLS = 0.05
 MAX_ERROR = 0.15
+# A policy tracks its clips if more robots reach their end, and the mean position error of the bodies is smaller, m.
+MIN_REACHED, MAX_BODY_ERROR = 0.9, 0.1
 # More falls are not walking at all.
 MANY_FALLS = 0.5
 
@@ -44,18 +46,26 @@ def find_verdict(
 
 
 def _worst_column(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the metrics with the physics in which most robots fall, the finest if they agree; None without any."""
+    """Return the metrics with the physics in which most robots fail, the finest if they agree; None without any."""
     columns = list(((result or {}).get("columns") or {}).values())
     return max(reversed(columns), key=_fall_fraction, default=None)
 
 
 def _fall_fraction(figures: Mapping[str, Any]) -> float:
+    reached = read_number(figures.get("reached_end"))
+    if reached is not None:
+        return 1.0 - reached
     return (read_number(figures.get("falls")) or 0.0) / max(1.0, read_number(figures.get("num_envs")) or 1.0)
 
 
 def _assess(figures: Mapping[str, Any]) -> Verdict:
     """Return the verdict of the metrics of an evaluation."""
     falls, error = read_number(figures.get("falls")), read_number(figures.get("lin_vel_x_error"))
+    reached, body_error = read_number(figures.get("reached_end")), read_number(figures.get("body_pos_error"))
+    if reached is not None and body_error is not None:
+        is_good = reached >= MIN_REACHED and body_error <= MAX_BODY_ERROR
+        word = "Tracks its clips" if is_good else "Fails in its clips" if reached < MIN_REACHED else "Tracks inexactly"
+        return Verdict(f"{word}: {_figures(figures)}.", is_good)
     if falls is None:
         value = read_number(figures.get("return_mean"))
         return Verdict("Evaluated." if value is None else f"{_figures(figures).capitalize()}.", None)
@@ -72,8 +82,14 @@ def _assess(figures: Mapping[str, Any]) -> Verdict:
 
 
 def _figures(figures: Mapping[str, Any]) -> str:
-    """Describe falls, obstacles and error, or the returns of a task without commands."""
+    """Describe clips, or falls, obstacles and error, or the returns of a task without commands."""
     words = []
+    reached, body, joint = (
+        read_number(figures.get(name)) for name in ("reached_end", "body_pos_error", "joint_pos_error")
+    )
+    words += [] if reached is None else [f"{reached:.0%} of the robots reach the end of their clip"]
+    words += [] if body is None else [f"body error {body:.3f} m"]
+    words += [] if joint is None else [f"joint error {joint:.3f} rad"]
     falls, count = read_number(figures.get("falls")), read_number(figures.get("num_envs"))
     if falls is not None and count is not None:
         # The log of a training has the fraction.

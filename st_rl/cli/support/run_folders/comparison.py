@@ -26,7 +26,7 @@ from st_rl.cli.support.training.settings_file import flat_settings
 
 # Metrics of an evaluation for which less, or more, is better.
 _LESS = ("falls", "error", "mae", "diverged", "cost_of_transport", "step_asymmetry")
-_MORE = ("success", "push_survival", "return", "length_mean", "reached_time_limit")
+_MORE = ("success", "push_survival", "return", "length_mean", "reached_time_limit", "reached_end", "completed")
 _MISSING = "-"
 _LABEL_LENGTH = 30
 

@@ -43,9 +43,9 @@ class RunSummary:
     seconds: float | None
     """Time of the training."""
     error: float | None
-    """Error of the mean forward velocity in the evaluation, m/s."""
+    """Error of the mean forward velocity in the evaluation, m/s; of the body positions in motion tracking, m."""
     falls: float | None
-    """Fraction of robots that fell in the evaluation."""
+    """Fraction of robots that fell in the evaluation, or failed before the end of their clip."""
     episode_return: float | None
     """Mean episode return in the evaluation, of a task without commands."""
     evaluated: Literal["eval", "training"] | None
@@ -154,18 +154,24 @@ def _evaluation(evaluation: Mapping[str, Any], progress: Sequence[Mapping[str, s
     if found:
         falls, count = read_number(found.get("falls")), read_number(found.get("num_envs"))
         fraction = None if falls is None or not count else falls / count
-        return _result(found.get("lin_vel_x_error"), fraction, found.get("return_mean"), "eval")
+        return _result(found, fraction, "eval")
     rows = [(score, row) for row in progress if (score := read_number(row.get("Evaluation/score"))) is not None]
     if not rows:
-        return _result(None, None, None, None)
+        return _result({}, None, None)
     best = max(rows, key=lambda item: item[0])[1]
-    error, falls, value = (best.get(f"Evaluation/{name}") for name in ("lin_vel_x_error", "falls", "return_mean"))
-    return _result(error, falls, value, "training")
+    found = {name.removeprefix("Evaluation/"): value for name, value in best.items()}
+    return _result(found, found.get("falls"), "training")
 
 
-def _result(error: object, falls: object, episode_return: object, evaluated: str | None) -> dict[str, Any]:
-    values = {"error": error, "falls": falls, "episode_return": episode_return}
-    return {**{name: read_number(value) for name, value in values.items()}, "evaluated": evaluated}
+def _result(found: Mapping[str, Any], falls: object, evaluated: str | None) -> dict[str, Any]:
+    """Return error, fraction of falls and return of the metrics of a walk, of motion tracking, or of episodes."""
+    error, reached = read_number(found.get("lin_vel_x_error")), read_number(found.get("reached_end"))
+    return {
+        "error": read_number(found.get("body_pos_error")) if error is None else error,
+        "falls": read_number(falls) if reached is None else 1.0 - reached,
+        "episode_return": read_number(found.get("return_mean")),
+        "evaluated": evaluated,
+    }
 
 
 def _steps(
