@@ -42,7 +42,7 @@ class ClipRecord(NamedTuple):
     """`(T, C)` the same, rad."""
     body_pos_distance: Tensor
     """`(T, C, B)` the same for each body, m."""
-    count: Tensor
+    num_robots: Tensor
     """`(T, C)` robots that track a clip."""
     joint_acceleration: Tensor
     """`(T, C)` sum over these robots of the mean square of the joints' accelerations, (rad/s^2)^2."""
@@ -72,7 +72,7 @@ class ClipRollout:
         self._clip = torch.arange(task.num_envs, device=device) % clips
         # Fewer robots than clips track them in several rounds.
         self._rounds = range(0, clips, task.num_envs)
-        widths = {"body_pos_error": (), "joint_pos_error": (), "count": (), "joint_acceleration": ()}
+        widths = {"body_pos_error": (), "joint_pos_error": (), "num_robots": (), "joint_acceleration": ()}
         widths |= {"body_pos_distance": (task.num_tracked,)}
         with torch.inference_mode():
             self._sums = {
@@ -130,7 +130,7 @@ class ClipRollout:
             "body_pos_error": task.body_pos_error,
             "joint_pos_error": task.joint_pos_error,
             "body_pos_distance": task.body_pos_distance,
-            "count": counted,
+            "num_robots": counted,
             "joint_acceleration": acceleration.masked_fill(~self._is_valid, 0.0),
         }
         for name, row in rows.items():
@@ -155,13 +155,13 @@ def compute_clip_metrics(task: MotionTracking, record: ClipRecord, clip: int | N
     """Metrics of one clip, or of all robots; errors are means over the steps before a failure."""
     robots = torch.ones_like(record.reached_end) if clip is None else record.clip == clip
     clips = slice(None) if clip is None else slice(clip, clip + 1)
-    num_steps = len(record.count)
+    num_steps = len(record.num_robots)
     length = (torch.tensor(task.reference.num_frames)[record.clip] - 1).clamp(max=num_steps)
-    count = float(record.count[:, clips].sum())
+    count = float(record.num_robots[:, clips].sum())
     own = float(record.joint_acceleration[:, clips].sum()) / max(count, 1.0)
     # Weighted as the robots are.
     wanted = sum(
-        _mean_square_acceleration(task, number) * float(record.count[:, number].sum())
+        _mean_square_acceleration(task, number) * float(record.num_robots[:, number].sum())
         for number in range(len(task.reference.clips))[clips]
     ) / max(count, 1.0)
     return {
@@ -182,7 +182,7 @@ def _mean_square_acceleration(task: MotionTracking, clip: int) -> float:
 
 def describe_clip(task: MotionTracking, record: ClipRecord, clip: int) -> dict[str, Any]:
     """Name, duration and metrics of a clip, its worst moment, and the errors over time of the robots that track it."""
-    count = record.count[:, clip]
+    count = record.num_robots[:, clip]
     tracked = int((count > 0).sum())
     mean = record.body_pos_distance[:tracked, clip] / count[:tracked, None]
     step, body = divmod(int(mean.argmax()), mean.shape[1])
