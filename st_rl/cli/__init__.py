@@ -17,10 +17,10 @@ from st_rl.cli.support.command_line import (
     detect_program,
     format_rows,
     one_line,
-    unknown_name,
     wrap,
 )
 from st_rl.cli.support.graceful_shutdown import exit_on_signals
+from st_rl.utils.config import unknown_name_message
 
 COMMANDS = (
     "train",
@@ -121,7 +121,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     name = arguments[0]
     if name not in COMMANDS:
-        raise UsageError(f"{unknown_name('command', name, COMMANDS)} (see st-rl --help)")
+        raise UsageError(f"{unknown_name_message('command', name, COMMANDS)} (see st-rl --help)")
     return _module(name).main(arguments[1:])
 
 

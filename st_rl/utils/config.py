@@ -92,9 +92,10 @@ def own_settings_from(part: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The most similar of `names`, or None."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return close[0] if close else None
+    """The most similar of `names`, whatever the case of letters, or None."""
+    by_lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
 
 
 def unknown_name_message(kind: str, name: object, names: Iterable[str]) -> str:

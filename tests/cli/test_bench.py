@@ -20,7 +20,7 @@ def test_help_lists_the_benchmarks(capsys):
 
 def test_unknown_benchmark_lists_the_known_ones(capsys):
     assert main(["bench", "cpuu"]) == 2
-    assert "unknown benchmark 'cpuu'; did you mean 'cpu'? known: cpu, update, gpu" in capsys.readouterr().err
+    assert "unknown benchmark 'cpuu'; did you mean 'cpu'? known: algorithms, cpu, gpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["cpu", "update"])

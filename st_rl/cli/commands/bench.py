@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from st_rl.cli.support.command_line import UsageError, format_rows, print_help, unknown_name
+from st_rl.cli.support.command_line import UsageError, format_rows, print_help
+from st_rl.utils.config import unknown_name_message
 
 # Name -> script in the folder benchmarks/ of the repository, and what it measures.
 SCRIPTS = {
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         return print_help(_HELP.format(rows=rows), arguments)
     name, *options = arguments
     if name not in SCRIPTS:
-        raise UsageError(unknown_name("benchmark", name, SCRIPTS))
+        raise UsageError(unknown_name_message("benchmark", name, SCRIPTS))
     repository = Path(__file__).resolve().parents[3]
     script = repository / "benchmarks" / SCRIPTS[name][0]
     if not script.is_file():

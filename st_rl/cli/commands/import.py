@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from st_rl.cli.support.command_line import UsageError, asks_for_help, parse_options, program, unknown_name
+from st_rl.cli.support.command_line import UsageError, asks_for_help, parse_options, program
+from st_rl.utils.config import unknown_name_message
 
 LIBRARIES = ("rsl_rl",)
 _USAGE = "st-rl import rsl_rl CHECKPOINT RUN"
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"LIBRARY, CHECKPOINT or RUN is missing: {_USAGE}")
     options = parse_options(ImportOptions, arguments, "import", __doc__)
     if options.library not in LIBRARIES:
-        raise UsageError(f"{unknown_name('library', options.library, LIBRARIES)}; type {_USAGE}")
+        raise UsageError(f"{unknown_name_message('library', options.library, LIBRARIES)}; type {_USAGE}")
     if not options.checkpoint.is_file():
         raise UsageError(f"there is no checkpoint {options.checkpoint}; name a model_*.pt of rsl_rl")
     from st_rl.cli.support.run_folders.rsl_rl_run import AGENT_FILE, import_checkpoint, read_settings

@@ -19,10 +19,10 @@ from st_rl.cli.support.command_line import (
     optional_path,
     parse_options,
     repeated_words,
-    unknown_name,
 )
 from st_rl.cli.support.run_folders.run_folder import RUNS, list_runs
 from st_rl.cli.support.run_folders.run_summary import RunSummary, summarize
+from st_rl.utils.config import unknown_name_message
 
 COLUMNS = ("run", "task", "robot", "algorithm", "state", "steps", "time", "error", "falls", "parent")
 _FIELDS = {"time": "seconds", "return": "episode_return"}
@@ -84,7 +84,7 @@ def _field(name: str, option: str) -> str:
     """Return the field of a column; UsageError for an unknown one."""
     known = [_name_of(field.name) for field in dataclasses.fields(RunSummary)]
     if name not in known:
-        raise UsageError(f"{option}: {unknown_name('column', name, known)}")
+        raise UsageError(f"{option}: {unknown_name_message('column', name, known)}")
     return _FIELDS.get(name, name)
 
 

@@ -8,9 +8,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+
+from st_rl.utils.config import unknown_name_message
 
 OptionsT = TypeVar("OptionsT")
 # Names that other libraries, or other commands, use for an option.
@@ -116,14 +118,6 @@ def wrap(text: str, indent: int = 0) -> str:
     return textwrap.fill(text, width, subsequent_indent=indentation, break_long_words=False, break_on_hyphens=False)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the error text for an unknown name: the closest match, then all known names."""
-    known = list(known)
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    hint = f"did you mean '{close[0]}'? " if close else ""
-    return f"unknown {kind} '{name}'; {hint}known: {', '.join(known)}"
-
-
 def asks_for_help(arguments: Sequence[str]) -> bool:
     """Whether a command line is empty or contains `--help`."""
     return not arguments or any(flag in arguments for flag in _HELP_FLAGS)
@@ -154,7 +148,7 @@ def run_action(
         return print_help(help_text.format(rows=format_rows(purposes)), arguments)
     name, *rest = arguments
     if name not in actions:
-        raise UsageError(f"{unknown_name('action', name, actions)} (see st-rl {command} --help)")
+        raise UsageError(f"{unknown_name_message('action', name, actions)} (see st-rl {command} --help)")
     return actions[name](rest)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from st_rl.cli.support.command_line import UsageError, quote, unknown_name
+from st_rl.cli.support.command_line import UsageError, quote
+from st_rl.utils.config import unknown_name_message
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -77,7 +78,9 @@ class BuiltInTask(TaskSource["TaskCfg"]):
         from st_rl.sim.tasks import TASKS
 
         if name not in TASKS:
-            raise UsageError(f"{unknown_name('task', name, [*TASKS, *EXTERNAL_TASKS])} (st-rl tasks describes them)")
+            raise UsageError(
+                f"{unknown_name_message('task', name, [*TASKS, *EXTERNAL_TASKS])} (st-rl tasks describes them)"
+            )
         self.name = name
         self.default_config = TASKS[name].cfg()
         self.training = TASKS[name].training_config()

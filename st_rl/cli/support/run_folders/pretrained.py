@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from st_rl.cli.support.command_line import CommandError, UsageError, unknown_name
+from st_rl.cli.support.command_line import CommandError, UsageError
+from st_rl.utils.config import unknown_name_message
 
 PRETRAINED_PREFIX = "pretrained:"
 WEIGHTS_FILE = "best.pt"
@@ -28,7 +29,7 @@ def copy_pretrained(name: str, root: Path) -> Path:
     known = pretrained_names()
     if name not in known:
         listed = [f"{PRETRAINED_PREFIX}{each}" for each in known]
-        raise UsageError(unknown_name("pretrained policy", f"{PRETRAINED_PREFIX}{name}", listed))
+        raise UsageError(unknown_name_message("pretrained policy", f"{PRETRAINED_PREFIX}{name}", listed))
     target = root / "pretrained" / name
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -82,17 +82,13 @@ def import_checkpoint(
     config.runner["empirical_normalization"] = normalization
     config.algorithm["critic_obs_normalization"] = bool(has_critic)
     iteration = int(converted["iter"])
-    write_run_config(_created(folder), cast(VecEnv, None), config, policy)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_run_config(folder, cast(VecEnv, None), config, policy)
     save_checkpoint(converted, checkpoint_path(folder, iteration))
     planned = max(int(config.runner.get("max_iterations") or 0), iteration)
     metadata = {"format": FORMAT, "obs_segments": dict(policy.obs_segments or {})}
     write_json(folder / RUN_FILE, {**_describe(source, planned, checkpoint, command_line), "policy_metadata": metadata})
     return ImportedRun(policy, iteration, "optimizer_state_dict" in converted)
-
-
-def _created(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _describe(source: TaskSource[Any] | None, iterations: int, checkpoint: Path, command_line: str) -> dict[str, Any]:
