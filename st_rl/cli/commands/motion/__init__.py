@@ -14,7 +14,8 @@ _HELP = """usage: st-rl motion ACTION [OPTIONS]
 
 Motions are files (AMP .json .txt .pkl, Isaac Lab and mjlab .npz, retargeted
 .pkl and .csv), folders of them, or built-in clips by name (trot, pace,
-bound, trot_0.5, walk, squat, wave, ...). st-rl motion ACTION --help lists the options of each."""
+bound, trot_0.5, walk, squat, wave, ...). st-rl motion ACTION --help lists the
+options of each."""
 
 
 def main(arguments: Sequence[str]) -> int:
