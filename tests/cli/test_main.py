@@ -180,8 +180,8 @@ def test_ctrl_c_before_a_training_is_130_without_a_stack(capsys, monkeypatch):
 def test_tasks_lists_the_built_in_ones(capsys):
     assert main(["tasks", "--names"]) == 0
     names = capsys.readouterr().out.split()
-    quadruped = ["quadruped-amp", "quadruped-parkour", "quadruped-rough", "quadruped-walk"]
-    assert names == ["balance", "humanoid-amp", "humanoid-walk", *quadruped]
+    quadruped = ["quadruped-amp", "quadruped-parkour", "quadruped-rough", "quadruped-track", "quadruped-walk"]
+    assert names == ["balance", "humanoid-amp", "humanoid-track", "humanoid-walk", *quadruped]
     assert main(["tasks"]) == 0
     assert "gym:ENV_ID" in capsys.readouterr().out
 
