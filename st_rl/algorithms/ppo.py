@@ -23,6 +23,7 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
+from st_rl.modules.policy.rsl_rl_view import RslRlPolicy
 from st_rl.modules.policy.weight_transfer import Observations, transfer_normalizer, transfer_policy
 from st_rl.modules.reward_scaling import DiscountedRewardScaling
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
@@ -260,6 +261,11 @@ class PPO(Configurable):
     @learning_rate.setter
     def learning_rate(self, value: float | Tensor) -> None:
         self._optimizer.learning_rate = value
+
+    @property
+    def policy(self) -> RslRlPolicy:
+        """The policy with its normalizers, as scripts for rsl_rl 2.3 to 4 read it."""
+        return RslRlPolicy(self.actor_critic, self.obs_normalizer, self.critic_obs_normalizer)
 
     def init_obs_norm(self, num_obs: int, num_critic_obs: int) -> None:
         """Create the observation normalizers: running statistics, or identities."""

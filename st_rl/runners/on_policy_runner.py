@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import st_rl
 from st_rl.algorithms import PPO
@@ -28,7 +28,7 @@ from st_rl.env.protocols import (
     StatefulEnv,
 )
 from st_rl.env.utils import observe, split_step
-from st_rl.export import ExportReport, export_onnx
+from st_rl.export import ExportReport, export_onnx, export_torchscript
 from st_rl.loggers.console_panel import ConsolePanel
 from st_rl.loggers.iteration_report import (
     console_rows,
@@ -839,6 +839,21 @@ class OnPolicyRunner(Configurable):
         report = export_onnx(self.alg.actor_critic, normalizer, path, metadata, observations)
         write_json(Path(path).with_suffix(".json"), dataclasses.asdict(report))
         return report
+
+    @property
+    def obs_normalizer(self) -> nn.Module:
+        """The normalizer of the actor's observations, where scripts for rsl_rl 2 look for it."""
+        return self.alg.obs_normalizer
+
+    def export_policy_to_onnx(self, path: str | Path, filename: str = "policy.onnx", verbose: bool = False) -> None:
+        """Write the policy as an ONNX file into the folder `path`: the name that rsl_rl has for `export`."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        self.export(Path(path) / filename)
+
+    def export_policy_to_jit(self, path: str | Path, filename: str = "policy.pt") -> None:
+        """Write the policy as a TorchScript file into the folder `path`, as rsl_rl does."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        export_torchscript(self.alg.policy, Path(path) / filename)
 
     def train_mode(self) -> None:
         """Set networks and normalizers to training mode."""
