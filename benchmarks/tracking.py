@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from machine import describe_machine, write_results
+from missing_packages import replace_missing
 from run_files import TRAINED, parse_options, read_progress, read_trained, strip_checkpoints
 
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
@@ -240,6 +241,8 @@ def main() -> None:
     if options.stage == "prepare":
         prepare(options)
         return
+    # The curves are in progress.csv.
+    replace_missing("tensorboardX")
     use_tensor_cores(options.device)
     began = time.monotonic()
     results: dict[str, Any] = {"benchmark": "tracking", **describe_machine(), "jobs": {}}

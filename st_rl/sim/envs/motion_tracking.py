@@ -373,13 +373,9 @@ class MotionTracking(LeggedTask):
             [place for place, body in enumerate(bodies) if not _has_descendant(body, bodies, parents)], device=device
         )
         self._fall_columns = torch.tensor(robot.fall_sensors, dtype=torch.long, device=device)
-        middle, half = robot.joint_range.mean(axis=1), 0.5 * cfg.soft_joint_range * (robot.joint_range @ [-1.0, 1.0])
-        limited = torch.from_numpy(robot.joint_range).isfinite().all(dim=1)
-        low, high = (torch.from_numpy(middle + sign * half) for sign in (-1, 1))
-        self.soft_joint_limits = (
-            float_tensor(torch.where(limited, low, -torch.inf), device),
-            float_tensor(torch.where(limited, high, torch.inf), device),
-        )
+        low, high = torch.from_numpy(robot.joint_range).unbind(1)
+        margin = 0.5 * (1.0 - cfg.soft_joint_range) * torch.where((high - low).isfinite(), high - low, 0.0)
+        self.soft_joint_limits = float_tensor(low + margin, device), float_tensor(high - margin, device)
         """`(J,)` lower and upper joint positions beyond which the penalty `joint_limits` begins, rad."""
         self.sampler = AdaptiveSampler(
             reference.num_frames,
