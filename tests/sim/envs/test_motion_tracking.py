@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from st_rl.sim.tasks import make_task
+from st_rl.runners import build_runner
+from st_rl.sim.tasks import find_task, make_task
 from st_rl.utils.tensors import rotations
+from tests.sim.envs.test_compiled_step import DriftingBackend, flat
 
 QUIET = {
     "noise.level": 0.0,
@@ -321,3 +323,121 @@ def test_start_is_raised_out_of_the_ground(tmp_path):
     # The reference itself stays as it is.
     sinks = task.reference_qpos()[:, 2] - task.backend.qpos[:, 2]
     torch.testing.assert_close(sinks, torch.full((8,), -0.04), atol=2e-3, rtol=0)
+
+
+def test_joint_limits_are_penalized_from_the_soft_range_on():
+    task = build(2)
+    qpos, qvel = task.reference.qpos[task.row].clone(), task.reference.start(task.row)[1]
+    place(task, qpos, qvel)
+    free = task.REWARDS["joint_limits"].function(task)
+    low, high = task.robot.joint_range[0]
+    first = task.robot.qpos_indices[0]
+    qpos[1, first] = float(high)
+    place(task, qpos, qvel)
+    found = task.REWARDS["joint_limits"].function(task)
+    before = max(0.0, float(task.reference.qpos[task.row[1], first]) - (high - 0.05 * (high - low)))
+    assert found[0] == free[0]
+    assert found[1] - free[1] + before == pytest.approx(0.05 * (high - low), abs=1e-5)
+
+
+def test_without_sensors_the_motion_is_the_same():
+    with_sensors = build(4, **{"rewards.unwanted_contacts": 0.0})
+    without = build(4, **{"rewards.unwanted_contacts": 0.0}, contact_sensors=False)
+    for _ in range(10):
+        expected, got = (task.step(torch.zeros(4, 21)) for task in (with_sensors, without))
+        assert torch.equal(got[0], expected[0])
+        assert torch.equal(got[1], expected[1])
+    assert with_sensors.backend.sensordata.any()
+    assert not without.backend.sensordata.any()
+    with pytest.raises(ValueError, match="unwanted_contacts needs contact_sensors"):
+        build(4, contact_sensors=False)
+
+
+def test_mirror_of_the_observation_is_its_own_inverse_without_the_critics_bodies():
+    task = build(2, future_steps=(3,))
+    with pytest.raises(ValueError, match="observation term 'body_pos' has no mirror"):
+        _ = task.mirror
+    segments = task._mirror_segments([c for c in task.observation_table.columns if c.start < task.num_obs])
+    assert set(segments) == set(task.obs_segments)
+    # A rotation mirrored at y = 0 is M R M with M = diag(1, -1, 1).
+    matrix = rotations.from_rotation_vector(np.array([0.3, -0.4, 0.5]))
+    columns = np.stack([rotations.rotate(matrix, axis) for axis in np.eye(3)], axis=1)
+    mirror = np.diag([1.0, -1.0, 1.0])
+    expected = (mirror @ columns @ mirror)[:, :2].ravel()
+    np.testing.assert_allclose(columns[:, :2].ravel() * segments["anchor_rot"]["signs"], expected, atol=1e-12)
+
+
+def test_traced_step_equals_eager_step(monkeypatch):
+    from st_rl.sim.envs import task as task_module
+
+    monkeypatch.setattr(task_module, "make_backend", DriftingBackend)
+    entry = find_task("humanoid-track")
+    cfg = entry.cfg(episode_length_s=0.2, motions=("squat", "kick"), future_steps=(2,))
+    cfg.randomization = type(cfg.randomization)(None, None, None)
+    eager, traced = (entry.task(cfg, 6, "cpu", seed=3) for _ in range(2))
+
+    def backend(graph, example_inputs):
+        return graph
+
+    traced.compile_with(lambda function: torch.compile(function, dynamic=False, backend=backend, fullgraph=True))
+    with torch.inference_mode():
+        for step in range(15):
+            actions = 0.1 * torch.sin(torch.arange(126.0).view(6, 21) + step)
+            expected, got = (flat(each.step(actions)) for each in (eager, traced))
+            for name, value in expected.items():
+                torch.testing.assert_close(got[name], value, rtol=1e-5, atol=1e-5, msg=name)
+            for name, value in eager.buffers.items():
+                torch.testing.assert_close(traced.buffers[name], value, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_estimator_policy_trains():
+    task = build(8, deployable=True)
+    config = find_task("humanoid-track").training_config() | {"engine": "eager", "num_steps_per_env": 4}
+    config["policy"] = {
+        "class_name": "StateAc",
+        "estimator_target_components": ["base_lin_vel"],
+        "actor_hidden_dims": [16],
+        "critic_hidden_dims": [16],
+    }
+    config["algorithm"]["class_name"] = "EstimatorPPO"
+    runner = build_runner("OnPolicyRunner", task, config, log_dir=None)
+    weights = {name: value for name, value in runner.alg.actor_critic.state_dict().items() if "estimator" in name}
+    before = {name: value.clone() for name, value in weights.items()}
+    runner.learn(1)
+    assert before
+    assert any(not torch.equal(before[name], value) for name, value in weights.items())
+
+
+def test_teacher_sees_all_that_the_critic_sees():
+    teacher = build(2, privileged_actor=True)
+    assert teacher.num_privileged_obs is None
+    assert teacher.num_obs == build(2).num_privileged_obs
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_whole_rollout_is_captured_and_trains(tmp_path):
+    task = make_task("humanoid-track", 256, "cuda", motions=("squat", "kick"))
+    config = find_task("humanoid-track").training_config() | {"engine": "graph"}
+    runner = build_runner("OnPolicyRunner", task, config, log_dir=tmp_path, device="cuda")
+    runner.learn(10)
+    assert runner.tot_timesteps == 10 * 24 * 256
+    assert all(torch.isfinite(p).all() for p in runner.alg.actor_critic.parameters())
+    assert torch.unique(task.row).numel() > 64
+    assert task.sampler.visits.sum() > 0
+
+
+@pytest.mark.gpu
+def test_gpu_errors_equal_cpu_errors():
+    cpu, gpu = (make_task("humanoid-track", 24, device, **QUIET) for device in ("cpu", "cuda"))
+    torch.set_float32_matmul_precision("high")
+    qpos, qvel = disturbed_states(cpu)
+    gpu.row.copy_(cpu.row)
+    gpu.clip.copy_(cpu.clip)
+    for task in (cpu, gpu):
+        everyone = torch.ones(24, dtype=torch.bool, device=task.device)
+        task.backend.reset(everyone, qpos.to(task.device), qvel.to(task.device))
+        task._read_state()
+        task._update_errors()
+    torch.testing.assert_close(gpu.compute_observation().cpu(), cpu.compute_observation(), rtol=1e-4, atol=1e-4)
+    for name in ("body_pos_distance", "body_rot_angle", "body_lin_vel_distance", "body_ang_vel_distance"):
+        torch.testing.assert_close(getattr(gpu, name).cpu(), getattr(cpu, name), rtol=1e-4, atol=1e-4, msg=name)
