@@ -121,8 +121,9 @@ def load_policy(
         normalizer = load_normalizer(policy.num_actor_obs, loaded.get("obs_norm_state_dict")).to(device)
         iteration = int(loaded.get("iter", 0))
         stored = (loaded.get("runner_state_dict") or {}).get("observations")
+        observations = None if stored is None else torch.as_tensor(stored[0])
     policy.to(device).eval().requires_grad_(False)
-    return LoadedPolicy(policy, normalizer, config, file, iteration, None if stored is None else stored[0])
+    return LoadedPolicy(policy, normalizer, config, file, iteration, observations)
 
 
 def _build_policy(
