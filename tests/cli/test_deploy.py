@@ -1,5 +1,6 @@
 """`st-rl deploy` writes, checks and compares kits."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from st_rl.cli import main
+from st_rl.sim.envs.legged_walk import LeggedWalk
 
 pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
@@ -57,6 +59,27 @@ def test_check_prints_table_and_fails_changed_kit(kit, tmp_path, capsys):
     assert main(["deploy", "check", str(tmp_path)]) == 1
     assert "policy.onnx is missing" in capsys.readouterr().out
     assert main(["deploy", "check", str(tmp_path / "other")]) == 2
+
+
+def test_walks_of_a_check_start_as_those_of_the_evaluation(tmp_path, monkeypatch):
+    run, starts = train(tmp_path / "run", "--env.deployable", task="quadruped-rough"), []
+    hold_commands = LeggedWalk.hold_commands
+
+    def record_start(task, commands):
+        starts.append((task.backend.qpos.clone(), task.backend.qvel.clone()))
+        hold_commands(task, commands)
+
+    monkeypatch.setattr(LeggedWalk, "hold_commands", record_start)
+    size = ["--num-envs", "3", "--seconds", "1.1", "--push-speed", "0", "--seed", "5"]
+    assert main(["eval", run, *size]) == 0
+    monkeypatch.undo()
+    assert main(["deploy", run, str(tmp_path / "kit")]) == 0
+    grid = json.loads((tmp_path / "run" / "eval.json").read_text())["grid"]["fine physics"]
+    with np.load(tmp_path / "kit" / "golden.npz") as golden:
+        for name, start in zip(("qpos", "qvel"), starts[-1]):
+            np.testing.assert_array_equal(golden[f"evaluation_{name}"], start.numpy())
+        for name in ("command", "velocity", "fell"):
+            np.testing.assert_array_equal(golden[f"evaluation_{name}"], np.array(grid[name], float))
 
 
 def test_rejects_unmeasurable_observations_with_three_fixes(tmp_path, capsys):

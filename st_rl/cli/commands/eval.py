@@ -105,6 +105,7 @@ def evaluate_run(run: LoadedRun, checkpoint: Path, options: EvalOptions) -> dict
         "task": run.source.name,
         "checkpoint": checkpoint.name,
         "iteration": iteration,
+        "seed": plan.seed,
         "description": _describe(plan, rows, any(COLUMNS.get(name) for name in columns)),
         "rows": {key: title for key, title in rows.items() if any(key in column for column in columns.values())},
         "columns": columns,

@@ -20,6 +20,7 @@ from st_rl.export.deploy.kit import (
     CHECKSUM_FILE,
     CONTROLLER_FILE,
     DESCRIPTION_FILE,
+    FORMAT,
     GOLDEN_FILE,
     LEAPP_FOLDER,
     POLICY_FILE,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from st_rl.export.deploy.files.simulate import Disturbance, Walk
 
 ERROR_FACTOR = 1.2
-"""Largest velocity error in an undisturbed walk, as a multiple of that of `st-rl eval` with the same commands."""
+"""Largest forward velocity error in an undisturbed walk, as a multiple of that of the same robots in `st-rl eval`."""
 FALLEN_FRACTION = 1 / 16
 """Largest fraction of falls in a disturbed walk."""
 
@@ -48,13 +49,26 @@ class CheckResult(NamedTuple):
     detail: str
 
 
+class WalkPlan(NamedTuple):
+    """How `N` robots start, what they are commanded, and how the same robots walked in `st-rl eval`."""
+
+    qpos: np.ndarray
+    """`(N, nq)`"""
+    qvel: np.ndarray
+    """`(N, nv)`"""
+    commands: np.ndarray
+    """`(N, 3)`"""
+    velocities: np.ndarray | None = None
+    """`(N, 3)` mean velocities in fine physics, NaN for a robot that fell; None without an evaluation."""
+
+
 class Scenario(NamedTuple):
     """One closed loop with several robots."""
 
     name: str
     disturbance: Disturbance
     may_fall: bool
-    """Whether falls up to `FALLEN_FRACTION` are accepted."""
+    """Whether falls up to `FALLEN_FRACTION` are accepted; otherwise no more than in `st-rl eval`."""
     is_required: bool = True
     """Whether it decides about pass or fail."""
 
@@ -66,6 +80,10 @@ def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iter
     if not files.passed:
         return
     description = yaml.safe_load((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
+    if description["format"] != FORMAT:
+        detail = f"format {description['format']} of {DESCRIPTION_FILE}, this st_rl reads {FORMAT}: write the kit again"
+        yield CheckResult("format", False, detail)
+        return
     step = OnnxStep(folder / POLICY_FILE)
     is_same = description == step.description
     yield CheckResult(
@@ -156,7 +174,7 @@ def scenarios() -> list[Scenario]:
 def check_walking(
     folder: Path, description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int, seconds: float
 ) -> Iterator[CheckResult]:
-    """Walk in plain MuJoCo from the initial states of the golden run, one scenario after the other."""
+    """Walk in plain MuJoCo, one scenario after the other."""
     try:
         from st_rl.export.deploy.files import simulate
     except ImportError as error:
@@ -166,46 +184,52 @@ def check_walking(
         yield CheckResult("walk", None, f"not run: {', '.join(missing)} must be estimated on the robot")
         return
     policy = simulate.Policy(folder / POLICY_FILE)
-    commands, max_error = plan_walks(description, golden, num_robots)
+    plan = plan_walks(description, golden, num_robots)
     for scenario in scenarios():
         walks = []
         robot = simulate.SimulatedRobot(description, folder / ROBOT_FILE, scenario.disturbance)
-        for index, command in enumerate(commands):
-            start = index % len(golden["start_qpos"])
-            robot.reset(golden["start_qpos"][start], golden["start_qvel"][start], seed=index)
+        for index, command in enumerate(plan.commands):
+            robot.reset(plan.qpos[index], plan.qvel[index], seed=index)
             walks.append(simulate.walk(policy, robot, command, seconds))
-        yield _evaluate_walks(scenario, walks, max_error)
+        yield _evaluate_walks(scenario, walks, plan)
 
 
-def plan_walks(
-    description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int
-) -> tuple[np.ndarray, float | None]:
-    """Commands `(N, 3)`, and the largest error of the mean forward velocity; None without an evaluation.
+def plan_walks(description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int) -> WalkPlan:
+    """Every n-th robot of `st-rl eval`.
 
-    Every n-th of the commands of `st-rl eval`, and the error that the same robots had there times `ERROR_FACTOR`;
-    else commands within the ranges of the training, none too small to walk.
+    Without an evaluation robots of the golden run, with commands within the ranges of the training, none too small to
+    walk.
     """
     if "evaluation_command" in golden:
         rows = np.linspace(0, len(golden["evaluation_command"]) - 1, num_robots).round().astype(int)
-        commands, velocities = golden["evaluation_command"][rows], golden["evaluation_velocity"][rows]
-        return commands, ERROR_FACTOR * float(np.abs(velocities - commands)[:, 0].mean())
+        names = ("qpos", "qvel", "command", "velocity", "fell")
+        qpos, qvel, commands, velocities, fell = (golden[f"evaluation_{name}"][rows] for name in names)
+        return WalkPlan(qpos, qvel, commands, np.where(fell[:, None], np.nan, velocities))
     low, high = np.array([description["commands"][name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")]).T
     commands = np.random.default_rng(0).uniform(low, high, (num_robots, 3))
     is_small = np.linalg.norm(commands, axis=1) <= description["clock"]["moving_threshold"]
-    return np.where(is_small[:, None], high, commands), None
+    starts = np.arange(num_robots) % len(golden["start_qpos"])
+    commands = np.where(is_small[:, None], high, commands)
+    return WalkPlan(golden["start_qpos"][starts], golden["start_qvel"][starts], commands)
 
 
-def _evaluate_walks(scenario: Scenario, walks: list[Walk], max_error: float | None) -> CheckResult:
-    """Falls and velocity error of a scenario; the error counts in an undisturbed walk."""
-    falls = sum(walk.fell for walk in walks)
-    upright = [np.abs(walk.velocity - walk.command) for walk in walks if not walk.fell]
-    error = np.mean(upright, axis=0) if upright else np.full(3, np.nan)
+def _evaluate_walks(scenario: Scenario, walks: list[Walk], plan: WalkPlan) -> CheckResult:
+    """Falls and velocity errors of a scenario; the errors are of robots that fell neither here nor in `st-rl eval`.
+
+    They count in an undisturbed walk.
+    """
+    expected = plan.commands if plan.velocities is None else plan.velocities
+    fell, fell_before = np.array([walk.fell for walk in walks]), np.isnan(expected[:, 0])
+    falls, counted = int(fell.sum()), ~fell & ~fell_before
+    errors = np.array([np.abs(walk.velocity - walk.command) for walk in walks])[counted]
+    error = errors.mean(axis=0) if len(errors) else np.full(3, np.nan)
     detail = f"{falls} of {len(walks)} fell; velocity error {error[0]:.3f} {error[1]:.3f} m/s {error[2]:.3f} rad/s"
-    passed = falls <= (len(walks) * FALLEN_FRACTION if scenario.may_fall else 0)
-    if max_error is not None and not scenario.may_fall:
-        passed = passed and bool(error[0] <= max_error)
-        detail += f" (forward at most {max_error:.3f})"
-    return CheckResult(scenario.name, passed if scenario.is_required else None, detail)
+    passed = falls <= (len(walks) * FALLEN_FRACTION if scenario.may_fall else fell_before.sum())
+    if plan.velocities is not None and not scenario.may_fall and len(errors):
+        limit = ERROR_FACTOR * float(np.abs(plan.velocities - plan.commands)[counted, 0].mean())
+        passed = passed and bool(error[0] <= limit)
+        detail += f" (forward at most {limit:.3f}; {fell_before.sum()} fell in st-rl eval)"
+    return CheckResult(scenario.name, bool(passed) if scenario.is_required else None, detail)
 
 
 def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:

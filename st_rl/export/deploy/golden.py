@@ -11,8 +11,9 @@
 - `high_target_step` `(J,)`: largest change of a joint target from one step to the next, over all recorded robots;
   an episode starts from the default pose;
 - `start_qpos` `(N, nq)` and `start_qvel` `(N, nv)`, float64: initial states of all recorded robots in `robot.xml`;
-- after `st-rl eval`, `evaluation_command` and `evaluation_velocity` `(M, 3)`: commands in fine physics, and the mean
-  velocities of the robots, without those that fell.
+- after `st-rl eval`, of its `M` robots in fine physics: `evaluation_qpos` `(M, nq)` and `evaluation_qvel` `(M, nv)`,
+  their initial states, `evaluation_command` and `evaluation_velocity` `(M, 3)`, the mean commands and velocities, and
+  `evaluation_fell` `(M,)` bool.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -43,7 +43,7 @@ CHECKSUM_FILE, LEAPP_FOLDER = "checksums.sha256", "leapp"
 README_FILE, SIMULATION_FILE, CONTROLLER_FILE = "README.md", "simulate.py", "controller.py"
 ROBOT_FILE = "robot/robot.xml"
 METADATA_KEY = "deploy"
-FORMAT = 1
+FORMAT = 2
 TOLERANCE_RAD = 1e-5
 """Largest difference of a joint target between the files of a kit and torch."""
 

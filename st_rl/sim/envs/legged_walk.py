@@ -166,6 +166,11 @@ class LeggedWalk(LeggedTask):
         return self._foot_offsets.tolist()
 
     @property
+    def fall_sensors(self) -> list[int]:
+        """Addresses in `sensordata` of the contact counts that are positive only after a fall."""
+        return list(self.robot.fall_sensors)
+
+    @property
     def lin_vel_rmsd(self) -> torch.Tensor:
         """`(N,)` absolute error of the forward velocity in the last step, m/s."""
         return lin_vel_rmsd(self._tracked_velocity, self._tracked_commands, reduce=False)

@@ -47,7 +47,7 @@ class RobotInterface(nn.Module):
             self.register_buffer(name, value.detach().to("cpu", torch.float32))
         self.clip_actions = task.cfg.control.clip_actions
         self.clip_observations = task.cfg.normalization.clip_observations
-        self._steering = task.describe_steering()
+        self._steering, self._fall_sensors = task.describe_steering(), task.fall_sensors
         self._phase_step = task.step_dt / task.cfg.gait.period_s
         self.states: dict[str, Signal] = state_signals(task.robot)
         """What one step passes to the next."""
@@ -145,6 +145,7 @@ class RobotInterface(nn.Module):
                 "joint_qpos": robot.qpos_indices,
                 "joint_qvel": robot.qvel_indices,
                 "foot_sensors": [foot.contact for foot in robot.feet],
+                "fall_sensors": self._fall_sensors,
                 "mass_kg": robot.mass,
             },
             "sensor_noise": self._sensor_noise(),

@@ -323,11 +323,16 @@ class QuadrupedParkour(TerrainWalk):
         """`(S,)` points of the terrain scan ahead of the base, m."""
         self._rays = pixel_rays(cfg.camera).to(device)
         self._lens = torch.tensor(cfg.camera.position, dtype=torch.float32, device=device)
+        weights = [float(address in self.fall_sensors) for address in self.robot.fall_sensors]
+        self._trunk_sensors = torch.tensor(weights, device=device)
+
+    @property
+    def fall_sensors(self) -> list[int]:
+        """Those of the trunk: knees may touch the edge of an obstacle."""
         trunk, model = self._base.body, self.robot.model
         geoms = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == trunk)
         is_trunk = {sensor_address(model, g, "contact") for g in geoms}
-        weights = [float(address in is_trunk) for address in self.robot.fall_sensors]
-        self._trunk_sensors = torch.tensor(weights, device=device)
+        return [address for address in self.robot.fall_sensors if address in is_trunk]
 
     def _track_rows(self) -> tuple[torch.Tensor, ...]:
         """Edges, ground, surface, center, number of blocks and blocks of each robot's track, `(N, ...)`."""

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
@@ -11,7 +12,9 @@ from tests.export.deploy.kits import make_golden_task, make_kit, make_policy
 pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
 
+from st_rl.env.utils import split_step
 from st_rl.export.deploy.check import check_kit
+from st_rl.export.deploy.files import simulate
 from st_rl.export.deploy.kit import write_checksums
 
 
@@ -105,16 +108,60 @@ def test_fails_robot_that_falls(copy):
     assert not result.detail.startswith("0 of 2 fell")
 
 
-def test_velocity_error_is_limited_by_that_of_the_same_commands(copy):
-    golden = dict(np.load(copy / "golden.npz"))
+def with_evaluation(kit, commands, velocities, fell):
+    """Write an evaluation of robots that start as those of the golden run into a kit."""
+    golden, count = dict(np.load(kit / "golden.npz")), len(commands)
+    arrays = {"command": commands, "velocity": velocities, "fell": np.array(fell)}
+    arrays |= {name: golden[f"start_{name}"][:count] for name in ("qpos", "qvel")}
+    np.savez_compressed(kit / "golden.npz", **golden, **{f"evaluation_{name}": array for name, array in arrays.items()})
+    write_checksums(kit)
+
+
+def test_velocity_error_is_limited_by_that_of_the_same_robots(kit, tmp_path):
     # Robots that stand: they miss a command of 0.5 m/s by about as much.
     commands = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
     for error, passed in ((0.5, True), (0.05, False)):
         velocities = commands - [[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [error, 0.0, 0.0]]
-        arrays = {"evaluation_command": commands, "evaluation_velocity": velocities}
-        np.savez_compressed(copy / "golden.npz", **golden, **arrays)
-        write_checksums(copy)
-        # The first and the last of the three commands.
+        copy = shutil.copytree(kit, tmp_path / f"kit{error}")
+        with_evaluation(copy, commands, velocities, fell=[False] * 3)
+        # The first and the last of the three robots.
         result = rows(copy)["walk: undisturbed"]
         assert result.passed is passed
-        assert f"(forward at most {1.2 * error / 2:.3f})" in result.detail
+        assert f"(forward at most {1.2 * error / 2:.3f}; 0 fell in st-rl eval)" in result.detail
+
+
+def test_robots_that_fell_in_the_evaluation_do_not_count(copy):
+    commands = np.array([[0.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
+    with_evaluation(copy, commands, commands - [[0.1, 0.0, 0.0], [0.0, 0.0, 0.0]], fell=[False, True])
+    result = rows(copy)["walk: undisturbed"]
+    # The second robot stands instead of walking at 0.5 m/s.
+    assert result.passed
+    assert "(forward at most 0.120; 1 fell in st-rl eval)" in result.detail
+
+
+def test_touching_knee_is_a_fall_as_in_the_task(kit):
+    """A robot on its knees, with level base and feet behind it."""
+    task = make_golden_task(num_envs=1)
+    policy = simulate.Policy(kit / "policy.onnx")
+    robot = simulate.SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", simulate.Disturbance())
+    qpos = task.robot.default_qpos.copy()
+    qpos[list(task.robot.qpos_indices)] = np.tile([0.0, 0.0, -1.5], 4)
+    for base_height, has_fallen in ((0.35, False), (0.2, True)):
+        qpos[2] = base_height
+        robot.reset(qpos, np.zeros(robot.model.nv))
+        bodies = robot.model.geom_bodyid[robot.data.contact.geom]
+        assert robot.model.body(task.describe_io()["base_body"]).id not in bodies
+        assert robot.has_fallen is has_fallen
+        start = torch.from_numpy(qpos)[None].float(), torch.zeros(1, robot.model.nv)
+        task.backend.reset(torch.ones(1, dtype=torch.bool), *start)
+        dones = split_step(task.step(torch.zeros(1, 12))).dones
+        assert bool(dones) is has_fallen
+
+
+def test_rejects_kit_of_another_format(copy):
+    text = (copy / "deploy.yaml").read_text()
+    (copy / "deploy.yaml").write_text(text.replace("format: 2", "format: 1"))
+    write_checksums(copy)
+    results = rows(copy)
+    assert results["format"].detail == "format 1 of deploy.yaml, this st_rl reads 2: write the kit again"
+    assert list(results) == ["files and checksums", "format"]

@@ -137,12 +137,27 @@ def _facts(loaded: LoadedRun, trained: LoadedPolicy, command_line: str) -> dict[
 
 
 def _evaluated_walks(loaded: LoadedRun) -> dict[str, np.ndarray]:
-    """Commands and mean velocities `(M, 3)` of the robots of `st-rl eval` that did not fall; empty without one."""
-    grid = (loaded.run.read_optional_json(EVAL_FILE) or {}).get("grid", {}).get("fine physics")
-    if grid is None or all(grid["fell"]):
+    """Commands, mean velocities and falls of all robots of `st-rl eval` in fine physics, and their initial states.
+
+    `golden.py` lists the arrays; empty without an evaluation.
+    """
+    from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.robot_interface import RobotInterface
+    from st_rl.sim.evaluation.evaluator import EvaluationCfg
+
+    evaluation = loaded.run.read_optional_json(EVAL_FILE) or {}
+    grid = evaluation.get("grid", {}).get("fine physics")
+    if grid is None:
         return {}
-    upright = ~np.array(grid["fell"], bool)
-    return {f"evaluation_{name}": np.array(grid[name], np.float64)[upright] for name in ("command", "velocity")}
+    plan = EvaluationCfg(num_envs=len(grid["command"]), seed=evaluation.get("seed", EvaluationCfg.seed))
+    task = loaded.make_eval_env(plan.num_envs, plan.seconds, plan.seed, fine=True)
+    assert isinstance(task, LeggedWalk), "only walking tasks have kits"
+    # As an evaluation does; it is the second reset after that of the construction.
+    task.reset()
+    qpos, qvel = RobotInterface(task).initial_states(task)
+    arrays = {name: np.array(grid[name], np.float64) for name in ("command", "velocity")}
+    arrays |= {"fell": np.array(grid["fell"], bool), "qpos": qpos, "qvel": qvel}
+    return {f"evaluation_{name}": array for name, array in arrays.items()}
 
 
 def _pages(loaded: LoadedRun) -> dict[str, str]:

@@ -79,7 +79,6 @@ class SimulatedRobot:
         self._substeps = max(1, round(deploy["control_period_s"] / self.model.opt.timestep))
         self._delay = round(disturbance.delay_s / self.model.opt.timestep)
         robot = deploy["robot"]
-        self._base = self.model.body(robot["base_body"]).id
         self._q, self._dq = np.array(robot["joint_qpos"]), np.array(robot["joint_qvel"])
         self._orientation = slice(robot["base_qpos"] + 3, robot["base_qpos"] + 7)
         self._velocity, self._gyro = (slice(robot["base_qvel"] + k, robot["base_qvel"] + k + 3) for k in (0, 3))
@@ -146,11 +145,11 @@ class SimulatedRobot:
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the base leans by more than the tilt guard, or touches something."""
+        """Whether the base leans by more than the tilt guard, or a part touches something that counts as a fall."""
         up = np.zeros(3)
         mujoco.mju_rotVecQuat(up, np.array([0.0, 0.0, 1.0]), self.data.qpos[self._orientation])
-        bodies = self.model.geom_bodyid[self.data.contact.geom].reshape(-1, 2)
-        return bool(up[2] < np.cos(self._deploy["guards"]["max_tilt_rad"]) or (bodies == self._base).any())
+        touches = self.data.sensordata[self._deploy["robot"]["fall_sensors"]] > 0
+        return bool(up[2] < np.cos(self._deploy["guards"]["max_tilt_rad"]) or touches.any())
 
 
 class Steering:
@@ -233,6 +232,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--command", type=float, nargs=3, default=None, metavar=("X", "Y", "YAW"))
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--start", type=int, default=None, help="initial state of golden.npz: on rough ground a place")
     parser.add_argument("--noise", type=float, default=0.0, help="factor of the sensor noise of the training")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--dropped", type=float, default=0.0, help="fraction of lost messages")
@@ -247,6 +247,12 @@ def main() -> int:
         return 2
     disturbance = Disturbance(options.noise, options.delay_ms / 1000, options.dropped, options.friction)
     robot = SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", disturbance)
+    if options.start is not None:
+        with np.load(kit / "golden.npz", allow_pickle=False) as golden:
+            starts = golden["start_qpos"], golden["start_qvel"]
+        if not 0 <= options.start < len(starts[0]):
+            parser.error(f"--start {options.start}: golden.npz has the initial states 0 to {len(starts[0]) - 1}")
+        robot.reset(starts[0][options.start], starts[1][options.start])
     command = np.array(options.command or [0.6 * policy.deploy["commands"]["lin_vel_x"][1], 0.0, 0.0])
     if options.view:
         if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
