@@ -10,9 +10,13 @@ import yaml
 
 from st_rl.cli import main
 from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.tasks import make_task
 
 pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
+
+
+ROUGH = "quadruped-rough"
 
 
 def train(folder, *options: str, task: str = "quadruped-walk") -> str:
@@ -62,7 +66,7 @@ def test_check_prints_table_and_fails_changed_kit(kit, tmp_path, capsys):
 
 
 def test_walks_of_a_check_start_as_those_of_the_evaluation(tmp_path, monkeypatch):
-    run, starts = train(tmp_path / "run", "--env.deployable", task="quadruped-rough"), []
+    run, starts = train(tmp_path / "run", "--env.deployable", task=ROUGH), []
     hold_commands = LeggedWalk.hold_commands
 
     def record_start(task, commands):
@@ -80,6 +84,12 @@ def test_walks_of_a_check_start_as_those_of_the_evaluation(tmp_path, monkeypatch
             np.testing.assert_array_equal(golden[f"evaluation_{name}"], start.numpy())
         for name in ("command", "velocity", "fell"):
             np.testing.assert_array_equal(golden[f"evaluation_{name}"], np.array(grid[name], float))
+    # On rough ground a knee is no fall, in neither.
+    robot, model = (
+        yaml.safe_load((tmp_path / "kit" / "deploy.yaml").read_text())["robot"],
+        make_task(ROUGH, 1).robot.model,
+    )
+    assert robot["fall_sensors"] == model.sensor("trunk_contact").adr.tolist()
 
 
 def test_rejects_unmeasurable_observations_with_three_fixes(tmp_path, capsys):

@@ -145,7 +145,7 @@ def format_metric(key: str, value: Any, num_envs: int) -> str:
     """Format a metric for the table: `-` if it could not be measured."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
-    if key == "falls":
+    if key in ("falls", "knee_contacts"):
         return f"{value} of {num_envs}"
     if key in _PERCENT:
         return f"{value:.0%}"

@@ -174,6 +174,11 @@ class LeggedTask(Task):
         }
 
     @property
+    def fall_sensors(self) -> list[int]:
+        """Addresses in `sensordata` of the contact counts of which a positive one is a fall in an evaluation."""
+        return list(self.robot.fall_sensors)
+
+    @property
     def mirror(self) -> dict[str, Any]:
         """The part of `symmetry_cfg` that the task knows: joints, and the mirror of every segment.
 

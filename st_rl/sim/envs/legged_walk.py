@@ -101,7 +101,7 @@ class LeggedWalk(LeggedTask):
     velocity_error: torch.Tensor
     """`(N, 3)` command minus measured lin_vel_x, lin_vel_y and ang_vel_yaw."""
     has_fallen: torch.Tensor
-    """`(N,)` bool: the base or a knee touches something."""
+    """`(N,)` bool: the base touches something, or a knee, unless the task allows it."""
     foot_stance: torch.Tensor
     """`(N, F)` bool: the foot is in stance by the gait clock."""
     swing_height: torch.Tensor
@@ -164,11 +164,6 @@ class LeggedWalk(LeggedTask):
     def _foot_phases(self) -> Sequence[float]:
         """Phase of each foot in the gait, in the order of the robot."""
         return self._foot_offsets.tolist()
-
-    @property
-    def fall_sensors(self) -> list[int]:
-        """Addresses in `sensordata` of the contact counts that are positive only after a fall."""
-        return list(self.robot.fall_sensors)
 
     @property
     def lin_vel_rmsd(self) -> torch.Tensor:

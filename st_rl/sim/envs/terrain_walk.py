@@ -11,6 +11,7 @@ from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
 from st_rl.sim.robots import Robot
+from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.terms.observations import yaw_angle
 
 SWING_AHEAD = 0.12
@@ -38,6 +39,11 @@ class TerrainWalkCfg(LeggedWalkCfg, ABC):
     """Levels of difficulty."""
     lowest_base: float = 0.1
     """Height of the base above the ground at which an episode ends, m."""
+    knees_may_touch: bool = False
+    """Whether only contacts of the base are falls, not those of knees; always so in evaluations.
+
+    A knee that touches a step does not stop a robot; that an episode ends with it teaches to avoid it.
+    """
 
     @property
     @abstractmethod
@@ -50,8 +56,12 @@ class TerrainWalkCfg(LeggedWalkCfg, ABC):
         """Levels of each kind."""
 
     def for_evaluation(self, fine: bool = True) -> "TerrainWalkCfg":
-        """Return a copy without disturbances in which robots keep their levels, spread over all with a curriculum."""
+        """Return a copy without disturbances in which robots keep their levels, spread over all with a curriculum.
+
+        Knees may touch the ground.
+        """
         cfg = cast("TerrainWalkCfg", super().for_evaluation(fine))
+        cfg.knees_may_touch = True
         if cfg.curriculum.enabled:
             cfg.curriculum = CurriculumCfg((0, cfg.num_levels - 1), enabled=False)
         return cfg
@@ -77,6 +87,8 @@ class TerrainWalk(LeggedWalk):
     cfg: TerrainWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     heading: torch.Tensor
     """`(N,)` yaw of the base, from the world's x axis to the left, rad."""
+    num_knee_contacts: torch.Tensor
+    """`(N,)` knees that touch something."""
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -106,6 +118,23 @@ class TerrainWalk(LeggedWalk):
         """`(N, 3)` in the world, m."""
         axes = [foot.position + axis for axis in range(3) for foot in self.robot.feet]
         self._foot_position_columns = torch.tensor(axes, device=device)
+        is_base = [address in self.fall_sensors for address in self.robot.fall_sensors]
+        self._base_contacts = torch.tensor(is_base, dtype=torch.float32, device=device)
+
+    @property
+    def fall_sensors(self) -> list[int]:
+        """Those of the base; `knees_may_touch` says when knees count as well."""
+        model, base = self.robot.model, self._base.body
+        geoms = (geom for geom in range(model.ngeom) if int(model.geom_bodyid[geom]) == base)
+        of_base = {sensor_address(model, geom, "contact") for geom in geoms}
+        return [address for address in self.robot.fall_sensors if address in of_base]
+
+    def _update_errors(self) -> None:
+        """Compute the tracking errors, and tell contacts of the base from those of knees."""
+        super()._update_errors()
+        self.num_knee_contacts = ((self._fall_contacts > 0) * (1.0 - self._base_contacts)).sum(dim=1)
+        if self.cfg.knees_may_touch:
+            self.has_fallen = (self._fall_contacts * self._base_contacts).sum(dim=1) > 0
 
     def _read_state(self) -> None:
         """Compute what walking needs, with heights above the ground, and steer."""

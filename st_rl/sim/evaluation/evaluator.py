@@ -35,6 +35,7 @@ from st_rl.sim.evaluation.rollout import (
     Policy,
     RolloutRecord,
     StepWrapper,
+    UnevenGroundTask,
     is_commanded,
     reset_policy,
 )
@@ -50,6 +51,7 @@ _MAX_CLIP_S = 10.0
 MAX_STEPS = 5000
 WALK_METRICS = {
     "falls": "Falls",
+    "knee_contacts": "Robots with a knee on the ground",
     "success": "Obstacle success rate",
     "success_by_level": "Success rate by level, from 0",
     "lin_vel_x_error": "Error of mean lin_vel_x, m/s",
@@ -127,6 +129,8 @@ def evaluate_walk(task: "LeggedWalk", policy: Policy, cfg: EvaluationCfg) -> tup
     record = rollout.run(commands)
     _warn_of_overridden_commands(cfg, record, moving_threshold)
     metrics = compute_walk_metrics(record, task.robot, cfg.warmup_s, moving_threshold)
+    if isinstance(task, UnevenGroundTask):
+        metrics["knee_contacts"] = int(record.knee_touched.sum())
     if isinstance(task, CourseTask):
         level = task.level.cpu()
         metrics["success"] = nan_mean(record.success)

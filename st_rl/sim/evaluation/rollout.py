@@ -42,6 +42,14 @@ class CourseTask(Protocol):
         ...
 
 
+@runtime_checkable
+class UnevenGroundTask(Protocol):
+    """A task on ground that knees may touch without a fall."""
+
+    num_knee_contacts: Tensor
+    """`(N,)` knees that touch something."""
+
+
 class RolloutRecord(NamedTuple):
     """Measurements of `N` robots over `T` steps; those after a robot's first fall, or its course's end, are invalid."""
 
@@ -63,6 +71,8 @@ class RolloutRecord(NamedTuple):
     """`(N,)` 1 for robots that passed all obstacles before a fall, 0 for others, NaN without obstacles."""
     reached_end: Tensor
     """`(N,)` bool, robots that reached the end of their course."""
+    knee_touched: Tensor
+    """`(N,)` bool, robots on uneven ground of which a knee touched something."""
     step_dt: float
     """Seconds per step."""
     diverged: int
@@ -99,6 +109,7 @@ class EvaluationRollout:
             self._records = _allocate_records(task, self._num_steps)
             self._is_valid = torch.ones(task.num_envs, dtype=torch.bool, device=task.device)
             self._reached_end = torch.zeros_like(self._is_valid)
+            self._knee_touched = torch.zeros_like(self._is_valid)
             self._success = torch.full((task.num_envs,), torch.nan, device=task.device)
             self._row = torch.zeros(1, dtype=torch.long, device=task.device)
             self._obs = self._observe().clone()
@@ -116,6 +127,7 @@ class EvaluationRollout:
         task.hold_commands(commands.to(task.device))
         self._is_valid.fill_(True)
         self._reached_end.fill_(False)
+        self._knee_touched.fill_(False)
         self._success.fill_(0.0 if isinstance(task, CourseTask) else torch.nan)
         self._row.zero_()
         self._obs.copy_(self._observe())
@@ -129,7 +141,7 @@ class EvaluationRollout:
                 task.push(velocity.to(task.device), torch.ones_like(self._is_valid))
                 self._obs.copy_(self._observe())
             self._run_step()
-        ends = {"success": self._success, "reached_end": self._reached_end}
+        ends = {"success": self._success, "reached_end": self._reached_end, "knee_touched": self._knee_touched}
         on_host = {name: tensor.to("cpu", copy=True) for name, tensor in (self._records | ends).items()}
         diverged = int(task.diverged_count) - diverged_before
         return RolloutRecord(commands.cpu(), **on_host, step_dt=task.step_dt, diverged=diverged)
@@ -149,6 +161,8 @@ class EvaluationRollout:
             self._is_valid.logical_and_(~self._reached_end)
         new_obs, _, _, dones, _ = split_step(task.step(self._policy(self._obs)))
         reset_policy(self._policy, dones)
+        if isinstance(task, UnevenGroundTask):
+            self._knee_touched.logical_or_(self._is_valid & (task.num_knee_contacts > 0))
         self._is_valid.logical_and_(~dones)
         rows = {
             "is_valid": self._is_valid,

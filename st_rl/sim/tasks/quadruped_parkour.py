@@ -13,7 +13,6 @@ from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, straight_ahead
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights, reweight
 from st_rl.sim.envs.terrain_walk import SWING_AHEAD, Course, TerrainWalk, TerrainWalkCfg, hip_offsets
 from st_rl.sim.require import MjSpec
-from st_rl.sim.robots.sensors import sensor_address
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 from st_rl.sim.terms import terminations
@@ -95,6 +94,7 @@ class QuadrupedParkourCfg(TerrainWalkCfg):
     """Initial positions along and across the track, m."""
     scan: tuple[float, float, int] = (-0.4, 1.2, 17)
     """First and last point ahead of the base, m, and number of points of the critic's terrain scan."""
+    knees_may_touch: bool = True
 
     @property
     def terrain_kinds(self) -> tuple[str, ...]:
@@ -255,8 +255,6 @@ class QuadrupedParkour(TerrainWalk):
     """`(N,)` blocks behind the robot."""
     num_blocks: torch.Tensor
     """`(N,)` blocks of its track."""
-    num_knee_contacts: torch.Tensor
-    """`(N,)` knees that touch something."""
     ground: torch.Tensor
     """`(N, S)` heights of the columns of the track, m."""
 
@@ -323,16 +321,6 @@ class QuadrupedParkour(TerrainWalk):
         """`(S,)` points of the terrain scan ahead of the base, m."""
         self._rays = pixel_rays(cfg.camera).to(device)
         self._lens = torch.tensor(cfg.camera.position, dtype=torch.float32, device=device)
-        weights = [float(address in self.fall_sensors) for address in self.robot.fall_sensors]
-        self._trunk_sensors = torch.tensor(weights, device=device)
-
-    @property
-    def fall_sensors(self) -> list[int]:
-        """Those of the trunk: knees may touch the edge of an obstacle."""
-        trunk, model = self._base.body, self.robot.model
-        geoms = (g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == trunk)
-        is_trunk = {sensor_address(model, g, "contact") for g in geoms}
-        return [address for address in self.robot.fall_sensors if address in is_trunk]
 
     def _track_rows(self) -> tuple[torch.Tensor, ...]:
         """Edges, ground, surface, center, number of blocks and blocks of each robot's track, `(N, ...)`."""
@@ -360,10 +348,8 @@ class QuadrupedParkour(TerrainWalk):
         return (steering.heading_gain * (desired - self.heading)).clamp(-steering.max_rate, steering.max_rate)
 
     def _update_errors(self) -> None:
-        """Compute the tracking errors and the progress; only contacts of the trunk are falls."""
+        """Compute the tracking errors and the progress."""
         super()._update_errors()
-        self.has_fallen = (self._fall_contacts * self._trunk_sensors).sum(dim=1) > 0
-        self.num_knee_contacts = ((self._fall_contacts > 0) * (1.0 - self._trunk_sensors)).sum(dim=1)
         self._has_cleared.copy_(self.num_cleared >= self.num_blocks)
         self._has_struggled.copy_(self.num_cleared < self.num_blocks / 2)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def touches_ground(task: "LeggedWalk") -> torch.Tensor:
-    """Whether the base or a knee is on the ground."""
+    """Whether the base, or a knee where it counts, is on the ground."""
     return task.has_fallen
 
 

@@ -39,6 +39,11 @@ class FaultyRobot(simulate.SimulatedRobot):
         self._fault, self._substeps = fault, self._substeps * substeps
         self.history = []
 
+    @property
+    def has_fallen(self):
+        """False: an untrained policy walks on its knees."""
+        return False
+
     def measure(self, command):
         inputs = {name: value.copy() for name, value in super().measure(command).items()}
         self._fault(inputs, self.history)

@@ -124,6 +124,19 @@ def test_commands_are_shuffled_over_levels():
         assert shuffled[rough.level == level].mean() == pytest.approx(0.5, abs=0.15)
 
 
+def test_counts_robots_of_which_a_knee_touched_before_their_fall():
+    class UnevenWalk(KnownWalk):
+        def step(self, actions):
+            # The third robot falls first: its knee counts only until then.
+            self.num_knee_contacts = torch.tensor([2.0 * (self.steps == 40), 0.0, 1.0 * (self.steps == 40), 0.0])
+            return super().step(actions)
+
+    cfg = EvaluationCfg(num_envs=4, seconds=2.0, push_speed=0.0)
+    metrics, _ = evaluate_walk(UnevenWalk(falls={2: 30}), still, cfg)
+    assert (metrics["falls"], metrics["knee_contacts"]) == (1, 1)
+    assert "knee_contacts" not in evaluate_walk(KnownWalk(), still, cfg)[0]
+
+
 def test_rejects_a_rollout_shorter_than_the_warmup():
     with pytest.raises(ValueError, match=r"of 1 s ends within the warm-up of 1 s: give more seconds"):
         evaluate_walk(KnownWalk(), still, EvaluationCfg(num_envs=4, seconds=1.0))

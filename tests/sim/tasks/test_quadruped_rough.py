@@ -191,6 +191,22 @@ def test_rejects_asymmetric_or_empty_scan(name, line, message):
         build(**{f"scan.{name}": line})
 
 
+@pytest.mark.parametrize("in_evaluation", [False, True])
+def test_knee_is_fall_in_training_only(in_evaluation):
+    cfg = find_task("quadruped-rough").cfg()
+    task = build(2, knees_may_touch=(cfg.for_evaluation() if in_evaluation else cfg).knees_may_touch)
+    names = {
+        int(task.robot.model.sensor(s).adr[0]): task.robot.model.sensor(s).name for s in range(task.robot.model.nsensor)
+    }
+    base = [names[address] == "trunk_contact" for address in task.robot.fall_sensors]
+    # The knees of the first robot touch the ground, and the trunk of the second.
+    task._fall_contacts = torch.tensor([[float(not is_base) for is_base in base], [float(is_base) for is_base in base]])
+    task._update_errors()
+    assert task.has_fallen.tolist() == [not in_evaluation, True]
+    assert task.num_knee_contacts.tolist() == [4.0, 0.0]
+    assert [names[address] for address in task.fall_sensors] == ["trunk_contact"]
+
+
 def test_leaving_the_terrain_ends_the_episode(task):
     qpos = place(task, 0.0, 0.0)
     qpos[3, 0] -= 100.0
