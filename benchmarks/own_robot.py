@@ -60,7 +60,7 @@ SETUPS = {
 def train(options: argparse.Namespace, robot: str, seed: int) -> None:
     """Train from the command line; the time is written to the run folder."""
     setup, run = SETUPS[robot], options.runs / f"{robot}_{seed}"
-    file = f"examples/robots/{robot}.yaml"
+    file = robot if robot == "go1" else f"examples/robots/{robot}.yaml"
     arguments = ["train", setup.task, "--env.robot", file, "--seed", str(seed)]
     arguments += ["--device", options.device, "--runner.keep-last", "1"]
     arguments += ["--iterations", str(options.iterations or setup.iterations), *setup.options]

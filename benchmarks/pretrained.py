@@ -1,8 +1,8 @@
 """Put a trained policy into the package: python benchmarks/pretrained.py RUN NAME.
 
 Keeps what playing, evaluating, exporting and training further need: weights and normalizers of the best checkpoint, the
-settings, the evaluation (st-rl eval RUN comes first) and the command. Optimizer, environment states and what names the
-machine are left out. Prints the size of all policies, which must stay below 3 MB.
+settings, the evaluation (st-rl eval RUN comes first) and the command. Weights of the critic, which only further training
+reads, are stored in half precision. Optimizer, environment states and what names the machine are left out. Prints the size of all policies, which must stay below 3 MB.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import torch
 
 from st_rl.cli.support.run_folders.pretrained import FOLDER
 from st_rl.cli.support.run_folders.run_folder import RunFolder
@@ -19,10 +21,16 @@ from st_rl.utils.files import load_checkpoint, write_checkpoint, write_json
 COMMANDS_FILE = "command.txt"
 LIMIT = 3_000_000
 CHECKPOINT_KEYS = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_state_dict", "iter", "infos", "score")
+CRITIC = ("critic.", "memory_c.")
 RUN_KEYS = (
     *("task", "task_config", "environment", "num_envs", "num_ranks", "seed", "device", "iterations", "minutes"),
     *("started", "command_line", "policy_metadata", "parent"),
 )
+
+
+def with_half_critic(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights of a policy with those of the critic in half precision; loading converts them back."""
+    return {name: value.half() if name.startswith(CRITIC) else value for name, value in state.items()}
 
 
 def clean_command(command: str) -> str:
@@ -37,7 +45,8 @@ def package(run: RunFolder, name: str) -> Path:
     target = FOLDER / name
     target.mkdir(parents=True, exist_ok=True)
     checkpoint = load_checkpoint(run.checkpoint("best"), map_location="cpu")
-    write_checkpoint({key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}, target / "best.pt")
+    kept = {key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}
+    write_checkpoint({**kept, "model_state_dict": with_half_critic(kept["model_state_dict"])}, target / "best.pt")
     settings = {key: value for key, value in run.settings.items() if key in RUN_KEYS}
     settings["command_line"] = clean_command(str(settings.get("command_line", "")))
     evaluation = run.read_json("eval.json")

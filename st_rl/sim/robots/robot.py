@@ -223,10 +223,10 @@ def robot_path(name: str) -> Path:
     """The file of a robot: a path of an MJCF file or a description, or the name of one that comes with the library."""
     own = Path(__file__).parent
     path = Path(name).expanduser()
-    for candidate in (path, own / name, own / f"{name}.xml"):
+    for candidate in (path, own / name, own / f"{name}.xml", own / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
-    known = ", ".join(sorted(p.stem for p in own.glob("*.xml")))
+    known = ", ".join(sorted(p.stem for p in own.iterdir() if p.suffix in (".xml", ".yaml")))
     raise ValueError(
         f"no robot file '{name}' in {Path.cwd()}: give the path of an MJCF file or of a robot description (.yaml), or "
         f"one of the built-in robots: {known}"
