@@ -59,7 +59,7 @@ class ViewerPage:
         server.gui.main_panel.dock_right()
         server.scene.set_up_direction("+z")
         server.initial_camera.position, server.initial_camera.look_at = (-1.6, -1.6, 0.9), (0.0, 0.0, 0.0)
-        server.on_client_connect(_look_above_panel)
+        server.on_client_connect(self._place_camera)
         with thinned_height_fields(self._model):
             self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
         self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
@@ -68,6 +68,7 @@ class ViewerPage:
         self._velocity_traces = Traces(6, capacity)
         self._joint_traces = Traces(2 * len(layout.joint_names), capacity)
         self._shows_arrows = True
+        self._tracked_place = np.zeros(3)
         self._ghost: list[tuple[int, Any]] = []
         self._arrows: Any = None
         self._lock = threading.Lock()
@@ -93,7 +94,7 @@ class ViewerPage:
                 alone = gui.add_checkbox("Hide others", False)
                 alone.on_update(lambda _: setattr(scene, "show_only_selected", alone.value))
             follow = gui.add_checkbox("Follow camera", True)
-            follow.on_update(lambda _: setattr(scene, "camera_tracking_enabled", follow.value))
+            follow.on_update(lambda _: self._follow(follow.value))
             arrows = gui.add_checkbox("Velocity arrows", True, hint="green: command, blue: measured")
             arrows.on_update(lambda _: setattr(self, "_shows_arrows", arrows.value))
             forces = gui.add_checkbox("Contact forces", False)
@@ -102,6 +103,22 @@ class ViewerPage:
             ground.on_update(lambda _: setattr(scene.fixed_bodies_frame, "visible", ground.value))
             paused = gui.add_checkbox("Pause", False)
             paused.on_update(lambda _: setattr(controls, "is_paused", paused.value))
+
+    def _follow(self, is_following: bool) -> None:
+        """Let the camera follow the chosen robot, or stay where it is; nobody's view jumps."""
+        # A followed robot is drawn at the origin of the scene.
+        place = self._tracked_place if is_following else -self._tracked_place
+        self._scene.camera_tracking_enabled = is_following
+        for client in self._server.get_clients().values():
+            client.camera.position = client.camera.position - place
+
+    def _place_camera(self, client: viser.ClientHandle) -> None:
+        """Let a new browser see the robot, wherever it is."""
+        if client.camera.image_width < _PHONE_WIDTH:
+            # The panel covers the lower half: look at a place below the robot.
+            client.camera.position, client.camera.look_at = (-2.4, -2.4, 0.6), (0.0, 0.0, -0.9)
+        if not self._scene.camera_tracking_enabled:
+            client.camera.position = client.camera.position + self._tracked_place
 
     def _choose_robot(self, robot: int) -> None:
         self.controls.robot = self._scene.env_idx = robot
@@ -244,7 +261,8 @@ class ViewerPage:
             qpos[:, self._layout.base_qpos : self._layout.base_qpos + 3] += self._offsets
         self._scene.mj_data.qfrc_applied[:] = frame.joint_force[chosen]
         self._scene.update_from_arrays(positions, rotation, env_idx=chosen, qpos=qpos, qvel=frame.qvel)
-        shift = -positions[chosen, self._tracked_body] if self._scene.camera_tracking_enabled else np.zeros(3)
+        self._tracked_place = positions[chosen, self._tracked_body]
+        shift = -self._tracked_place if self._scene.camera_tracking_enabled else np.zeros(3)
         self._draw_arrows(frame, positions[:, self._layout.base_body] + shift)
         if ghost is not None and self._ghost:
             data.qpos[:] = ghost
@@ -344,12 +362,6 @@ class ViewerPage:
         count = len(self._layout.joint_names)
         for plot, rows in zip(self._joint_plots, (joints[:count], joints[count:])):
             plot.data = (joint_times, *rows)
-
-
-def _look_above_panel(client: viser.ClientHandle) -> None:
-    """On a phone the panel covers the lower half: look at a place below the robot."""
-    if client.camera.image_width < _PHONE_WIDTH:
-        client.camera.position, client.camera.look_at = (-2.4, -2.4, 0.6), (0.0, 0.0, -0.9)
 
 
 def _no_dates() -> dict[str, Any]:

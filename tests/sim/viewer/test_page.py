@@ -1,6 +1,8 @@
 import copy
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mujoco
 import numpy as np
@@ -46,6 +48,35 @@ def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
         assert (page._arrows is None) == (name == "balance")
         # Contact forces are those on the ground of the task, not on the thinned one that is drawn.
         np.testing.assert_array_equal(page._scene.mj_model.hfield_data, session.task.backend.model.hfield_data)
+    finally:
+        server.stop()
+
+
+def test_robot_stays_in_view_when_the_camera_stops_following_and_follows_again(monkeypatch):
+    from st_rl.sim.viewer.server import open_server
+    from st_rl.sim.viewer.show import make_page
+
+    session = make_session("quadruped-walk", num_envs=2)
+    server, _ = open_server("127.0.0.1", 0)
+    camera = SimpleNamespace(position=np.array([-1.6, -1.6, 0.9]), image_width=1280)
+    monkeypatch.setattr(server, "get_clients", lambda: {0: SimpleNamespace(camera=camera)})
+    try:
+        page, _ = make_page(server, session, ["best.pt"])
+        session.step()
+
+        def view_of_robot():
+            frame = session.frame._replace(qpos=session.frame.qpos + np.eye(1, 19) * 7.0)
+            page.draw(frame)
+            return camera.position - page._scene._mesh_groups[0].handle.batched_positions[0]
+
+        followed = view_of_robot()
+        for is_following in (False, True):
+            page._follow(is_following)
+            np.testing.assert_allclose(view_of_robot(), followed, atol=1e-5)
+        page._follow(False)
+        late = SimpleNamespace(position=np.array([-1.6, -1.6, 0.9]), image_width=1280)
+        page._place_camera(cast(Any, SimpleNamespace(camera=late)))
+        np.testing.assert_allclose(late.position, camera.position, atol=1e-5)
     finally:
         server.stop()
 
