@@ -24,7 +24,7 @@ CHECKPOINT_KEYS = ("model_state_dict", "obs_norm_state_dict", "critic_obs_norm_s
 CRITIC = ("critic.", "memory_c.")
 RUN_KEYS = (
     *("task", "task_config", "environment", "num_envs", "num_ranks", "seed", "device", "iterations", "minutes"),
-    *("started", "command_line", "policy_metadata", "parent"),
+    *("started", "command_line", "policy_metadata", "parent", "ended"),
 )
 
 
