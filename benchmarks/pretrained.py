@@ -36,6 +36,7 @@ def with_half_critic(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def clean_command(command: str) -> str:
     """The command as a user would type it: no paths of a machine, and no folder of the run."""
     command = re.sub(r"^\S*python\S*( -m st_rl)", r"python\1", command)
+    command = re.sub(r"/\S*/runs/", "runs/", command)
     command = re.sub(r"^(python -m st_rl|\S*/st-rl)\b", "st-rl", command)
     return re.sub(r" --log-dir \S+", "", command)
 
@@ -66,7 +67,7 @@ def main() -> None:
     parser.add_argument("name")
     options = parser.parse_args()
     folder = package(RunFolder(options.run), options.name)
-    names_machine = re.compile(r'"/(home|root|tmp|work)')
+    names_machine = re.compile(r'[" ]/(home|root|tmp|work)')
     machine_paths = [path.name for path in folder.glob("*.json") if names_machine.search(path.read_text())]
     size = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
     print(json.dumps({"folder": str(folder), "bytes_of_all": size, "files_with_paths": machine_paths}))

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from st_rl.cli import main
+from st_rl.cli.support.report_page import run_page
 from st_rl.cli.support.run_folders import pretrained
 from st_rl.cli.support.run_folders.pretrained import FOLDER, pretrained_names
-from st_rl.cli.support.run_folders.run_folder import find_policy
+from st_rl.cli.support.run_folders.run_folder import RunFolder, find_policy
 
 LIMIT = 3_000_000
 
@@ -58,6 +59,30 @@ def test_folder_that_cannot_be_written_is_named(packaged, tmp_path, capsys):
     (tmp_path / "runs").write_text("a file")
     assert main(["eval", "pretrained:tiny-walk"]) == 1
     assert "cannot copy pretrained:tiny-walk to runs/pretrained/tiny-walk" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "robot", "compared_with"),
+    [
+        ("mine", "go1", "pretrained:go1-walk"),
+        ("mine", "quadruped", "pretrained:quadruped-walk"),
+        ("mine", "other.xml", "pretrained:quadruped-walk"),
+        ("quadruped-walk", "quadruped", None),
+    ],
+)
+def test_report_compares_with_the_policy_of_the_same_robot(tmp_path, monkeypatch, name, robot, compared_with):
+    def write(folder, robot):
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"task": "quadruped-walk", "task_config": {"robot": robot}}))
+        (folder / "eval.json").write_text(json.dumps({"columns": {}}))
+        return RunFolder(folder)
+
+    monkeypatch.setattr(run_page, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "package")
+    write(tmp_path / "package" / "go1-walk", "go1")
+    write(tmp_path / "package" / "quadruped-walk", "quadruped")
+    found = run_page._pretrained_evaluation(write(tmp_path / "runs" / name, robot))
+    assert (found and found[0]) == compared_with
 
 
 def test_policies_of_the_package_are_small_and_say_how_they_were_made_and_walk():

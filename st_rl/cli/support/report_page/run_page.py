@@ -41,7 +41,7 @@ def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
 
 
 def _pretrained_evaluation(run: RunFolder) -> tuple[str, dict[str, Any]] | None:
-    """Return the pretrained policy of the task, the one with the task's name if there are more, and its `eval.json`.
+    """Return the pretrained policy of the task and the robot, else the one with the task's name, and its `eval.json`.
 
     None if there is none, or if it is the run itself.
     """
@@ -49,10 +49,17 @@ def _pretrained_evaluation(run: RunFolder) -> tuple[str, dict[str, Any]] | None:
     for name in pretrained_names():
         policy = RunFolder(FOLDER / name)
         evaluation = policy.read_optional_json(EVAL_FILE)
-        if evaluation is not None and policy.settings.get("task") == task and run.path.name != name:
+        is_alike = name == task or _robot(policy) == _robot(run)
+        if evaluation is not None and policy.settings.get("task") == task and is_alike and run.path.name != name:
             found[name] = evaluation
-    name = str(task) if task in found else next(iter(found), None)
+    name = min(found, key=lambda each: (_robot(RunFolder(FOLDER / each)) != _robot(run), each != task), default=None)
     return None if name is None else (f"{PRETRAINED_PREFIX}{name}", found[name])
+
+
+def _robot(run: RunFolder) -> object:
+    """The robot of a run, as its settings name it."""
+    config = run.settings.get("task_config")
+    return config.get("robot") if isinstance(config, dict) else None
 
 
 def _read_video(run: RunFolder) -> bytes:
