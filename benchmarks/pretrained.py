@@ -1,8 +1,9 @@
 """Put a trained policy into the package: python benchmarks/pretrained.py RUN NAME.
 
-Keeps what playing, evaluating, exporting and training further need: weights and normalizers of the best checkpoint, the
-settings, the evaluation (st-rl eval RUN comes first) and the command. Weights of the critic, which only further training
-reads, are stored in half precision. Optimizer, environment states and what names the machine are left out. Prints the size of all policies, which must stay below 3 MB.
+Keeps what playing, evaluating, exporting and training further need: weights and normalizers of the best checkpoint,
+the settings, the evaluation (st-rl eval RUN comes first) and the command. Weights of the critic, which only further
+training reads, are stored in half precision. Optimizer, environment states and all names of the machine are left out.
+Prints the size of all policies, which must stay below 3 MB.
 """
 
 import argparse

@@ -163,8 +163,8 @@ async function run({ robot, policy, deploy }) {
   const base = robot.model.body(deploy.robot.base_body).id;
   const scene = new Scene(robot.model, base);
   scene.lookAt(robot.data.xpos.slice(3 * base, 3 * base + 3), 2.6 * Math.max(0.5, robot.model.stat.extent));
-  element('title').textContent = `${deploy.task}: ${deploy.run}`;
-  document.title = `${deploy.task}: ${deploy.run}`;
+  const title = deploy.run === deploy.task ? deploy.task : `${deploy.task}: ${deploy.run}`;
+  element('title').textContent = document.title = title;
   let falls = 0, paused = false, fallenFor = 0, due = 0, last = performance.now(), mean = [0, 0, 0];
   const reset = () => { robot.reset(); policy.reset(); fallenFor = 0; mean = [0, 0, 0]; };
   element('push').addEventListener('click', () => robot.push(Number(element('direction').value), Number(element('strength').value)));
