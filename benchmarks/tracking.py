@@ -32,7 +32,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-import torch
 from machine import describe_machine, write_results
 from missing_packages import replace_missing
 from run_files import TRAINED, parse_options, read_progress, read_trained, strip_checkpoints
@@ -42,6 +41,7 @@ from st_rl.cli.support.run_folders.run_folder import RunFolder
 from st_rl.cli.support.torch_setup import seed_everything, use_tensor_cores
 from st_rl.runners import OnPolicyRunner
 from st_rl.sim.envs import MotionTracking
+from st_rl.sim.evaluation.clip_tracking import evaluate_clips
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.robots import Robot
 from st_rl.sim.robots.save_mjcf import save_without_visuals
@@ -62,6 +62,7 @@ BODIES = (
     *(".*_ankle_roll_link", ".*_wrist_yaw_link"),
 )
 SETTINGS: dict[str, Any] = {
+    "action_center": "reference",
     "anchor_body": "torso_link",
     "tracked_bodies": BODIES,
     "rewards.unwanted_contacts": 0.0,
@@ -126,6 +127,8 @@ def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> 
     config = entry.gpu_training_config(options.num_envs)
     # Nothing is saved or scored before the end.
     config |= {"engine": options.engine, "save_interval": 1_000_000, "keep_best": False}
+    # Actions correct the clip: noise that moves the joints far from it only ends episodes.
+    config["policy"]["init_noise_std"] = 0.3
     settings = SETTINGS | data_settings(options, name) | dict(JOBS[name].settings) | options.env
     for path, value in options.set.items():
         *parts, last = path.split(".")
@@ -149,53 +152,17 @@ def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> 
     print(f"{name}, seed {seed}: {json.dumps(figures)}", flush=True)
 
 
-@torch.inference_mode()
-def track(task: MotionTracking, policy: Any, clip: int) -> dict[str, Any]:
-    """Metrics of the first episode of every robot, from the first frame of a clip."""
-    frames = task.reference.num_frames[clip]
-    task.hold_clips(torch.full((task.num_envs,), clip))
-    policy.reset(None)
-    obs, running = task.get_observations()[0], torch.ones(task.num_envs, dtype=torch.bool)
-    reached, steps = torch.zeros_like(running), torch.zeros(task.num_envs)
-    body, joint, acceleration = torch.zeros(frames - 1), torch.zeros(task.num_envs), torch.zeros(task.num_envs)
-    total, counted, before = torch.zeros(task.num_envs), torch.zeros(frames - 1), task.joint_vel.clone()
-    for frame in range(frames - 1):
-        obs, _, dones, _ = task.step(policy(obs))
-        body[frame] = task.body_pos_error[running].sum()
-        counted[frame] = running.sum()
-        total += torch.where(running, task.body_pos_error, 0.0)
-        joint += torch.where(running, task.joint_pos_error, 0.0)
-        # A robot that was reset has jumped.
-        smooth = running & ~dones
-        change = (task.joint_vel - before).square().mean(dim=1)
-        acceleration += torch.where(smooth, change, 0.0)
-        steps += running
-        before = task.joint_vel.clone()
-        reached |= running & task.clip_ended
-        running &= ~dones
-    velocity = torch.from_numpy(task.reference.clips[clip].joint_vel)
-    of_clip = float((velocity[1:] - velocity[:-1]).square().mean().sqrt())
-    curve = body / counted.clamp(min=1)
-    return {
-        "reached_end": float(reached.float().mean()),
-        "body_pos_error": float((total / steps).mean()),
-        "joint_pos_error": float((joint / steps).mean()),
-        "worst_s": float(curve.argmax()) * task.step_dt,
-        "acceleration_ratio": float((acceleration.sum() / steps.sum()).sqrt()) / of_clip,
-        "body_pos_error_by_frame": curve.tolist(),
-    }
-
-
 def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """Metrics of a job by clip, in fine physics and in those of the training."""
     run = RunFolder(options.runs / f"{name}_{seed}")
     saved, found = LoadedRun(run), {}
     config = with_overrides(saved.env_config, data_settings(options, name))
+    clips = JOBS[name].clips
     for physics in ("fine", "training"):
-        task = make_eval_task(TASK, config, options.robots, 60.0, 1000 + seed, fine=physics == "fine")
+        task = make_eval_task(TASK, config, options.robots * len(clips), 60.0, 1000 + seed, fine=physics == "fine")
         policy = saved.load_policy(task, run.checkpoint(), "cpu")
-        for number, clip in enumerate(JOBS[name].clips):
-            metrics = track(cast("MotionTracking", task), policy, number)
+        for metrics in evaluate_clips(cast("MotionTracking", task), policy)[1]:
+            clip = metrics["clip"].removeprefix("g1_")
             found.setdefault(clip, {})[physics] = metrics
             print(
                 f"{name + ' ' + str(seed):<18} {clip:<9} {physics:<9} {metrics['reached_end']:>6.1%} "
@@ -220,7 +187,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=600.0, help="time limit of the whole stage train")
     parser.add_argument("--num-envs", type=int, default=4096, help="robots that learn")
     parser.add_argument("--engine", default="graph", choices=("auto", "eager", "compile", "graph"))
-    parser.add_argument("--robots", type=int, default=512, help="robots of the evaluation")
+    parser.add_argument("--robots", type=int, default=512, help="robots of the evaluation on each clip")
     parser.add_argument("--runs", type=Path, default=Path("runs/tracking"))
     parser.add_argument("--env", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the task")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the training")

@@ -101,6 +101,8 @@ class MotionTrackingCfg(LeggedTaskCfg):
     """Bodies that count: names or patterns; all that a joint moves, and the base, if empty."""
     anchor_body: str = ""
     """Body of which position and heading in the world count, others relative to it; the base if empty."""
+    action_center: Literal["default_pose", "reference"] = "default_pose"
+    """Joint targets of an action of zero: the default pose, or the next frame of the clip, which is learned faster."""
     start: Literal["random", "first"] = "random"
     """Whether episodes start at frames sampled by `sampling`, or at the first frame of a clip."""
     sampling: SamplingCfg = field(default_factory=SamplingCfg)
@@ -350,7 +352,11 @@ class MotionTracking(LeggedTask):
 
     def describe_io(self) -> dict[str, Any]:
         """Add what the reference refers to."""
-        return {**super().describe_io(), "anchor_body": self.reference.anchor}
+        io = {**super().describe_io(), "anchor_body": self.reference.anchor}
+        if self.cfg.action_center == "reference":
+            center = "joint positions of the next frame of the clip"
+            io["action_formula"] = io["action_formula"].replace("default_joint_pos", center, 1)
+        return io
 
     def _choose_model(self) -> MjModel:
         """The model of the robot, without sensors where none is read."""
@@ -435,6 +441,14 @@ class MotionTracking(LeggedTask):
         """Step physics for one control period, and the reference by one frame."""
         super()._apply_actions(actions)
         self.row.copy_(self._later_row(1))
+
+    def joint_targets(self, actions: torch.Tensor) -> torch.Tensor:
+        """`(N, J)` joint position targets of actions `(N, J)`."""
+        targets = super().joint_targets(actions)
+        if self.cfg.action_center == "default_pose":
+            return targets
+        # Not `target_joint_offset`: a captured step must not read what an earlier one computed outside of the buffers.
+        return targets + self.reference.targets(self._later_row(1))[0] - self._default_joint_pos
 
     def _later_row(self, steps: int | torch.Tensor) -> torch.Tensor:
         """Rows `steps` frames after `row`, at most the last row of the clip."""

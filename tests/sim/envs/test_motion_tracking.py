@@ -390,6 +390,19 @@ def test_traced_step_equals_eager_step(monkeypatch):
                 torch.testing.assert_close(traced.buffers[name], value, rtol=1e-5, atol=1e-5, msg=name)
 
 
+def test_actions_around_the_reference_and_around_the_default_pose():
+    for center in ("default_pose", "reference"):
+        task = build(3, action_center=center)
+        actions = 0.2 * torch.randn(3, 21, generator=torch.Generator().manual_seed(0))
+        following = task.reference.qpos[task.row + 1][:, list(task.robot.qpos_indices)]
+        default = torch.tensor(task.robot.default_joint_pos, dtype=torch.float32).expand(3, -1)
+        task.step(actions)
+        wanted = (default if center == "default_pose" else following) + 0.3 * actions
+        low, high = task.joint_control.lower, task.joint_control.upper
+        torch.testing.assert_close(task.joint_control.targets, wanted.clamp(low, high), atol=1e-6, rtol=0)
+        assert ("default_joint_pos +" in task.describe_io()["action_formula"]) == (center == "default_pose")
+
+
 def test_estimator_policy_trains():
     task = build(8, deployable=True)
     config = find_task("humanoid-track").training_config() | {"engine": "eager", "num_steps_per_env": 4}
