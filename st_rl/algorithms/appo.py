@@ -25,7 +25,7 @@ from st_rl.storage.amp_rollout import AmpHistoryStorage
 from st_rl.storage.fields import MiniBatch, resolve_shape
 from st_rl.storage.rollout_storage import AmpRolloutStorage
 from st_rl.utils.config import own_settings_from
-from st_rl.utils.distributed import average, world_size
+from st_rl.utils.distributed import average, has_exchanges, world_size
 from st_rl.utils.log import logger
 
 __all__ = ["APPO", "ATPPO", "GET_PROB_FUNC", "APPOAlgoMixin"]
@@ -323,12 +323,12 @@ class APPOAlgoMixin(_Algorithm):
             norms["discriminator_gradient_norm"] = trainer.apply_gradients(trainer.optimizer, self.max_grad_norm)
         return norms
 
-    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
-        """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        if self._masks_resets and world_size() > 1:
+    def _exchange_counts(self, minibatch: MiniBatch) -> None:
+        """Average the number of valid transitions over the mini-batches of all ranks."""
+        super()._exchange_counts(minibatch)
+        if self._masks_resets and has_exchanges():
             num_valid = average(minibatch.ref_mask.sum(dtype=torch.float32))
             self._num_valid.copy_(num_valid.clamp(min=1.0 / world_size()))
-        return super().minibatch_step(minibatch)
 
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""
@@ -367,7 +367,7 @@ class APPOAlgoMixin(_Algorithm):
             scores = discriminator(torch.cat(inputs))
             penalty = discriminator.compute_grad_pen(minibatch.ref_motion)
         expert, policy, *past = scores.split([len(transitions) for transitions in inputs])
-        count = self._num_valid if world_size() > 1 else None
+        count = self._num_valid if has_exchanges() else None
         policy_error = masked_mean((policy + 1.0).square(), mask, count)
         if past:
             policy_error = 0.5 * (policy_error + (past[0] + 1.0).square().mean())

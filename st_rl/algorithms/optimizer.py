@@ -82,6 +82,11 @@ class GuardedOptimizer:
         return tuple([(name, value) for name, value in items if name not in ("params", "lr", "initial_lr")])
 
     @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that have a gradient."""
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+    @property
     def gradients(self) -> list[Tensor]:
         """The gradients of all parameters that have one."""
         groups = self.optimizer.param_groups

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import MiniBatch, Shape, StepTransition
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
-from st_rl.utils.distributed import average_in_place, world_size
+from st_rl.utils.distributed import average_in_place, flatten, has_exchanges
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
 from st_rl.utils.tensors.segments import Segments, expand_images, segment_slices
@@ -157,7 +157,7 @@ class PPO(Configurable):
         self.current_learning_iteration = 0
         # Whether `compute_losses` adapts the learning rate; else `minibatch_step` does, because compiled code has no
         # side effects, and several ranks exchange the KL divergence with the gradients.
-        self._adapts_in_losses = world_size() == 1
+        self._adapts_in_losses = not has_exchanges()
         self.lr_scheduler: LRScheduler | None = None
         # None until init_storage, which knows the sizes of the environment.
         self.storage = cast(RolloutStorage, None)
@@ -525,18 +525,29 @@ class PPO(Configurable):
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
-        self._adapts_in_losses = world_size() == 1 and not self.engine.plan.compiles
+        self._adapts_in_losses = not (has_exchanges() or self.engine.plan.compiles)
         policy = self.actor_critic
         with policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext():
             for number, minibatch in enumerate(self._mini_batches()):
                 slot = number % self.num_mini_batches
-                step = self.engine.run_step(self.minibatch_step, minibatch, settings, slot, can_capture)
-                self._averages.add(step)
+                self._averages.add(self._run_step(minibatch, settings, slot, can_capture))
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
         stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
         return losses, stats
+
+    def _run_step(self, minibatch: MiniBatch, key: Hashable, slot: int, can_capture: bool) -> dict[str, Tensor]:
+        """Run `minibatch_step`, as one CUDA graph or, around an exchange that it cannot contain, as two."""
+        run_step = self.engine.run_step
+        if self.engine.plan.captures_exchanges:
+            return run_step(self.minibatch_step, minibatch, key, slot, can_capture)
+        if not can_capture or type(self).minibatch_step is not PPO.minibatch_step:
+            return self.minibatch_step(minibatch)
+        self._exchange_counts(minibatch)
+        measured, exchanged = run_step(self._flat_gradients, minibatch, key, slot)
+        average_in_place([exchanged])
+        return measured | run_step(self._apply_flat_gradients, exchanged, key)
 
     def _merge_normalizers(self) -> None:
         """Add what all ranks have observed in this rollout to the normalizers of every rank; none with one rank."""
@@ -569,25 +580,53 @@ class PPO(Configurable):
 
     def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
+        self._exchange_counts(minibatch)
+        measured, kl = self._backward(minibatch)
+        if has_exchanges():
+            # All that the ranks exchange for this step, at once.
+            average_in_place([*self._gradients(), *([] if kl is None else [kl])])
+        return measured | self._follow_gradients(kl)
+
+    def _exchange_counts(self, minibatch: MiniBatch) -> None:
+        """Exchange what the losses need to know of the mini-batches of all ranks: nothing in PPO."""
+
+    def _backward(self, minibatch: MiniBatch) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Compute the gradients of this rank; returns values to log and, if still to be used, the KL divergence."""
         objective = self.engine.compile(self._objective, casts_weights=self.mixed_precision is not None)
         with self._autocast():
             total, measured, kl = objective(minibatch)
-        optimizers = self._optimizers()
-        for optimizer in optimizers:
+        for optimizer in self._optimizers():
             optimizer.zero_grad()
         total.backward()
         if self._rnd_trainer is not None and minibatch.rnd_state is not None:
             measured["loss/rnd"] = self._rnd_trainer.backward(minibatch.rnd_state)
-        if world_size() > 1:
-            # All that the ranks exchange for this step, at once.
-            gradients = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
-            average_in_place(gradients if kl is None else [*gradients, kl])
+        return measured, kl
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradients of all optimizers."""
+        return [gradient for optimizer in self._optimizers() for gradient in optimizer.gradients]
+
+    def _follow_gradients(self, kl: Tensor | None) -> dict[str, Tensor]:
+        """Adapt the learning rate and step along the gradients of all ranks; returns the norms to log, 0-d."""
         if kl is not None:
             self._adapt_learning_rate(kl)
-        measured |= self._apply_gradients()
+        norms = self._apply_gradients()
         if isinstance(self.actor_critic, ClippedStdPolicy):
             self.actor_critic.clip_std(min=self.clip_min_std)
-        return measured
+        return norms
+
+    def _flat_gradients(self, minibatch: MiniBatch) -> tuple[dict[str, Tensor], Tensor]:
+        """Compute the gradients of this rank; returns values to log, and gradients and KL divergence in one buffer."""
+        measured, kl = self._backward(minibatch)
+        return measured, flatten([*self._gradients(), *([] if kl is None else [kl])])
+
+    def _apply_flat_gradients(self, exchanged: Tensor) -> dict[str, Tensor]:
+        """Step along gradients in one buffer, with the KL divergence at its end if there is one."""
+        parameters = [parameter for optimizer in self._optimizers() for parameter in optimizer.parameters]
+        *parts, kl = exchanged.tensor_split(list(itertools.accumulate(parameter.numel() for parameter in parameters)))
+        for parameter, part in zip(parameters, parts):
+            parameter.grad = part.view_as(parameter)
+        return self._follow_gradients(kl[0] if len(kl) else None)
 
     def _optimizers(self) -> list[GuardedOptimizer]:
         """All optimizers that step on a mini-batch."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.engine.graph import GraphedLoop, GraphedStep
-from st_rl.utils.distributed import can_capture_collectives
 from st_rl.utils.log import logger
 
 ENGINES = ("auto", "eager", "compile", "graph")
@@ -31,19 +30,25 @@ class Plan(NamedTuple):
     graphs: bool
     compiles: bool
     reason: str
+    captures_exchanges: bool = True
+    """Whether graphs may contain exchanges between ranks; else these run between two graphs."""
 
 
-def make_plan(setting: str, device: torch.device, iterations: int | None, seconds: float | None = None) -> Plan:
+def make_plan(
+    setting: str,
+    device: torch.device,
+    iterations: int | None,
+    seconds: float | None = None,
+    captures_exchanges: bool = True,
+) -> Plan:
     """Choose graphs and compilation for a device and a training that ends with the first limit (None: no limit)."""
     if setting not in ENGINES:
         raise ValueError(f"unknown engine '{setting}'; use one of: {', '.join(ENGINES)}")
     cuda = device.type == "cuda"
-    if cuda and not can_capture_collectives():
-        return Plan(False, setting == "compile", "ranks that share a GPU exchange through gloo, outside of CUDA graphs")
     if setting == "graph" and not cuda:
         raise ValueError(f"engine 'graph' needs a CUDA device, not '{device}'; use 'auto', 'eager' or 'compile'")
     if setting != "auto":
-        return Plan(cuda and setting != "eager", setting == "compile", "as configured")
+        return Plan(cuda and setting != "eager", setting == "compile", "as configured", captures_exchanges)
     if not cuda and shutil.which("g++") is None and shutil.which("clang++") is None:
         return Plan(False, False, "no C++ compiler for torch.compile")
     kind, unit = "cuda" if cuda else "cpu", "iterations" if seconds is None else "minutes"
@@ -52,7 +57,8 @@ def make_plan(setting: str, device: torch.device, iterations: int | None, second
         seconds is not None and seconds < COMPILE_PAYS_AFTER_S[kind]
     )
     pays = is_known and not is_short
-    return Plan(cuda, pays, f"{'enough' if pays else 'too few'} {unit} for compilation to pay off")
+    reason = f"{'enough' if pays else 'too few'} {unit} for compilation to pay off"
+    return Plan(cuda, pays, reason, captures_exchanges)
 
 
 def compiler_options(device: torch.device, casts_weights: bool = False) -> dict[str, Any]:
@@ -80,9 +86,10 @@ class Engine:
         iterations: int | None = None,
         seconds: float | None = None,
         compile_backend: str | Callable[..., Any] = "inductor",
+        captures_exchanges: bool = True,
     ):
         self.device = torch.device(device)
-        self.plan = make_plan(setting, self.device, iterations, seconds)
+        self.plan = make_plan(setting, self.device, iterations, seconds, captures_exchanges)
         self._stream = torch.cuda.Stream(self.device) if self.plan.graphs else None
         self._compile_backend = compile_backend
         self._capacity = 0
@@ -94,13 +101,14 @@ class Engine:
 
     def matches(self, setting: str, iterations: int | None, seconds: float | None = None) -> bool:
         """Whether a new engine with these arguments would have the same plan."""
-        return make_plan(setting, self.device, iterations, seconds) == self.plan
+        return make_plan(setting, self.device, iterations, seconds, self.plan.captures_exchanges) == self.plan
 
     def describe(self) -> str:
         """The plan and its reason in one line for the log."""
         code = "compiled losses, acting and task" if self.plan.compiles else "eager losses, acting and task"
         steps = "CUDA graphs" if self.plan.graphs else "no CUDA graphs"
-        return f"engine: {steps}, {code} ({self.plan.reason})"
+        exchanges = "" if self.plan.captures_exchanges else ", exchanges between graphs"
+        return f"engine: {steps}, {code}{exchanges} ({self.plan.reason})"
 
     def static_size(self, measure: Callable[[], Tensor]) -> int | None:
         """A size of at least `measure()` that rarely changes, for static shapes; None where shapes may change.

@@ -3,12 +3,16 @@
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from st_rl.utils.distributed import any_rank, captured_exchanges, has_exchanges, world_size
+from st_rl.utils.log import logger
 from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
 # Eager calls before a capture: they load kernels and create the lazy state of optimizers.
@@ -92,7 +96,7 @@ class GraphedStep:
 
 
 class GraphedLoop:
-    """A function without arguments on tensors at fixed addresses, captured on its second call.
+    """A function without arguments on tensors at fixed addresses, captured on its second call, with ranks on its third.
 
     `host_state` lists (object, attribute) pairs that the function changes on the host; a replay sets them as the
     function does. `during_capture` returns the context that another library needs around a capture.
@@ -112,7 +116,7 @@ class GraphedLoop:
         self._capture: _Capture | None = None
         self._key: Hashable = None
         self._host_values: list[Any] = []
-        self._is_warm = False
+        self._calls = 0
 
     def __call__(self, key: Hashable = None) -> Any:
         """Run the function once; a new `key`, the Python values that it reads, captures it again."""
@@ -121,8 +125,9 @@ class GraphedLoop:
                 setattr(owner, name, value)
             return self._capture.replay(())
         with on_stream(self._stream):
-            if not self._is_warm:
-                self._is_warm = True
+            # With several ranks the normalizers take another branch, which may be compiled, from the second call on.
+            self._calls += 1
+            if self._calls <= (2 if has_exchanges() else 1):
                 return self._function()
             graph = torch.cuda.CUDAGraph()
             with capturing(graph, self._stream), self._during_capture(self._stream):
@@ -133,7 +138,7 @@ class GraphedLoop:
 
     def discard_graph(self) -> None:
         """Run the function eagerly once, then capture it again."""
-        self._capture, self._is_warm = None, False
+        self._capture, self._calls = None, 0
 
 
 @contextmanager
@@ -142,14 +147,58 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
 
     Garbage collection is off meanwhile: memory or graphs that it frees during a capture make the capture fail.
     """
+    options: dict[str, Any] = {}
+    if has_exchanges():
+        captured_exchanges.add(graph)
+        # The threads of NCCL and torch that watch exchanges call CUDA at any time.
+        options["capture_error_mode"] = "thread_local"
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, **options):
             yield
     finally:
         if was_enabled:
             gc.enable()
+
+
+def can_capture_exchanges(device: torch.device | str) -> bool:
+    """Whether code for a device may be captured with its exchanges between ranks, as far as it is captured at all.
+
+    With NCCL a trial decides. With several ranks, call it on all.
+    """
+    device = torch.device(device)
+    if device.type != "cuda" or not has_exchanges():
+        return True
+    return dist.get_backend() == "nccl" and _try_to_capture_exchange(device)
+
+
+@cache
+def _try_to_capture_exchange(device: torch.device) -> bool:
+    """Capture a sum over all ranks, replay it and check the result; logs why it fails."""
+    failure, total = "", torch.empty(1024, device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    # Connects the ranks, if they are not yet.
+    any_rank(False, device)
+    with on_stream(stream):
+        try:
+            with capturing(graph, stream):
+                dist.all_reduce(total.fill_(1.0))
+        except RuntimeError as error:
+            failure = str(error).split("\n")[0]
+        # A rank that replays would wait for one that cannot.
+        if not any_rank(bool(failure), device):
+            graph.replay()
+            if not bool((total == world_size()).all()):
+                failure = f"the sum of 1 over {world_size()} ranks is {float(total.mean())}"
+    if not any_rank(bool(failure), device):
+        return True
+    # A failed capture leaves the random generator in the state of a capture; the next one that succeeds ends that.
+    with suppress(RuntimeError), capturing(torch.cuda.CUDAGraph(), stream):
+        total.zero_()
+    reason = failure or "it fails on another rank"
+    logger.warning(f"CUDA graphs cannot capture exchanges through NCCL, which now run between graphs: {reason}")
+    return False
 
 
 @contextmanager

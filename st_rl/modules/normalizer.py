@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from st_rl.utils.capability import CapabilityMeta
-from st_rl.utils.distributed import combine_moments, world_size
+from st_rl.utils.distributed import combine_moments, has_exchanges
 from st_rl.utils.log import logger
 
 _BATCH_SIZE = 4096
@@ -125,7 +125,7 @@ class EmpiricalNormalization(nn.Module):
             batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
         # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
         batch_var = batch_var + non_finite
-        if self._has_first_rollout and (self.defers_updates or world_size() > 1):
+        if self._has_first_rollout and (self.defers_updates or has_exchanges()):
             pending = self._pending_mean, self._pending_var, self._pending_count
             active = batch_var.sum() < torch.inf
             _add_moments(*pending, batch_mean, batch_var, x.shape[0], active)
@@ -137,7 +137,7 @@ class EmpiricalNormalization(nn.Module):
     @torch.no_grad()
     def merge_updates(self) -> None:
         """Add the samples that all ranks have collected since the last call to the statistics of every rank."""
-        if not (self.training and (self.defers_updates or world_size() > 1)):
+        if not (self.training and (self.defers_updates or has_exchanges())):
             return
         if not self._has_first_rollout:  # its batches have entered the statistics one by one
             self._has_first_rollout = True

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import st_rl
 from st_rl.algorithms import PPO
-from st_rl.engine import Engine, UpdateThreads
+from st_rl.engine import Engine, UpdateThreads, can_capture_exchanges
 from st_rl.env import VecEnv
 from st_rl.env.policy_metadata import describe_policy_io
 from st_rl.env.protocols import (
@@ -127,7 +127,8 @@ class OnPolicyRunner(Configurable):
     ):
         self._train_config = read_train_config(train_cfg)
         self.cfg, self.alg_cfg, self.policy_cfg = self._train_config[:3]
-        self.device = device = join_process_group(device, float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S))
+        self._rank_timeout_s = float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S)
+        self.device = device = join_process_group(device, self._rank_timeout_s)
         self.env = env
         # The folder of rank 0, on every rank; only rank 0 writes to it and has a `log_dir`.
         folder = value_of_main(None if log_dir is None else str(log_dir))
@@ -257,7 +258,7 @@ class OnPolicyRunner(Configurable):
                 "learn() is already running in this runner: call it again after it has returned, or build another "
                 "runner with its own environment and log_dir"
             )
-        heartbeat = RankHeartbeat() if world_size() > 1 else None
+        heartbeat = RankHeartbeat(self._rank_timeout_s) if world_size() > 1 else None
         try:
             self._stop_requested = False
             self._durations.clear()
@@ -383,7 +384,9 @@ class OnPolicyRunner(Configurable):
             setting = "eager"
         is_new = not self._has_engine or not self.alg.engine.matches(setting, num_iterations, self.time_limit_s)
         if is_new:
-            self.alg.engine = Engine(setting, self.device, num_iterations, self.time_limit_s)
+            limits = num_iterations, self.time_limit_s
+            captures_exchanges = setting == "eager" or can_capture_exchanges(self.device)
+            self.alg.engine = Engine(setting, self.device, *limits, captures_exchanges=captures_exchanges)
             self._has_engine = True
             self._engine_rollout = None
             logger.info(self.alg.engine.describe())
@@ -443,11 +446,14 @@ class OnPolicyRunner(Configurable):
             outcome = self._rollout_steps()
         else:
             outcome = self._engine_rollout(self.alg.rollout_settings())
+        if not self.alg.engine.plan.captures_exchanges and self._last_observations is not None:
+            with torch.inference_mode(self._inference_mode):
+                self.alg.compute_returns(self._last_observations[1])
         self._episodes.drain()
         return outcome
 
     def _rollout_steps(self) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """Run `num_steps_per_env` steps and compute the returns; no host sync."""
+        """Run `num_steps_per_env` steps and compute the returns, if their exchange may be captured; no host sync."""
         ep_infos: list[dict[str, Any]] = []
         infos: Mapping[str, Any] = {}
         if self._last_observations is None:
@@ -464,7 +470,8 @@ class OnPolicyRunner(Configurable):
                 if episode:
                     ep_infos.append(dict(episode))
                 self._episodes.record(rewards, dones)
-            self.alg.compute_returns(critic_obs)
+            if self.alg.engine.plan.captures_exchanges:
+                self.alg.compute_returns(critic_obs)
             self._store_observations(obs, critic_obs)
             self.alg.pin_hidden_states()
             self._episodes.summarize()

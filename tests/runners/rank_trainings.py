@@ -11,7 +11,7 @@ import torch.distributed as dist
 from st_rl.env import VecEnv
 from st_rl.modules import ActorCritic, EmpiricalNormalization
 from st_rl.runners import OnPolicyRunner, build_runner
-from st_rl.utils.distributed import rank, world_size
+from st_rl.utils.distributed import leave_process_group, rank, world_size
 from tests.fakes import ClientEnv
 from tests.runners.training import RND, recurrent, small_config
 
@@ -83,7 +83,8 @@ def noise_from_observations(policy: ActorCritic) -> None:
     def sample_noise(observations: torch.Tensor) -> torch.Tensor:
         num_actions = policy.num_actions if policy._samples_actions else 0
         width = num_actions + policy._num_noise_columns
-        noise = torch.sin(50.0 * observations.sum(dim=-1, keepdim=True) + torch.arange(width))
+        columns = torch.arange(width, device=observations.device)
+        noise = torch.sin(50.0 * observations.sum(dim=-1, keepdim=True) + columns)
         policy._noise = noise[..., num_actions:]
         return noise[..., :num_actions]
 
@@ -145,6 +146,7 @@ def make_training(
     num_mini_batches: int = 1,
     seed: int = 5,
     engine: str = "eager",
+    device: str = "cpu",
 ) -> OnPolicyRunner:
     """Build a training; ranks other than 0 start from another random state."""
     torch.manual_seed(seed + 100 * rank())
@@ -159,7 +161,7 @@ def make_training(
         **family.get("algorithm", {}),
     }
     config = small_config(family.get("policy"), algorithm, empirical_normalization=True, engine=engine)
-    runner = build_runner("OnPolicyRunner", PartOfEnv(), config, log_dir=log_dir, device="cpu")
+    runner = build_runner("OnPolicyRunner", PartOfEnv(), config, log_dir=log_dir, device=device)
     noise_from_observations(runner.alg.actor_critic)
     for network in runner.alg._networks():
         for module in network.modules():
@@ -172,13 +174,13 @@ def make_training(
 def shared_state(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
     """All tensors of a training that must be the same on every rank, by name."""
     state = {key: value for key, value in runner.alg.state_dict().items() if value is not None}
-    flat: dict[str, torch.Tensor] = {"learning_rate": torch.as_tensor(runner.alg.learning_rate)}
+    flat: dict[str, torch.Tensor] = {"learning_rate": torch.tensor(float(runner.alg.learning_rate))}
 
     def add(prefix: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
             # One value per environment of the rank.
             if not prefix.endswith("discounted_sum"):
-                flat[prefix] = value.clone()
+                flat[prefix] = value.to("cpu", copy=True)
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 add(f"{prefix}/{key}", item)
@@ -187,15 +189,17 @@ def shared_state(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
     return flat
 
 
-def run_ranks(work: Callable[[Path], Any], folder: Path, num_ranks: int) -> list[Any]:
-    """Call `work(folder)` on every rank of a new gloo process group; returns the results by rank."""
+def run_ranks(work: Callable[[Path], Any], folder: Path, num_ranks: int, backend: str = "gloo") -> list[Any]:
+    """Call `work(folder)` on every rank of a new process group; returns the results by rank."""
     rendezvous = f"file://{tempfile.mkdtemp(dir=folder)}/rendezvous"
-    torch.multiprocessing.spawn(_on_rank, args=(work, str(folder), num_ranks, rendezvous), nprocs=num_ranks)
+    torch.multiprocessing.spawn(_on_rank, args=(work, str(folder), num_ranks, rendezvous, backend), nprocs=num_ranks)
     return [torch.load(folder / f"result_{number}.pt", weights_only=True) for number in range(num_ranks)]
 
 
-def _on_rank(this_rank: int, work: Callable[[Path], Any], folder: str, num_ranks: int, rendezvous: str) -> None:
+def _on_rank(
+    this_rank: int, work: Callable[[Path], Any], folder: str, num_ranks: int, rendezvous: str, backend: str
+) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=rendezvous, rank=this_rank, world_size=num_ranks)
+    dist.init_process_group(backend, init_method=rendezvous, rank=this_rank, world_size=num_ranks)
     torch.save(work(Path(folder)), f"{folder}/result_{this_rank}.pt")
-    dist.destroy_process_group()
+    leave_process_group()

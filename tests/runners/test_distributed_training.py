@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from st_rl.engine import engine
+from st_rl.engine.engine import Plan
 from st_rl.runners import OnPolicyRunner
+from st_rl.utils import distributed
 from st_rl.utils.distributed import rank
 from st_rl.utils.files import load_checkpoint
 from st_rl.utils.log import logger
@@ -58,6 +61,61 @@ def test_two_ranks_equal_one_with_all_the_data(trained, folder, name):
         torch.testing.assert_close(
             trained[0][name][key], value, atol=1e-6, rtol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+# ---- exchanges and CUDA graphs -----------------------------------------------------------------------------------
+
+
+def train_between_graphs(folder):
+    """Train on two ranks with the exchange in a step and between its two halves; the state of both."""
+    results = {}
+    for between in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "make_plan", lambda *args, b=between: Plan(False, False, "", not b))
+            for name in NAMES:
+                runner = make_training(name, folder, optimizer="Adam")
+                runner.learn(3)
+                results[f"{name} {between}"] = shared_state(runner)
+    return results
+
+
+def test_exchange_between_two_graphs_equals_one_within(folder):
+    for result in run_ranks(train_between_graphs, folder, 2):
+        for name in NAMES:
+            assert differences(result[f"{name} False"], result[f"{name} True"]) == [], name
+
+
+def train_on_gpu(folder):
+    """Every family on the GPU, eager and with graphs: the states, and whether graphs contain the exchange."""
+    distributed.EXCHANGE_ALONE = True
+    results = {}
+    for name in NAMES:
+        for setting in ("eager", "graph"):
+            runner = make_training(name, folder, optimizer="Adam", engine=setting, device="cuda")
+            runner.learn(ITERATIONS)
+            results[f"{name} {setting}"] = shared_state(runner)
+            steps = runner.alg.engine._steps
+            results[f"{name} {setting} captures"] = runner.alg.engine.plan.captures_exchanges
+            results[f"{name} {setting} graphs"] = sum(len(step._captures) for step in steps.values())
+    return results
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("num_ranks", "backend"), [(1, "nccl"), (2, "gloo")])
+def test_exchange_with_cuda_graphs_equals_eager(folder, num_ranks, backend):
+    """Within the graph with NCCL, between two graphs with ranks that share a GPU."""
+    results = run_ranks(train_on_gpu, folder, num_ranks, backend)
+    assert results[0]["PPO graph graphs"] == (1 if backend == "nccl" else 2)
+    for name in NAMES:
+        assert results[0][f"{name} graph captures"] == (backend == "nccl")
+        eager, state = results[0][f"{name} eager"], results[0][f"{name} graph"]
+        for result in results:
+            assert differences(state, result[f"{name} graph"]) == []
+        for key, value in eager.items():
+            message = f"{name} {key}"
+            torch.testing.assert_close(
+                state[key], value, atol=1e-5, rtol=1e-4, msg=lambda text, message=message: f"{message}: {text}"
+            )
 
 
 # Parts with a state per rank: hidden states, replay, discounted intrinsic rewards, random numbers.

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 RANK_TIMEOUT_S = 600.0
+EXCHANGE_ALONE = False
+"""Whether the only rank of a process group exchanges, too; a benchmark sets it to measure exchanges on one GPU."""
+captured_exchanges: "weakref.WeakSet[torch.cuda.CUDAGraph]" = weakref.WeakSet()
+"""The CUDA graphs that may hold exchanges."""
 _SEED_STRIDE = 1_000_003
 
 Value = TypeVar("Value")
@@ -49,9 +54,13 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
             # torchrun keeps its store over restarts: without a prefix, a restarted rank may wait for the address of a
             # killed one. Only the ranks of one machine count the same restarts.
             store = PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        # With its device NCCL connects the ranks here, and not in the first exchange.
+        own_gpu = torch.device(device) if has_own_gpu else None
         with _end_on_sigterm():
-            dist.init_process_group(backend, timeout=timeout, store=store, rank=number, world_size=count)
-        atexit.register(_leave_process_group)
+            dist.init_process_group(
+                backend, timeout=timeout, store=store, rank=number, world_size=count, device_id=own_gpu
+            )
+        atexit.register(_leave_at_exit)
     return device
 
 
@@ -68,9 +77,18 @@ def _end_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _leave_process_group() -> None:
+def _leave_at_exit() -> None:
     # After an uncaught exception the others may be gone, and leaving would wait for them.
-    if dist.is_initialized() and "last_value" not in vars(sys):
+    if "last_value" not in vars(sys):
+        leave_process_group()
+
+
+def leave_process_group() -> None:
+    """Leave the process group, if there is one, and discard the CUDA graphs that hold exchanges."""
+    if dist.is_initialized():
+        # NCCL waits for all graphs that use its connections.
+        for graph in list(captured_exchanges):
+            graph.reset()
         dist.destroy_process_group()
 
 
@@ -89,19 +107,19 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def has_exchanges() -> bool:
+    """Whether ranks exchange anything: in a process group of several ranks."""
+    return world_size() > 1 or (EXCHANGE_ALONE and dist.is_initialized())
+
+
 def rank_seed(seed: int) -> int:
     """The seed of this rank: `seed` itself on rank 0, another one on every other rank."""
     return (seed + rank() * _SEED_STRIDE) % 2**63
 
 
-def can_capture_collectives() -> bool:
-    """Whether a CUDA graph may contain exchanges between ranks: without ranks, or through NCCL."""
-    return world_size() == 1 or dist.get_backend() == "nccl"
-
-
 def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
     """Whether the flag is set on any rank; a host sync with several ranks."""
-    if world_size() == 1:
+    if not has_exchanges():
         return flag
     total = torch.tensor(float(flag), device=device if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(total)
@@ -110,7 +128,7 @@ def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
 
 def find_rank(flag: bool, device: torch.device | str = "cpu") -> int | None:
     """The lowest rank on which the flag is set, None if on none; a host sync with several ranks."""
-    if world_size() == 1:
+    if not has_exchanges():
         return 0 if flag else None
     lowest = torch.tensor(rank() if flag else world_size(), device=device if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
@@ -120,14 +138,14 @@ def find_rank(flag: bool, device: torch.device | str = "cpu") -> int | None:
 def value_of_main(value: Value) -> Value:
     """The value of rank 0 on every rank: plain Python values and tensors on the host."""
     values: list[Any] = [value]
-    if world_size() > 1:
+    if has_exchanges():
         dist.broadcast_object_list(values, src=0)
     return values[0]
 
 
 def gather_to_main(value: Value) -> list[Value]:
     """The values of all ranks by rank on rank 0, an empty list elsewhere: plain values and tensors on the host."""
-    if world_size() == 1:
+    if not has_exchanges():
         return [value]
     values: list[Any] = [None] * world_size() if is_main() else []
     dist.gather_object(value, values if is_main() else None, dst=0)
@@ -137,17 +155,28 @@ def gather_to_main(value: Value) -> list[Value]:
 def gather_to_all(value: Value) -> list[Value]:
     """The values of all ranks by rank, on every rank: plain values and tensors on the host."""
     values: list[Any] = [value] * world_size()
-    if world_size() > 1:
+    if has_exchanges():
         dist.all_gather_object(values, value)
     return values
 
 
+def _sum_over_ranks(tensor: Tensor) -> None:
+    """Replace a tensor by its sum over all ranks."""
+    if tensor.is_cuda and dist.get_backend() == "gloo":
+        # gloo's own copies run in a thread without inference mode.
+        total = tensor.cpu()
+        dist.all_reduce(total)
+        tensor.copy_(total)
+    else:
+        dist.all_reduce(tensor)
+
+
 def average(tensor: Tensor) -> Tensor:
     """Mean of `tensor` over all ranks, the same shape everywhere; the tensor itself on one rank."""
-    if world_size() == 1:
+    if not has_exchanges():
         return tensor
     total = tensor.detach().clone() if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
-    dist.all_reduce(total)
+    _sum_over_ranks(total)
     return total / world_size()
 
 
@@ -163,36 +192,41 @@ def combine_moments(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Ten
     deviation; no host sync.
     """
     num_ranks = world_size()
-    if num_ranks == 1:
+    if not has_exchanges():
         return mean, var, count
     if isinstance(count, int):
         joint_mean = average(mean)
         return joint_mean, average(var + (mean - joint_mean) ** 2), count * num_ranks
     weight = count.to(mean.dtype)
     sums = torch.cat([(weight * mean).reshape(-1), weight.reshape(1)])
-    dist.all_reduce(sums)
+    _sum_over_ranks(sums)
     total = sums[-1]
     divisor = torch.where(total > 0, total, torch.ones_like(total))
     joint_mean = (sums[:-1] / divisor).view_as(mean)
     spread = weight * (var + (mean - joint_mean) ** 2)
-    dist.all_reduce(spread)
+    _sum_over_ranks(spread)
     return joint_mean, spread / divisor, total.to(count.dtype)
 
 
 def broadcast_module(module: torch.nn.Module) -> None:
     """Copy the parameters and buffers of rank 0 to every rank, in place."""
-    if world_size() == 1:
+    if not has_exchanges():
         return
     for tensor in (*module.parameters(), *module.buffers()):
         dist.broadcast(tensor.detach(), src=0)
 
 
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """Join tensors of one dtype into one buffer `(K,)`."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
 def average_in_place(tensors: Sequence[Tensor]) -> None:
     """Replace tensors by their means over all ranks, with one all-reduce; shapes are the same on every rank."""
-    if world_size() == 1 or not tensors:
+    if not has_exchanges() or not tensors:
         return
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat)
+    flat = flatten(tensors)
+    _sum_over_ranks(flat)
     flat /= world_size()
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
         tensor.copy_(part.view_as(tensor))
