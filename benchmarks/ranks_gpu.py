@@ -87,7 +87,6 @@ def _run(
 ) -> None:
     logging.getLogger("st_rl").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("high")
     if group is not None:
         number, count, port = group
         # As torchrun sets them.
@@ -136,11 +135,14 @@ def walk(pipe: Connection, kind: str, robots: int, device: str) -> None:
     """Train when asked; reports the seconds of each request."""
     if kind == "between":
         graph._try_to_capture_exchange = lambda device: False
-    joined = "alone" if kind == "alone" else distributed.join_process_group(device)
+    # As `st-rl train` does.
+    torch.set_float32_matmul_precision("high")
+    if kind != "alone":
+        device = str(distributed.join_process_group(device))
     pipe.send("ready")
     pipe.recv()
     began = time.perf_counter()
-    runner = make_walk(robots, str(joined) if kind == "ranks" else device)
+    runner = make_walk(robots, device)
     runner.learn(WARM_UP)
     synchronize()
     described = {"engine": runner.alg.engine.describe(), "first_iterations_s": time.perf_counter() - began}
