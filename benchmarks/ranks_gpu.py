@@ -309,21 +309,22 @@ class Session:
             worker.receive(self.end)
             worker.send("start")
         started = [worker.receive(self.end) for worker in self.pair]
-        for iterations in (ITERATIONS_PER_TURN, 0):
-            for worker in self.pair:
-                worker.send(iterations)
-            reports = [worker.receive(self.end) for worker in self.pair]
-            if iterations:
-                seconds = [report[0] for report in reports]
+        seconds = [seconds for seconds, _ in self._ask_pair(ITERATIONS_PER_TURN)]
+        digests = self._ask_pair(0)
         figures = {"ranks": 2, "robots_per_rank": self.robots // 2, "started": started}
         figures |= {
             "seconds_per_iteration": seconds,
             "iterations": WARM_UP + ITERATIONS_PER_TURN,
-            "same_bits_on_both_ranks": len(set(reports)) == 1,
+            "same_bits_on_both_ranks": len(set(digests)) == 1,
         }
         print({key: value for key, value in figures.items() if key != "started"})
         print(started[0]["engine"])
         return figures
+
+    def _ask_pair(self, iterations: int) -> list[Any]:
+        for worker in self.pair:
+            worker.send(iterations)
+        return [worker.receive(self.end) for worker in self.pair]
 
     def close(self) -> None:
         """End all processes."""

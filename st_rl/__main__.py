@@ -1,8 +1,6 @@
 """`python -m st_rl` runs `st-rl`."""
 
-import sys
-
-from st_rl.cli import main
+from st_rl.cli import exit_process, main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -4,12 +4,14 @@ Each module or package of `st_rl.cli.commands` is a command: the first line of i
 `main(arguments)` returns the exit code. torch is imported inside the commands only, so that `--help` is fast.
 """
 
+import atexit
 import importlib
 import os
 import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from st_rl.cli.support.command_line import (
     CommandError,
@@ -95,6 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _print_error(error)
         return _end_rank(error)
+
+
+def exit_process(code: int) -> NoReturn:
+    """End the process; a rank of torchrun without deleting all modules, which takes longer than to save."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _end_rank(error: Exception) -> int:

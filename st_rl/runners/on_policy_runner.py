@@ -69,6 +69,7 @@ from st_rl.utils.distributed import (
     gather_to_main,
     is_main,
     join_process_group,
+    limit_exchanges,
     rank,
     value_of_main,
     world_size,
@@ -258,6 +259,7 @@ class OnPolicyRunner(Configurable):
                 "learn() is already running in this runner: call it again after it has returned, or build another "
                 "runner with its own environment and log_dir"
             )
+        limit_exchanges(self._rank_timeout_s)
         heartbeat = RankHeartbeat(self._rank_timeout_s) if world_size() > 1 else None
         try:
             self._stop_requested = False

@@ -1,3 +1,6 @@
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from st_rl.utils.distributed import (
     broadcast_module,
     combine_moments,
     is_main,
+    limit_exchanges,
     rank,
     world_size,
 )
@@ -46,18 +50,33 @@ def on_rank(this_rank, folder):
     broadcast_module(module)
     result["module"] = dict(module.state_dict())
     torch.save(result, f"{folder}/rank_{this_rank}.pt")
-    dist.destroy_process_group()
+    limit_exchanges(0.2)
+    if this_rank == 0:
+        with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+            average(given)
+        Path(folder, "rank_0_has_timed_out").touch()
+    end = time.monotonic() + 60.0
+    while not Path(folder, "rank_0_has_timed_out").exists() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def results(folder):
     torch.multiprocessing.spawn(on_rank, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"rank_{number}.pt", weights_only=True) for number in range(2)]
 
 
 def test_rank_and_world_size(results):
     assert [(r["rank"], r["world_size"], r["is_main"]) for r in results] == [(0, 2, True), (1, 2, False)]
+
+
+def test_exchange_that_a_rank_does_not_join_has_a_time_limit(results, folder):
+    assert (folder / "rank_0_has_timed_out").exists()
 
 
 def test_average_is_the_mean_over_ranks(results):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 RANK_TIMEOUT_S = 600.0
@@ -36,7 +36,7 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
     """Join the process group that torchrun started this process for; returns the device of this rank.
 
     Without torchrun, or in a process group already, only the device is chosen: `cuda` becomes the GPU of the local
-    rank. A collective that a rank does not join within `timeout_s` raises on all others.
+    rank. Until `limit_exchanges` ranks wait for each other for at least `RANK_TIMEOUT_S`: some start later.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     kind = torch.device(device)
@@ -48,7 +48,7 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
     if dist.is_available() and not dist.is_initialized() and is_torchrun():
         # NCCL needs a GPU for each rank.
         has_own_gpu = kind.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count()
-        backend, timeout = "nccl" if has_own_gpu else "gloo", timedelta(seconds=timeout_s)
+        backend, timeout = "nccl" if has_own_gpu else "gloo", timedelta(seconds=max(timeout_s, RANK_TIMEOUT_S))
         store, number, count = next(rendezvous("env://", timeout=timeout))
         if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:
             # torchrun keeps its store over restarts: without a prefix, a restarted rank may wait for the address of a
@@ -62,6 +62,12 @@ def join_process_group(device: torch.device | str, timeout_s: float = RANK_TIMEO
             )
         atexit.register(_leave_at_exit)
     return device
+
+
+def limit_exchanges(timeout_s: float) -> None:
+    """Let an exchange that a rank does not join within `timeout_s` raise RuntimeError on the others."""
+    if dist.is_available() and dist.is_initialized():
+        _set_pg_timeout(timedelta(seconds=timeout_s))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ INTERVAL_S = 2.0
 # A rank that misses this many heartbeats is silent.
 _MAX_MISSED = 5
 # The last report of a rank that has stopped.
-_ENDED = b"ended"
+_ENDED = "ended"
 
 
 class RankHeartbeat:
@@ -54,7 +54,7 @@ class RankHeartbeat:
                 if self._timeout_s == math.inf or not store.check([watched]):
                     continue
                 value = store.get(watched)
-                if value != last or value == _ENDED:
+                if value != last or value == _ENDED.encode():
                     last, changed = value, time.monotonic()
                 elif time.monotonic() - changed > self._timeout_s + _MAX_MISSED * INTERVAL_S:
                     logger.error(f"rank {rank()} stops: {describe_silent_ranks()}")
@@ -76,7 +76,7 @@ def describe_silent_ranks() -> str:
                 silent.append(f"rank {number} (never seen)")
                 continue
             value = store.get(_key(number))
-            if value == _ENDED:
+            if value == _ENDED.encode():
                 continue
             beat = json.loads(value)
             age = time.time() - beat["time"]
