@@ -38,6 +38,7 @@ from st_rl.utils import distributed
 from tests.runners.rank_trainings import families, make_training, save_teacher, shared_state
 from tests.runners.training import differences
 
+PARTS = ("agree", "cost", "walk")
 WARM_UP = 5
 ITERATIONS_PER_TURN = 20
 WALK_SECONDS = 22.0
@@ -246,7 +247,8 @@ class Session:
         port = free_port()
         groups = {"alone": None, "nccl": (0, 1, free_port()), "between": (0, 1, free_port())}
         self.walks = {kind: Worker(walk, kind, self.robots, device, group=group) for kind, group in groups.items()}
-        places = ((0, 2, port), (1, 2, port))
+        self.parts = options.parts
+        places = ((0, 2, port), (1, 2, port)) if "walk" in self.parts else ()
         self.pair = [Worker(walk, "ranks", self.robots // 2, device, group=place) for place in places]
         port, engine = free_port(), "graph" if device == "cuda" else "eager"
         adam = (("Adam", "eager"), *((("Adam", engine),) if engine != "eager" else ()))
@@ -260,6 +262,7 @@ class Session:
         self.families = {
             name: Worker(train_families, folder, options.families, device, runs, group=group)
             for name, (group, runs) in work.items()
+            if "agree" in self.parts
         }
         self.started: dict[str, Any] = {}
         self.failure: Exception | None = None
@@ -268,8 +271,8 @@ class Session:
         self.walks[kind].receive(self.end)
         self.walks[kind].send("start")
 
-    def agree(self) -> dict[str, Any]:
-        """Compare the families, while the trainings of `cost` start."""
+    def start_walks(self) -> None:
+        """Start the trainings of `cost`."""
         try:
             # Kernels are compiled once, by the first.
             self._start("alone")
@@ -278,6 +281,9 @@ class Session:
             self._start("between")
         except (RuntimeError, TimeoutError) as error:
             self.failure = error
+
+    def agree(self) -> dict[str, Any]:
+        """Compare the families."""
         # What is late must not take the time of the other parts.
         end = self.end - 2 * WALK_SECONDS
         files = {name: worker.receive(end) for name, worker in self.families.items()}
@@ -294,7 +300,7 @@ class Session:
             raise self.failure
         for kind in ("nccl", "between"):
             self.started[kind] = self.walks[kind].receive(self.end)
-        figures = cost(self.walks, self.end - WALK_SECONDS)
+        figures = cost(self.walks, self.end - (WALK_SECONDS if "walk" in self.parts else 0.0))
         print(f"quadruped-walk, {self.robots} robots: seconds per iteration, ratio, ratio within a round")
         for kind, median in figures["median_s"].items():
             ratios = figures["ratio_of_medians"][kind], figures["median_of_ratios_within_a_round"][kind]
@@ -336,6 +342,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", type=int, default=4096, help="robots in all")
     parser.add_argument("--seconds", type=float, default=95.0, help="time limit of the script")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--families", nargs="+", default=list(families(Path())), help="families of `agree`")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     default = Path(__file__).parent / "results" / "ranks_gpu.json"
@@ -346,19 +353,21 @@ def main() -> int:
     session: Session | None = None
     try:
         session = Session(options, folder)
-        for part in (session.agree, session.cost, session.walk):
+        if "cost" in options.parts:
+            session.start_walks()
+        for part in options.parts:
             try:
-                results[part.__name__] = part()
+                results[part] = getattr(session, part)()
             except (RuntimeError, TimeoutError) as error:
-                results[part.__name__] = {"failure": str(error)}
-                print(f"{part.__name__} failed: {error}")
-            print(f"-- {part.__name__} ended after {time.monotonic() - began:.0f} s", flush=True)
+                results[part] = {"failure": str(error)}
+                print(f"{part} failed: {error}")
+            print(f"-- {part} ended after {time.monotonic() - began:.0f} s", flush=True)
             write_results(options.output, results)
     finally:
         if session is not None:
             session.close()
         shutil.rmtree(folder, ignore_errors=True)
-    return int(any("failure" in results[part] for part in ("agree", "cost", "walk")))
+    return int(any("failure" in results[part] for part in options.parts))
 
 
 if __name__ == "__main__":

@@ -168,6 +168,7 @@ class OnPolicyRunner(Configurable):
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
         self._stop_requested = False
+        self._may_be_pruned = False
         self._learn_begin = 0.0
         self._inference_mode = self.cfg.get("inference_mode_rollout") in (None, True)
         # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
@@ -238,6 +239,7 @@ class OnPolicyRunner(Configurable):
             self._init_engine(num_learning_iterations)
             self._init_observations()
             self.train_mode()
+            self._may_be_pruned = any_rank(trial is not None, self.device)
             start_iter = self.current_learning_iteration
             tot_iter = None if num_learning_iterations is None else start_iter + num_learning_iterations
             with time_limit(self.time_limit_s, self.request_stop):
@@ -350,7 +352,7 @@ class OnPolicyRunner(Configurable):
         self.tot_timesteps += self.num_steps_per_env * self.env.num_envs * world_size()
         self.tot_time += learned - begin
         is_pruned = trial is not None and report_to_trial(trial, it, self.metrics_velrmsd, self.metrics_CoT)
-        if any_rank(is_pruned, self.device):
+        if self._may_be_pruned and any_rank(is_pruned, self.device):
             self._prune(it)
         if self.log_dir is not None and it % self.log_interval == 0:
             locs = {"it": it, "start_iter": start_iter, "tot_iter": tot_iter, "losses": losses, "stats": stats}

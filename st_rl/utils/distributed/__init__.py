@@ -234,5 +234,6 @@ def average_in_place(tensors: Sequence[Tensor]) -> None:
     flat = flatten(tensors)
     _sum_over_ranks(flat)
     flat /= world_size()
-    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
-        tensor.copy_(part.view_as(tensor))
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    # On a GPU one kernel instead of one for each tensor.
+    torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, parts)])  # pyright: ignore[reportPrivateImportUsage]
