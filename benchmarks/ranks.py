@@ -8,7 +8,9 @@ Run it as `python -m benchmarks.ranks NAME` in the root of the repository; write
     amp      humanoid-amp over 2 ranks, once
     distill  quadruped-walk over 2 ranks: the distillation of a policy of `learn`, once
     cost     iterations of 2 ranks of 128 robots against one process with 256, in alternation
-    resume   quadruped-walk from 2 to 4 and from 4 to 1 ranks, against trainings without a change
+    resume   quadruped-walk from 2 to 4 and from 4 to 1 ranks, against trainings without a change, three seeds each
+
+`--parallel N` runs N trainings of `learn` and `resume` at once, for machines with more cores.
 """
 
 import argparse
@@ -20,9 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +41,8 @@ FORWARD = [
 ]
 EQUAL_ITERATIONS = 5
 TOLERANCE = 1e-6
+Case = TypeVar("Case")
+Result = TypeVar("Result")
 
 
 def st_rl(num_ranks: int, *arguments: str) -> float:
@@ -143,24 +148,33 @@ def compiled(folder: Path) -> dict[str, Any]:
 # ---- learn -----------------------------------------------------------------------------------------------------------
 
 
-def learn(folder: Path) -> dict[str, Any]:
+def learn(folder: Path, parallel: int) -> dict[str, Any]:
     """Train quadruped-walk with the same number of robots on one process and on two ranks."""
-    rows = []
-    for seed in SEEDS:
-        for num_ranks in (1, 2):
-            run = folder / f"walk_{num_ranks}_{seed}"
-            options = ["--num-envs", str(256 // num_ranks), "--iterations", "250", "--seed", str(seed), *FORWARD]
-            if not (run / "model_250.pt").exists():
-                st_rl(num_ranks, "train", "quadruped-walk", "--log-dir", str(run), *options)
-            evaluated = evaluate(run, "--lin-vel-x", "0.3", "1.0")
-            figures = next(iter(evaluated["columns"].values()))
-            rows.append({
-                "ranks": num_ranks, "seed": seed, "error_m_s": figures["lin_vel_x_error"], "falls": figures["falls"],
-                "median_iteration_s": statistics.median(iteration_seconds(run)), "evaluation": evaluated,
-            })  # fmt: skip
-            print({key: value for key, value in rows[-1].items() if key != "evaluation"}, flush=True)
+
+    def train(case: tuple[int, int]) -> dict[str, Any]:
+        seed, num_ranks = case
+        run = folder / f"walk_{num_ranks}_{seed}"
+        options = ["--num-envs", str(256 // num_ranks), "--iterations", "250", "--seed", str(seed), *FORWARD]
+        if not (run / "model_250.pt").exists():
+            st_rl(num_ranks, "train", "quadruped-walk", "--log-dir", str(run), *options)
+        evaluated = evaluate(run, "--lin-vel-x", "0.3", "1.0")
+        figures = next(iter(evaluated["columns"].values()))
+        row = {
+            "ranks": num_ranks, "seed": seed, "error_m_s": figures["lin_vel_x_error"], "falls": figures["falls"],
+            "median_iteration_s": statistics.median(iteration_seconds(run)),
+        }  # fmt: skip
+        print(row, flush=True)
+        return {**row, "evaluation": evaluated}
+
+    rows = run_all(train, [(seed, num_ranks) for seed in SEEDS for num_ranks in (1, 2)], parallel)
     errors = {f"{n}_ranks": spread([row["error_m_s"] for row in rows if row["ranks"] == n]) for n in (1, 2)}
-    return {"errors_m_s": errors, "rows": rows}
+    return {"errors_m_s": errors, "trainings_at_once": parallel, "rows": rows}
+
+
+def run_all(work: Callable[[Case], Result], cases: Sequence[Case], parallel: int) -> list[Result]:
+    """The results of `work` for each case, `parallel` at once."""
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(work, cases))
 
 
 def curve_ends(run: Path, names: dict[str, str]) -> dict[str, Any]:
@@ -207,39 +221,50 @@ def cost(folder: Path) -> dict[str, Any]:
     return {"rounds_s": rounds, "median_iteration": medians, "ratio_of_two_ranks_to_one_process": ratio}
 
 
-def resume(folder: Path) -> dict[str, Any]:
+def resume(folder: Path, parallel: int) -> dict[str, Any]:
     """Returns before and after a change of the number of ranks, against trainings without one."""
-    half, rows = 60, []
-    for before, after in ((2, 4), (4, 1), (2, 2), (4, 4)):
-        run = folder / f"resume_{before}_{after}"
-        options = ["--num-envs", str(128 // before), "--iterations", str(half), "--seed", "1", *FORWARD]
+    half = 60
+
+    def train(case: tuple[int, int, int]) -> dict[str, Any]:
+        seed, before, after = case
+        run = folder / f"resume_{before}_{after}_{seed}"
+        options = ["--num-envs", str(128 // before), "--iterations", str(half), "--seed", str(seed), *FORWARD]
         st_rl(before, "train", "quadruped-walk", "--log-dir", str(run), *options)
         st_rl(after, "resume", str(run), "--iterations", str(half))
         returns = column(run, "Train/mean_reward_each_timestep")
         cut = len(returns) - half
         window = {"last_5_before": returns[cut - 5 : cut], "first_5_after": returns[cut : cut + 5]}
         means = {name: statistics.fmean(values) for name, values in window.items()}
-        lowest = min(returns[cut:])
-        rows.append({"from_ranks": before, "to_ranks": after, **means, "lowest_after": lowest, "last": returns[-1]})
-        print(rows[-1], flush=True)
-    return {"quantity": "mean reward per step", "iterations": [half, half], "rows": rows}
+        row = {"from_ranks": before, "to_ranks": after, "seed": seed, **means}
+        row |= {"lowest_after": min(returns[cut:]), "last": returns[-1]}
+        print(row, flush=True)
+        return row
+
+    cases = [(seed, *ranks) for seed in SEEDS for ranks in ((2, 4), (4, 1), (2, 2), (4, 4))]
+    rows = run_all(train, cases, parallel)
+    return {"quantity": "mean reward per step", "iterations": [half, half], "trainings_at_once": parallel, "rows": rows}
 
 
-BENCHMARKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+BENCHMARKS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function for function in (equal, compiled, learn, amp, distill, cost, resume)
 }
+PARALLEL = (learn, resume)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=BENCHMARKS)
     parser.add_argument("--folder", type=Path, help="folder of the runs; a temporary one by default")
+    parser.add_argument("--parallel", type=int, default=1, help="trainings of learn and resume at once")
+    parser.add_argument("--output", type=Path, help="results file")
     options = parser.parse_args()
     machine, began = describe_machine(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ranks_") as temporary:
-        results = BENCHMARKS[options.name](options.folder or Path(temporary))
+        benchmark = BENCHMARKS[options.name]
+        arguments = (options.parallel,) if benchmark in PARALLEL else ()
+        results = benchmark(options.folder or Path(temporary), *arguments)
     minutes = (time.monotonic() - began) / 60
-    write_results(RESULTS / f"ranks_{options.name}.json", {**machine, "minutes": minutes, **results})
+    write_results(options.output or RESULTS / f"ranks_{options.name}.json", {**machine, "minutes": minutes, **results})
     print(json.dumps({key: value for key, value in results.items() if key != "rows"}, indent=1))
     return 0 if results.get("holds", True) else 1
 
