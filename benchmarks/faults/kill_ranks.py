@@ -23,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from tests.runners.training import differences
 
 NUM_RANKS = 2
 MAX_NEW_CHECKPOINTS = 4
+ITERATIONS = 40
 
 MAX_DETECTION_S = 30.0
 RANK_TIMEOUT_S = 10.0
@@ -191,7 +194,7 @@ class Kills(Campaign):
             for other in state["rank_state_dicts"]:
                 other["runner_state_dict"].pop("tot_time")
         rows = [{step: without_times(row) for step, row in read_rows(path).items()} for path in (reference, folder)]
-        different = differences(*states) + [f"row {step}" for step in rows[0] if rows[0][step] != rows[1].get(step)]
+        different = differences(states[0], states[1]) + [f"row {step}" for step in rows[0] if rows[0][step] != rows[1].get(step)]
         if checkpoint_numbers(reference) != checkpoint_numbers(folder):
             different.append("checkpoint files")
         if different or len(rows[1]) != iterations:
@@ -199,16 +202,32 @@ class Kills(Campaign):
         else:
             self.counts["runs_equal"] += 1
 
-    def results(self) -> dict[str, Any]:
-        """The figures of the campaign."""
-        return {
-            **dict(sorted(self.counts.items())),
-            "seconds_until_all_ranks_ended": {
-                "median": statistics.median(self.detection_s),
-                "max": max(self.detection_s),
-            },
-            "seconds_until_the_next_attempt": {"median": statistics.median(self.restart_s), "max": max(self.restart_s)},
-        }
+
+def kill(work: Path, count: int, seed: int, parallel: int) -> tuple[dict[str, Any], list[str]]:
+    """Kill ranks of `parallel` trainings at once until there are `count` kills in all."""
+
+    def run(number: int) -> Kills:
+        folder = work / f"campaign_{number}"
+        folder.mkdir()
+        kills = Kills(random.Random(1000 * seed + number), folder)
+        wanted, training = (count + number) // parallel, 0
+        while kills.needs_kills(wanted):
+            kills.train(100 * (1000 * seed + number) + training, ITERATIONS, wanted - kills.counts["kills"])
+            training += 1
+        return kills
+
+    with ThreadPoolExecutor(parallel) as pool:
+        campaigns = list(pool.map(run, range(parallel)))
+    counts = sum((campaign.counts for campaign in campaigns), Counter[str]())
+    detected = [seconds for campaign in campaigns for seconds in campaign.detection_s]
+    restarted = [seconds for campaign in campaigns for seconds in campaign.restart_s]
+    results = {
+        **dict(sorted(counts.items())),
+        "trainings_at_once": parallel,
+        "seconds_until_all_ranks_ended": {"median": statistics.median(detected), "max": max(detected)},
+        "seconds_until_the_next_attempt": {"median": statistics.median(restarted), "max": max(restarted)},
+    }
+    return results, [failure for campaign in campaigns for failure in campaign.failures]
 
 
 def hang(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[str]]:
@@ -268,33 +287,35 @@ def interrupt(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[s
     return {"rows": rows}, failures
 
 
+def save(options: argparse.Namespace, results: dict[str, Any], failures: list[str], begin: float) -> None:
+    """Write the parts that have ended."""
+    results |= {**describe_machine(), "seed": options.seed, "ranks": NUM_RANKS, "failures": failures}
+    results |= {"minutes": (time.monotonic() - begin) / 60, "holds": not failures}
+    write_results(options.out, results)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="SIGKILLs of a rank")
     parser.add_argument("--hangs", type=int, default=4, help="SIGSTOPs of a rank")
     parser.add_argument("--interrupts", type=int, default=4, help="Ctrl-Cs, and as many SIGTERMs")
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at once in which ranks are killed")
     parser.add_argument("--seed", type=int, default=18, help="random seed of the moments and of the trainings")
     parser.add_argument("--out", type=Path, default=RESULTS / "faults_kill_ranks.json", help="results file")
     options = parser.parse_args()
     begin = time.monotonic()
-    # A part without repetitions keeps the figures of the file.
-    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results: dict[str, Any] = {}
     failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kill_ranks_") as name:
         work = Path(name)
         if options.kills:
-            kills, number = Kills(random.Random(options.seed), work), 0
-            while kills.needs_kills(options.kills):
-                kills.train(1000 * options.seed + number, 40, options.kills - kills.counts["kills"])
-                number += 1
-            results["kill"], failures = kills.results(), kills.failures
+            results["kill"], failures = kill(work, options.kills, options.seed, options.parallel)
+            save(options, results, failures, begin)
         for part, count, function in (("hang", options.hangs, hang), ("interrupt", options.interrupts, interrupt)):
             if count:
                 results[part], found = function(work, count, options.seed)
                 failures += found
-    results |= {**describe_machine(), "seed": options.seed, "ranks": NUM_RANKS, "failures": failures}
-    results |= {"minutes": (time.monotonic() - begin) / 60, "holds": not failures}
-    write_results(options.out, results)
+                save(options, results, failures, begin)
     print(json.dumps(results, indent=1))
     return 0 if results["holds"] else 1
 
