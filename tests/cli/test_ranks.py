@@ -183,3 +183,15 @@ def test_rank_that_waits_for_a_dead_one_ends_by_itself(tmp_path):
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 143
+
+
+@pytest.mark.parametrize(("is_rank", "printed"), [(True, "cleaned up\n"), (False, "cleaned up\ndeleted\n")])
+def test_rank_ends_without_deleting_its_modules(is_rank, printed):
+    """It takes longer than to save, and torchrun waits for it."""
+    code = "import atexit, st_rl.cli\natexit.register(print, 'cleaned up')\n"
+    code += "class Kept:\n    def __del__(self, print=print): print('deleted')\n"
+    code += "kept = Kept()\nst_rl.cli.exit_process(3)"
+    environment = {key: value for key, value in os.environ.items() if key != "TORCHELASTIC_RUN_ID"}
+    environment |= {"PYTHONPATH": str(REPOSITORY)} | ({"TORCHELASTIC_RUN_ID": "job"} if is_rank else {})
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, printed, "")
