@@ -194,7 +194,8 @@ class Kills(Campaign):
             for other in state["rank_state_dicts"]:
                 other["runner_state_dict"].pop("tot_time")
         rows = [{step: without_times(row) for step, row in read_rows(path).items()} for path in (reference, folder)]
-        different = differences(states[0], states[1]) + [f"row {step}" for step in rows[0] if rows[0][step] != rows[1].get(step)]
+        different = differences(states[0], states[1])
+        different += [f"row {step}" for step in rows[0] if rows[0][step] != rows[1].get(step)]
         if checkpoint_numbers(reference) != checkpoint_numbers(folder):
             different.append("checkpoint files")
         if different or len(rows[1]) != iterations:
