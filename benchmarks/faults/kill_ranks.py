@@ -68,7 +68,7 @@ class Torchrun:
             return []
         return [int(child) for child in children]
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 180.0) -> bool:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 600.0) -> bool:
         """Wait for a condition; False if torchrun ends before, RuntimeError after `seconds`."""
         end = time.monotonic() + seconds
         while not condition():
@@ -126,7 +126,7 @@ class Kills(Campaign):
             for _ in range(max_kills):
                 if not self.kill_at_random(run):
                     break
-            code = run.process.wait(timeout=600)
+            code = run.process.wait(timeout=1200)
         finally:
             run.close()
         if code != 0:
@@ -248,7 +248,7 @@ def hang(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[str]]:
             seconds = time.monotonic() - stopped
             run.wait_until(lambda pids=pids: not any(map(is_alive, pids)))
             ended = time.monotonic() - stopped
-            code = run.process.wait(timeout=300)
+            code = run.process.wait(timeout=600)
         finally:
             run.close()
         is_complete = code == 0 and max(checkpoint_numbers(folder)) == 40
@@ -274,7 +274,7 @@ def interrupt(work: Path, count: int, seed: int) -> tuple[dict[str, Any], list[s
                 os.killpg(run.process.pid, name)
             else:
                 run.process.send_signal(name)
-            run.process.wait(timeout=120)
+            run.process.wait(timeout=300)
             seconds = time.monotonic() - sent
             time.sleep(0.2)
             left = [pid for pid in pids if is_alive(pid)]
