@@ -168,7 +168,6 @@ class PPO(Configurable):
         if self.reward_normalization:
             self.reward_normalizer = DiscountedRewardScaling(self.gamma, self.reward_clip).to(device)
         self._averages = RunningAverages()
-        self._merged_normalizers: list[EmpiricalNormalization] = []
         # Runs acting and update; the runner replaces it by a faster one.
         self.engine = Engine("eager", device)
         self._rnd_trainer = RndTrainer(rnd_cfg, device, strict) if rnd_cfg else None
@@ -554,15 +553,9 @@ class PPO(Configurable):
         """Add what all ranks have observed in this rollout to the normalizers of every rank; none with one rank."""
         modules = [module for network in self._networks() for module in network.modules()]
         # Each once: networks may share one.
-        normalizers = [module for module in dict.fromkeys(modules) if isinstance(module, EmpiricalNormalization)]
-        self._merged_normalizers = normalizers
-        key = tuple([(normalizer.training, normalizer.has_first_rollout) for normalizer in normalizers])
-        can_capture = has_exchanges() and self.engine.plan.captures_exchanges
-        self.engine.run_step(self._merge, None, key, can_capture=can_capture)
-
-    def _merge(self, _: None) -> None:
-        for normalizer in self._merged_normalizers:
-            normalizer.merge_updates()
+        for module in dict.fromkeys(modules):
+            if isinstance(module, EmpiricalNormalization):
+                module.merge_updates()
 
     def _mini_batches(self) -> Iterator[MiniBatch]:
         """Iterate over the mini-batches of all epochs."""

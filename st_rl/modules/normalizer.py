@@ -67,8 +67,7 @@ class EmpiricalNormalization(nn.Module):
         self.defers_updates = False
         """Whether samples after the first rollout wait for `merge_updates`, as they do with several ranks."""
         # The first batch alone, of robots in their initial pose, has far too small deviations to normalize a rollout.
-        self.has_first_rollout = False
-        """Whether the statistics hold a whole rollout, after which updates may wait for `merge_updates`."""
+        self._has_first_rollout = False
         # Moments of the samples of this rank since the last merge.
         self.register_buffer("_pending_mean", torch.zeros(1, *self.shape), persistent=False)
         self.register_buffer("_pending_var", torch.zeros(1, *self.shape), persistent=False)
@@ -126,7 +125,7 @@ class EmpiricalNormalization(nn.Module):
             batch_var = x.sub_(batch_mean).square_().mean(dim=0, keepdim=True)
         # All ranks skip a batch with a NaN or Inf; adding zero changes no bit.
         batch_var = batch_var + non_finite
-        if self.has_first_rollout and (self.defers_updates or has_exchanges()):
+        if self._has_first_rollout and (self.defers_updates or has_exchanges()):
             pending = self._pending_mean, self._pending_var, self._pending_count
             active = batch_var.sum() < torch.inf
             _add_moments(*pending, batch_mean, batch_var, x.shape[0], active)
@@ -140,8 +139,8 @@ class EmpiricalNormalization(nn.Module):
         """Add the samples that all ranks have collected since the last call to the statistics of every rank."""
         if not (self.training and (self.defers_updates or has_exchanges())):
             return
-        if not self.has_first_rollout:  # its batches have entered the statistics one by one
-            self.has_first_rollout = True
+        if not self._has_first_rollout:  # its batches have entered the statistics one by one
+            self._has_first_rollout = True
             return
         pending = self._pending_mean, self._pending_var, self._pending_count
         self._add_batch(*combine_moments(*pending))
@@ -162,7 +161,7 @@ class EmpiricalNormalization(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self.has_first_rollout = bool(self.count > 0)
+        self._has_first_rollout = bool(self.count > 0)
 
     @torch.jit.unused
     def clip_outliers(self, x: Tensor) -> Tensor:
