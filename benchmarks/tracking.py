@@ -127,8 +127,6 @@ def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> 
     config = entry.gpu_training_config(options.num_envs)
     # Nothing is saved or scored before the end.
     config |= {"engine": options.engine, "save_interval": 1_000_000, "keep_best": False}
-    # Actions correct the clip: noise that moves the joints far from it only ends episodes.
-    config["policy"]["init_noise_std"] = 0.3
     settings = SETTINGS | data_settings(options, name) | dict(JOBS[name].settings) | options.env
     for path, value in options.set.items():
         *parts, last = path.split(".")

@@ -25,7 +25,8 @@ class HumanoidTrack(MotionTracking):
 TASK = TaskEntry(
     HumanoidTrack,
     HumanoidTrackCfg,
-    ppo_config("humanoid-track", 500, (256, 128, 128)),
+    # More noise ends the first episodes before anything is learned from them.
+    ppo_config("humanoid-track", 500, (256, 128, 128), init_noise_std=0.3),
     "do what a reference clip does, on two feet",
     GpuTraining(700, hidden_dims=(512, 256, 128)),
 )

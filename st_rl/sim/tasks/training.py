@@ -51,7 +51,9 @@ class TaskEntry(NamedTuple):
         return config
 
 
-def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: object) -> dict[str, Any]:
+def ppo_config(
+    name: str, max_iterations: int, hidden_dims: tuple[int, ...], init_noise_std: float = 0.5, **algorithm: object
+) -> dict[str, Any]:
     """Return a PPO configuration with settings tuned on the built-in tasks; `algorithm` overrides its keys."""
     return {
         "runner_class_name": "OnPolicyRunner",
@@ -64,7 +66,7 @@ def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **a
         "logger": "tensorboard",
         "policy": {
             "class_name": "ActorCritic",
-            "init_noise_std": 0.5,
+            "init_noise_std": init_noise_std,
             "actor_hidden_dims": list(hidden_dims),
             "critic_hidden_dims": list(hidden_dims),
             "activation": "elu",
