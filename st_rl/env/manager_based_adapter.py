@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from st_rl.env.vec_env import VecEnv
 from st_rl.utils.config import unknown_name_message
+from st_rl.utils.files import load_arrays
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, join_groups, join_segments
 
 
@@ -190,6 +192,13 @@ def _set_motion_file(task_id: str, env_cfg: Any, motion_file: str | Path | None)
         if not Path(path).is_file():
             found = f"there is no file '{path}'" if path else "motion_file is not set"
             raise MotionFileError(f"{task_id} tracks a reference motion, but {found}; name an npz file of mjlab")
+        needed = len(vars(command).get("body_names", ()))
+        count = load_arrays(path).get("body_pos_w", np.empty((0, 0, 3))).shape[1] if needed else 0
+        if count < needed:
+            raise MotionFileError(
+                f"{task_id} tracks {needed} bodies, but {path} has {count}: write it with `st-rl motion convert ... "
+                "--format mjlab --robot ROBOT.xml`, which adds all bodies of the robot"
+            )
         command.motion_file = path
 
 

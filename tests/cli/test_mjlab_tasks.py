@@ -4,6 +4,7 @@ import json
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,6 +121,33 @@ def test_tracking_task_takes_a_motion_file(mjlab, tmp_path, capsys):
     assert mjlab[-1][0].commands["motion"].motion_file == str(motion)
     assert main(["train", "mjlab:Mjlab-Walk", "--env.motion-file", str(motion), "--log-dir", run + "2"]) == 2
     assert "Mjlab-Walk tracks no motion: leave motion_file=" in capsys.readouterr().err
+
+
+def test_rejects_motion_without_the_bodies_of_the_robot(mjlab, monkeypatch, tmp_path, capsys):
+    registry = sys.modules["mjlab.tasks.registry"]
+    tracked = SimpleNamespace(motion_file="", body_names=("pelvis", "left_foot", "right_foot"))
+    load = registry.load_env_cfg
+    monkeypatch.setattr(
+        registry, "load_env_cfg", lambda task: SimpleNamespace(**vars(load(task)) | {"commands": {"motion": tracked}})
+    )
+    arguments = [
+        "train",
+        "mjlab:Mjlab-Track",
+        "--num-envs",
+        "2",
+        "--iterations",
+        "1",
+        "--log-dir",
+        str(tmp_path / "run"),
+    ]
+    motion = tmp_path / "walk.npz"
+    np.savez(motion, body_pos_w=np.zeros((5, 1, 3)))
+    assert main([*arguments, "--env.motion-file", str(motion)]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "Mjlab-Track tracks 3 bodies, but" in message
+    assert "has 1: write it with `st-rl motion convert" in message
+    np.savez(motion, body_pos_w=np.zeros((5, 4, 3)))
+    assert main([*arguments, "--env.motion-file", str(motion)]) == 0
 
 
 def test_error_names_setting_without_counterpart(mjlab, monkeypatch, capsys):

@@ -154,8 +154,8 @@ def test_convert_changes_format_rate_side_and_length(capsys, tmp_path):
     np.testing.assert_allclose(got.joint_pos[0, 3:6], clip.joint_pos[0, 0:3] * [-1, 1, 1], atol=1e-6)
 
 
-def test_convert_writes_a_folder_and_computes_bodies(capsys, tmp_path):
-    assert main(["motion", "convert", "trot", str(tmp_path / "all"), "--format", "mjlab", "--bodies"]) == 0
+def test_convert_writes_a_folder_with_all_bodies_for_mjlab(capsys, tmp_path):
+    assert main(["motion", "convert", "trot", str(tmp_path / "all"), "--format", "mjlab"]) == 0
     files = sorted((tmp_path / "all").iterdir())
     assert [file.name for file in files] == [f"trot_{speed}.npz" for speed in (0.3, 0.5, 0.7, 0.9)]
     with np.load(files[0]) as file:

@@ -35,7 +35,7 @@ class ConvertOptions(ClipOptions):
     reorder: bool = False
     """Whether to reorder the joints by name as in the robot; other joints are dropped."""
     bodies: bool = False
-    """Whether to add foot and body poses from the robot model."""
+    """Whether to add foot and body poses from the robot model; those of all bodies are what --format mjlab writes."""
     weight: float | None = None
     """Relative sampling weight of the clip; None keeps that of the file."""
 
@@ -75,10 +75,12 @@ def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
         clip = replace(processing.mirror(clip), name=f"{clip.name}_mirrored")
     if options.weight is not None:
         clip = replace(clip, weight=options.weight)
-    if options.reorder or options.bodies:
+    # The tracking tasks of mjlab read every body by its index in the robot.
+    adds_bodies = options.bodies or (options.format == "mjlab" and clip.bodies is None)
+    if options.reorder or adds_bodies:
         from st_rl.sim.motions.clips import add_body_poses
 
         robot = load_robot(robot_of(options.robot, clip))
         clip = processing.reorder_joints(clip, robot.joint_names)
-        clip = add_body_poses(robot, clip) if options.bodies else clip
+        clip = add_body_poses(robot, clip) if adds_bodies else clip
     return clip
