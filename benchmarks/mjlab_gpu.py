@@ -1,4 +1,4 @@
-"""A whole training with mjlab and rsl_rl on a GPU: Unitree Go1 on flat ground, in mjlab's virtual environment.
+"""A whole training with mjlab and rsl_rl on a GPU, of Unitree Go1 on flat ground by default, in mjlab's environment.
 
 Trains as `mjlab`'s own script does, without its logger and without checkpoints.
 """
@@ -19,10 +19,9 @@ from machine import describe_machine, write_results
 from missing_packages import import_mjlab
 
 FOLDER = Path(__file__).resolve().parent
-TASK = "Mjlab-Velocity-Flat-Unitree-Go1"
 
 
-def make_runner(robots: int) -> Any:
+def make_runner(task: str, robots: int) -> Any:
     """The runner of mjlab for its task."""
     import_mjlab()
     from mjlab.envs import ManagerBasedRlEnv
@@ -31,7 +30,7 @@ def make_runner(robots: int) -> Any:
     from mjlab.utils.torch import configure_torch_backends
 
     configure_torch_backends()
-    env_cfg, agent = load_env_cfg(TASK), load_rl_cfg(TASK)
+    env_cfg, agent = load_env_cfg(task), load_rl_cfg(task)
     env_cfg.scene.num_envs = robots
     env = RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg=env_cfg, device="cuda:0"), clip_actions=agent.clip_actions)
     return MjlabOnPolicyRunner(env, asdict(agent), None, "cuda:0")
@@ -54,13 +53,14 @@ def watch(owner: Any, method: str, times: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="Mjlab-Velocity-Flat-Unitree-Go1")
     parser.add_argument("--robots", type=int, default=4096)
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--wait-for", type=Path, help="after the warm-up, wait until this file exists")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "mjlab_gpu.json", help="results file")
     options = parser.parse_args()
     with redirect_stdout(sys.stderr):
-        runner = make_runner(options.robots)
+        runner = make_runner(options.task, options.robots)
         runner.learn(num_learning_iterations=4, init_at_random_ep_len=True)
         if options.wait_for is not None:
             Path(f"{options.wait_for}.ready.{os.getpid()}").touch()
@@ -89,7 +89,7 @@ def main() -> None:
     result = {
         "benchmark": "mjlab_gpu",
         **describe_machine(),
-        "task": TASK,
+        "task": options.task,
         "robots": options.robots,
         "substeps": physics.decimation,
         "timestep": physics.sim.mujoco.timestep,

@@ -1,4 +1,4 @@
-"""Whole trainings of quadruped-walk on a GPU, as `st-rl train` runs them: `python benchmarks/walk_gpu.py`.
+"""Whole trainings on a GPU, of quadruped-walk by default, as `st-rl train` runs them: `python benchmarks/walk_gpu.py`.
 
 Logging, checkpoints, their evaluation and the NaN guard are on. Each number of robots is one row: first a training
 without timers, then a few iterations with timers around their parts, then physics and the task alone.
@@ -32,6 +32,8 @@ WARM_UP = 8
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="quadruped-walk", help="a built-in task")
+    parser.add_argument("--robot", help="description of another robot, as --env.robot of `st-rl train`")
     parser.add_argument("--robots", type=int, nargs="+", default=[4096])
     parser.add_argument("--timestep", type=float, default=0.01, help="seconds of a physics substep")
     parser.add_argument("--substeps", type=int, default=2, help="substeps per control step")
@@ -52,9 +54,11 @@ def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
     """The runner of a training with everything enabled."""
     torch.set_float32_matmul_precision("high")
     seed_everything(options.seed)
-    source = find_source("quadruped-walk")
-    physics = {"physics.timestep": options.timestep, "physics.substeps": options.substeps}
-    task_config = with_overrides(source.default_config, physics)
+    source = find_source(options.task)
+    settings: dict[str, Any] = {"physics.timestep": options.timestep, "physics.substeps": options.substeps}
+    if options.robot:
+        settings["robot"] = options.robot
+    task_config = with_overrides(source.default_config, settings)
     env = make_task(source.name, robots, "cuda", options.seed, cfg=task_config)
     config = source.training
     config |= {"engine": options.engine, "save_interval": options.save_interval}
@@ -186,6 +190,8 @@ def measure(options: argparse.Namespace, robots: int) -> dict[str, Any]:
     free_before = torch.cuda.mem_get_info()[0]
     runner = make_runner(options, robots)
     row: dict[str, Any] = {
+        "task": options.task,
+        "robot": Path(options.robot).stem if options.robot else None,
         "robots": robots,
         "substeps": options.substeps,
         "timestep": options.timestep,
