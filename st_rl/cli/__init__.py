@@ -21,6 +21,7 @@ from st_rl.cli.support.command_line import (
     one_line,
     wrap,
 )
+from st_rl.cli.support.compiler_caches import use_cache_folder
 from st_rl.cli.support.graceful_shutdown import exit_on_signals
 from st_rl.utils.config import unknown_name_message
 
@@ -123,6 +124,7 @@ def _end_rank(error: Exception) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    use_cache_folder()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _print_help()
         return 0

@@ -1,11 +1,17 @@
 """Compiles the kernels of MuJoCo Warp in parallel; one after the other this takes minutes the first time."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+
+from st_rl.utils.log import logger
+
+# Seconds between two messages about the progress.
+_PATIENCE_S = 3.0
 
 
 def load_kernels(warp: ModuleType, device: str, run_step: Callable[[], object]) -> None:
@@ -24,8 +30,14 @@ def load_kernels(warp: ModuleType, device: str, run_step: Callable[[], object]) 
         for block_dim in sizes[module]:
             warp.force_load(device, modules=[module], block_dim=block_dim, max_workers=0)
 
+    begin = last_message = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(load, sizes))
+        loads = [pool.submit(load, module) for module in sizes]
+        for number, done in enumerate(as_completed(loads), start=1):
+            done.result()
+            if time.monotonic() - last_message > _PATIENCE_S:
+                last_message = time.monotonic()
+                logger.info(f"compiling physics: {number} of {len(loads)} modules, {last_message - begin:.0f} s")
 
 
 @contextmanager
