@@ -103,8 +103,11 @@ class Backend(ABC):
         """Set the control `(N, nu)` of the following steps."""
 
     @abstractmethod
-    def step(self, num_substeps: int = 1) -> None:
-        """Advance all robots by `num_substeps` physics steps."""
+    def step(self, num_substeps: int = 1, read_sensors: bool = True) -> None:
+        """Advance all robots by `num_substeps` physics steps.
+
+        Without `read_sensors`, `sensordata` may be anything until the next step with it.
+        """
 
     @abstractmethod
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:

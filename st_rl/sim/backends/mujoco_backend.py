@@ -71,7 +71,7 @@ class MujocoBackend(Backend):
         self._write_resets()
         self._state[:, self._columns["ctrl"]].copy_(control)
 
-    def step(self, num_substeps: int = 1) -> None:
+    def step(self, num_substeps: int = 1, read_sensors: bool = True) -> None:
         """Advance all robots by `num_substeps` calls of `mj_step`, without holding the GIL."""
         batch = self.batch
         try:

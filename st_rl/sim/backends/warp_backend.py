@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from st_rl.sim.backends.base import Backend, PhysicsCfg
+from st_rl.sim.backends.contact_readings import ContactReadings, can_read
 from st_rl.sim.backends.kernel_loading import load_kernels
 from st_rl.sim.require import MjModel, mujoco
 from st_rl.utils.log import logger
@@ -57,14 +58,22 @@ class WarpBackend(Backend):
             contacts = self._contacts = physics.max_contacts or max_ground_contacts(self.model)
             self._other_rows = int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
             rows = 4 * contacts + self._other_rows
-            # MuJoCo Warp clears and searches this many contacts per sensor in every substep.
+            # MuJoCo Warp clears and searches this many contacts per sensor.
             self._model.opt.contact_sensor_maxmatch = contacts
+            # The solver starts from the last acceleration, so the unconstrained one is not needed.
+            self._model.opt.run_qacc_smooth = False
+            reads_contacts = can_read(self.model)
+            if reads_contacts:
+                self._model.sensor_contact_acc_adr = self._warp.empty(0, dtype=int)
 
             def put_data() -> Any:
                 return self._mjwarp.put_data(self.model, data, nworld=num_envs, nconmax=contacts, njmax=rows)
 
             self._load_kernels(put_data)
             self._data = put_data()
+            self._contact_readings = None
+            if reads_contacts:
+                self._contact_readings = ContactReadings(self._warp, self._mjwarp, self.model, self._data)
         names = ("qpos", "qvel", "ctrl", "sensordata", "qfrc_actuator", "qacc_warmstart", "time", "qfrc_applied")
         self._arrays = {name: self._view(self._data, name) for name in names}
         if self.model.na:
@@ -93,11 +102,21 @@ class WarpBackend(Backend):
         """Set the control `(N, nu)` of the following steps."""
         self._arrays["ctrl"].copy_(control)
 
-    def step(self, num_substeps: int = 1) -> None:
-        """Advance all robots by `num_substeps` physics steps on torch's current stream."""
+    def step(self, num_substeps: int = 1, read_sensors: bool = True) -> None:
+        """Advance all robots by `num_substeps` physics steps on torch's current stream; the last one reads sensors."""
         with self._warp.ScopedDevice(str(self.device)), self._on_torch_stream():
-            for _ in range(num_substeps):
-                self._mjwarp.step(self._model, self._data)
+            for substep in range(num_substeps):
+                self._substep(read_sensors and substep == num_substeps - 1)
+
+    def _substep(self, read_sensors: bool) -> None:
+        options = self._model.opt
+        flags = options.disableflags
+        if not read_sensors:
+            options.disableflags = flags | int(self._mjwarp.DisableBit.SENSOR)
+        self._mjwarp.step(self._model, self._data)
+        options.disableflags = flags
+        if read_sensors and self._contact_readings is not None:
+            self._contact_readings.launch(self._model)
 
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
         """Reset the robots of `mask` `(N,)`; other robots stay bitwise unchanged."""

@@ -86,7 +86,7 @@ class JointControl:
                 index = self._age[substep, None, :, None].expand(1, -1, self._history.shape[2])
                 target = self._history.gather(0, index).squeeze(0)
             self._set(target if self._gains is None else self._torque(target))
-            self._backend.step(1)
+            self._backend.step(1, read_sensors=substep == self._substeps - 1)
 
     def reset(self, mask: torch.Tensor) -> None:
         """Clear the target history of the robots of `mask` `(N,)`."""

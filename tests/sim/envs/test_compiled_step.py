@@ -42,7 +42,7 @@ class DriftingBackend(Backend):
     def set_control(self, control):
         self._control.copy_(control)
 
-    def step(self, num_substeps=1):
+    def step(self, num_substeps=1, read_sensors=True):
         self._time.add_(0.02)
         self._qvel[:, 6:] = 2.0 * (self._control - self._qpos[:, 7:])
         self._qvel[:, :6] += 0.05 * torch.sin(
