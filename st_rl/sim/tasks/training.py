@@ -52,7 +52,7 @@ class TaskEntry(NamedTuple):
 
 
 def ppo_config(
-    name: str, max_iterations: int, hidden_dims: tuple[int, ...], init_noise_std: float = 0.5, **algorithm: object
+    name: str, max_iterations: int, hidden_dims: tuple[int, ...], init_noise_std: float = 0.5, **algorithm: Any
 ) -> dict[str, Any]:
     """Return a PPO configuration with settings tuned on the built-in tasks; `algorithm` overrides its keys."""
     return {
@@ -95,7 +95,7 @@ def amp_config(
     max_iterations: int,
     hidden_dims: tuple[int, ...],
     task_reward_lerp: float = 0.5,
-    **algorithm: object,
+    **algorithm: Any,
 ) -> dict[str, Any]:
     """Return a configuration for motion priors; the discriminator takes the styles of whatever robot the task has."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
