@@ -63,12 +63,13 @@ def contact_sensors(model: MjModel) -> np.ndarray:
 
 
 def can_read(model: MjModel) -> bool:
-    """Whether the contact sensors of a model only count the contacts of geoms and bodies and add up their forces."""
+    """Whether a model has contact sensors, not disabled, that only count contacts of geoms and bodies or add forces."""
     sensors = contact_sensors(model)
     kinds = mujoco.mjtObj
     plain = {int(k) for k in (kinds.mjOBJ_UNKNOWN, kinds.mjOBJ_GEOM, kinds.mjOBJ_BODY, kinds.mjOBJ_XBODY)}
     return bool(
         len(sensors)
+        and not model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_SENSOR
         and (model.sensor_intprm[sensors, 1] == _NET_FORCE).all()
         and np.isin(model.sensor_intprm[sensors, 0], (_FOUND, _FOUND | _FORCE)).all()
         and (model.sensor_cutoff[sensors] == 0).all()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from st_rl.runners import build_runner
+from st_rl.sim.backends.contact_readings import can_read
 from st_rl.sim.tasks import find_task, make_task
 from st_rl.utils.tensors import rotations
 from tests.sim.envs.test_compiled_step import DriftingBackend, flat
@@ -349,6 +350,8 @@ def test_without_sensors_the_motion_is_the_same():
         assert torch.equal(got[1], expected[1])
     assert with_sensors.backend.sensordata.any()
     assert not without.backend.sensordata.any()
+    assert can_read(with_sensors.backend.model)
+    assert not can_read(without.backend.model)
     with pytest.raises(ValueError, match="unwanted_contacts needs contact_sensors"):
         build(4, contact_sensors=False)
 
