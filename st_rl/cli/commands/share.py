@@ -31,6 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "page.js").is_file():
         raise UsageError(f"{folder} contains something else: name a new folder for the page")
     loaded, checkpoint = open_run(options)
+    from st_rl.sim.envs.motion_tracking import MotionTrackingCfg
+
+    if isinstance(loaded.env_config, MotionTrackingCfg):
+        raise UsageError(
+            "a page shows walking policies, not clips: st-rl play RUN writes a film, st-rl view RUN opens one"
+        )
     make_writable(folder, "name another folder")
     from st_rl.export.share import find_packages, write_page
 

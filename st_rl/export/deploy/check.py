@@ -33,6 +33,7 @@ from st_rl.export.deploy.leapp_bundle import LeappStep
 
 if TYPE_CHECKING:
     from st_rl.export.deploy.files.simulate import Disturbance, Walk
+    from st_rl.export.deploy.files.simulate import Policy as SimulatedPolicy
 
 ERROR_FACTOR = 1.2
 """Largest forward velocity error in an undisturbed walk, as a multiple of that of the same robots in `st-rl eval`."""
@@ -96,7 +97,7 @@ def check_kit(folder: Path, num_robots: int = 16, seconds: float = 20.0) -> Iter
     if (folder / LEAPP_FOLDER).is_dir():
         yield check_golden(LEAPP_FOLDER, LeappStep(folder / LEAPP_FOLDER), golden, description)
     yield check_header(folder, golden, description)
-    yield from check_walking(folder, description, golden, num_robots, seconds)
+    yield from check_motion(folder, description, golden, num_robots, seconds)
 
 
 def check_files(folder: Path) -> CheckResult:
@@ -171,10 +172,10 @@ def scenarios() -> list[Scenario]:
     return rows
 
 
-def check_walking(
+def check_motion(
     folder: Path, description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int, seconds: float
 ) -> Iterator[CheckResult]:
-    """Walk in plain MuJoCo, one scenario after the other."""
+    """Walk in plain MuJoCo, or play clips, one scenario after the other."""
     try:
         from st_rl.export.deploy.files import simulate
     except ImportError as error:
@@ -184,6 +185,9 @@ def check_walking(
         yield CheckResult("walk", None, f"not run: {', '.join(missing)} must be estimated on the robot")
         return
     policy = simulate.Policy(folder / POLICY_FILE)
+    if "clips" in description:
+        yield from _check_clips(policy, folder, description, num_robots)
+        return
     plan = plan_walks(description, golden, num_robots)
     for scenario in scenarios():
         walks = []
@@ -192,6 +196,30 @@ def check_walking(
             robot.reset(plan.qpos[index], plan.qvel[index], seed=index)
             walks.append(simulate.walk(policy, robot, command, seconds))
         yield _evaluate_walks(scenario, walks, plan)
+
+
+def _check_clips(
+    policy: SimulatedPolicy, folder: Path, description: Mapping[str, Any], num_robots: int
+) -> Iterator[CheckResult]:
+    """Play all clips from their first frames; `num_robots` performances a scenario, and one of each clip at least."""
+    from st_rl.export.deploy.files import simulate
+
+    clips = simulate.Clips(description, (folder / ROBOT_FILE).with_name("clips.npz"))
+    evaluated = ((description.get("evaluation") or {}).get("fine physics") or {}).get("joint_pos_error")
+    for scenario in scenarios():
+        robot = simulate.SimulatedRobot(description, folder / ROBOT_FILE, scenario.disturbance)
+        count = max(num_robots, len(clips.names)) if scenario.may_fall else len(clips.names)
+        # Without disturbance all performances of a clip are the same.
+        played = [simulate.perform(policy, robot, clips, seed % len(clips.names), seed) for seed in range(count)]
+        falls = sum(performance.fell for performance in played)
+        error = float(np.mean([performance.joint_error for performance in played]))
+        passed = falls <= (count * FALLEN_FRACTION if scenario.may_fall else 0)
+        detail = f"{falls} of {count} fell; joint error {error:.3f} rad"
+        if evaluated is not None and not scenario.may_fall:
+            passed = passed and error <= ERROR_FACTOR * evaluated
+            detail += f" (at most {ERROR_FACTOR * evaluated:.3f})"
+        name = scenario.name.replace("walk", "clips")
+        yield CheckResult(name, passed if scenario.is_required else None, detail)
 
 
 def plan_walks(description: Mapping[str, Any], golden: Mapping[str, np.ndarray], num_robots: int) -> WalkPlan:

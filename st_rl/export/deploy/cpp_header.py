@@ -208,6 +208,8 @@ class HeaderGenerator:
             self._elementwise(node, UNARY[kind].replace("{alpha}", alpha).replace("{gamma}", gamma))
         elif kind in REDUCTIONS:
             self._reduce(node, *REDUCTIONS[kind], options)
+        elif kind == "Gather" and node.input[1] not in self._constants:
+            self._gather_rows(node, options)
         elif kind in MOVES:
             self._move(node)
         elif kind in VIEWS:
@@ -336,6 +338,17 @@ class HeaderGenerator:
                 continue
             output, table = self._buffer(name), self._index_table(flat)
             self._lines.append(f"for (int i = 0; i < {output.size}; ++i) {output.name}[i] = {value.name}[{table}[i]];")
+
+    def _gather_rows(self, node: Any, options: Mapping[str, Any]) -> None:
+        """Copy the rows of a table that computed indices name, such as a frame of a clip."""
+        table, rows, output = self._value(node.input[0]), self._value(node.input[1]), self._buffer(node.output[0])
+        if options.get("axis", 0) != 0:
+            raise ExportError(f"{HEADER_FILE} has no code for a Gather of computed columns; use policy.onnx")
+        width = math.prod(table.shape[1:])
+        self._lines.append(
+            f"for (int i = 0; i < {output.size}; ++i) {output.name}[i] = "
+            f"{table.name}[static_cast<int>({rows.name}[i / {width}]) * {width} + i % {width}];"
+        )
 
     def _scatternd(self, node: Any, options: Mapping[str, Any]) -> None:
         """Copy elements of the data, and of the updates where constant indices say so."""

@@ -38,7 +38,7 @@ class SensorInterface(Protocol):
         """`(N, J)` joint position targets of clipped actions, rad."""
         ...
 
-    def next_state(self, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+    def next_state(self, inputs: Tensors, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
         """The states after a step with observation `(N, O)` and clipped actions `(N, J)`."""
         ...
 
@@ -111,7 +111,7 @@ class RawPolicy(nn.Module):
         output = self.policy(obs, hidden)
         actions, *following = output if hidden else (output,)
         actions = self.interface.clip(actions)
-        next_state = self.interface.next_state(state, obs, actions)
+        next_state = self.interface.next_state(inputs, state, obs, actions)
         next_state |= {name: leaf.transpose(0, 1) for name, leaf in zip(self.policy.state_names, following)}
         return PolicyStep(self.interface.joint_targets(actions), actions, obs, next_state)
 

@@ -35,11 +35,11 @@ class HistoryInterface(RobotInterface):
         history = torch.where(state["has_history"][:, :, None] > 0.5, shifted, newest.expand_as(shifted))
         return torch.cat([obs, history.flatten(1)], dim=1)
 
-    def next_state(self, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+    def next_state(self, inputs: Tensors, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
         """The states after a step with observation `(N, O + length * D)` and clipped actions `(N, J)`."""
         history = obs[:, -self._length * self._width :].unflatten(1, (self._length, self._width))
         added = {"history": history, "has_history": torch.ones_like(state["has_history"])}
-        return {**super().next_state(state, obs, actions), **added}
+        return {**super().next_state(inputs, state, obs, actions), **added}
 
     def describe(self) -> dict[str, Any]:
         """Add the history to the terms of the observation."""

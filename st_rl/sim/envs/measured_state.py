@@ -6,7 +6,7 @@ a robot; one that reads anything else needs what no robot measures.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -131,10 +131,23 @@ class TermSensors(NamedTuple):
 
 def find_sensors(terms: Mapping[str, ObsTerm], robot: Robot, cfg: LeggedWalkCfg) -> TermSensors:
     """Evaluate the functions of terms on a `MeasuredState` and report what they read."""
-    signals = sensor_signals(robot)
+
+    def measure(inputs: Tensors, state: Tensors) -> MeasuredState:
+        return MeasuredState(robot, cfg, inputs, state)
+
+    return find_read_signals(terms, sensor_signals(robot), state_signals(robot), measure)
+
+
+def find_read_signals(
+    terms: Mapping[str, ObsTerm],
+    signals: Mapping[str, Signal],
+    states: Mapping[str, Signal],
+    measure: Callable[[Tensors, Tensors], MeasuredState],
+) -> TermSensors:
+    """Evaluate the functions of terms on what `measure` makes of inputs and states, and report what they read."""
     inputs = _Recorder({name: torch.zeros(1, *signal.shape) for name, signal in signals.items()})
-    state = {name: torch.zeros(1, *signal.shape) for name, signal in state_signals(robot).items()}
-    measured, unmeasured = MeasuredState(robot, cfg, inputs, state), {}
+    state = {name: torch.zeros(1, *signal.shape) for name, signal in states.items()}
+    measured, unmeasured = measure(inputs, state), {}
     for name, term in terms.items():
         try:
             term.function(measured)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.env.signals import Signal
+from st_rl.sim.envs.legged_task import LeggedTask
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.measured_state import MeasuredState, Tensors, find_sensors, state_signals
+from st_rl.sim.envs.measured_state import MeasuredState, Tensors, find_read_signals, sensor_signals, state_signals
 from st_rl.sim.envs.term_tables import ObsColumn
 from st_rl.sim.robots.save_mjcf import save_mjcf
 
@@ -28,7 +29,9 @@ class RobotInterface(nn.Module):
     upper: Tensor
     obs_scale: Tensor
 
-    def __init__(self, task: LeggedWalk, ignored: Collection[str] = ()) -> None:
+    cfg: Any
+
+    def __init__(self, task: LeggedTask, ignored: Collection[str] = ()) -> None:
         """Read the interface from a task; `ignored` terms, which the policy does not use, are zeros."""
         super().__init__()
         self.ignored = frozenset(ignored)
@@ -47,12 +50,12 @@ class RobotInterface(nn.Module):
             self.register_buffer(name, value.detach().to("cpu", torch.float32))
         self.clip_actions = task.cfg.control.clip_actions
         self.clip_observations = task.cfg.normalization.clip_observations
-        self._steering, self._fall_sensors = task.describe_steering(), task.fall_sensors
-        self._phase_step = task.step_dt / task.cfg.gait.period_s
-        self.states: dict[str, Signal] = state_signals(task.robot)
+        self._fall_sensors = task.fall_sensors
+        self._read_settings(task)
+        self.states: dict[str, Signal] = self.state_signals()
         """What one step passes to the next."""
         terms = {column.name: column.term for column in self.columns if column.name not in self.ignored}
-        self.inputs, self.unmeasured = find_sensors(terms, task.robot, task.cfg)
+        self.inputs, self.unmeasured = find_read_signals(terms, self.sensors(), self.states, self.measure)
         """Raw inputs by name; the attribute that no robot measures, by the name of the term that reads it."""
         for column in self._unmeasured_columns():
             # Such a term is an input itself.
@@ -62,7 +65,7 @@ class RobotInterface(nn.Module):
 
     def observe(self, inputs: Tensors, state: Tensors) -> Tensor:
         """`(N, O)` actor observation, scaled and clipped."""
-        measured = MeasuredState(self.robot, self.cfg, inputs, state)
+        measured = self.measure(inputs, state)
         parts = [self._term(column, measured, inputs).float() for column in self.columns]
         return (torch.cat(parts, dim=1) * self.obs_scale).clamp(-self.clip_observations, self.clip_observations)
 
@@ -81,32 +84,22 @@ class RobotInterface(nn.Module):
         targets = torch.addcmul(self.default_joint_pos, actions, self.action_scale)
         return torch.minimum(torch.maximum(targets, self.lower), self.upper)
 
-    def next_state(self, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
+    def next_state(self, inputs: Tensors, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
         """The states after a step with observation `(N, O)` and clipped actions `(N, J)`."""
         return {"previous_actions": actions, "phase": (state["phase"] + self._phase_step).frac()}
 
-    def read_task(self, task: LeggedWalk) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def read_task(self, task: LeggedTask) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Inputs and states of all robots of a task in its current state, as a robot would deliver them."""
-        readings = {
-            "joint_pos": task.joint_pos,
-            "joint_vel": task.joint_vel,
-            "base_ang_vel": task.base_ang_vel,
-            "orientation": task.orientation,
-            "command": task.commands,
-            "foot_contact": task.foot_contact.float(),
-        }
+        readings = self._readings(task)
         readings |= {c.name: c.term.function(task).unflatten(1, _shape(c)) for c in self._unmeasured_columns()}
         inputs = {name: readings[name].detach().cpu().clone() for name in self.inputs}
-        return inputs, {
-            "previous_actions": task.actions.cpu().clone(),
-            "phase": task.phase[:, None].cpu().clone(),
-        }
+        return inputs, {name: value.cpu().clone() for name, value in self._started_states(task).items()}
 
-    def sent_targets(self, task: LeggedWalk) -> Tensor:
+    def sent_targets(self, task: LeggedTask) -> Tensor:
         """`(N, J)` joint targets that the last step of a task sent to its joints, rad."""
         return task.joint_control.targets.cpu()
 
-    def initial_states(self, task: LeggedWalk) -> tuple[np.ndarray, np.ndarray]:
+    def initial_states(self, task: LeggedTask) -> tuple[np.ndarray, np.ndarray]:
         """Positions `(N, nq)` and velocities `(N, nv)` of all robots of a task, as `robot.xml` has them."""
         return task.backend.qpos.double().cpu().numpy(), task.backend.qvel.double().cpu().numpy()
 
@@ -117,7 +110,7 @@ class RobotInterface(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """What a controller needs to know of robot and task, for `deploy.yaml`."""
-        robot, cfg, io = self.robot, self.cfg, self._io
+        robot, io = self.robot, self._io
         lower, upper = np.transpose(io["joint_target_range"])
         columns = {
             "default_pos": io["default_joint_pos"],
@@ -137,7 +130,7 @@ class RobotInterface(nn.Module):
             "torque_period_s": io["torque_period_s"],
             "quaternion": "w, x, y, z",
             "joints": [{"name": name, **dict(zip(columns, row))} for name, row in zip(io["joint_names"], rows)],
-            "feet": io["foot_names"],
+            "feet": [foot.name for foot in robot.feet],
             "robot": {
                 "base_body": io["base_body"],
                 "base_qpos": base.qpos,
@@ -149,13 +142,53 @@ class RobotInterface(nn.Module):
                 "mass_kg": robot.mass,
             },
             "sensor_noise": self._sensor_noise(),
-            "commands": {name: vars(cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")},
-            "steering": self._steering,
-            "clock": io["clock"],
+            **self._describe_task(),
             "clip_actions": self.clip_actions,
             "observation": io["obs_terms"],
             "frames": io["frames"],
         }
+
+    # What differs between walking and motion tracking.
+
+    def _read_settings(self, task: LeggedTask) -> None:
+        """Copy what observations and states need of the task."""
+        assert isinstance(task, LeggedWalk)
+        self._steering = task.describe_steering()
+        self._phase_step = task.step_dt / task.cfg.gait.period_s
+
+    def sensors(self) -> dict[str, Signal]:
+        """All raw inputs that a policy may need, by name."""
+        return sensor_signals(self.robot)
+
+    def state_signals(self) -> dict[str, Signal]:
+        """What one step passes to the next, by name."""
+        return state_signals(self.robot)
+
+    def measure(self, inputs: Tensors, state: Tensors) -> MeasuredState:
+        """What observation terms read."""
+        return MeasuredState(self.robot, self.cfg, inputs, state)
+
+    def _readings(self, task: LeggedTask) -> dict[str, Tensor]:
+        """Raw inputs of all robots of a task by name."""
+        readings = {
+            "joint_pos": task.joint_pos,
+            "joint_vel": task.joint_vel,
+            "base_ang_vel": task.base_ang_vel,
+            "orientation": task.orientation,
+        }
+        if isinstance(task, LeggedWalk):
+            readings |= {"command": task.commands, "foot_contact": task.foot_contact.float()}
+        return readings
+
+    def _started_states(self, task: LeggedTask) -> dict[str, Tensor]:
+        """States of all robots of a task by name."""
+        assert isinstance(task, LeggedWalk)
+        return {"previous_actions": task.actions, "phase": task.phase[:, None]}
+
+    def _describe_task(self) -> dict[str, Any]:
+        """What an operator may ask for."""
+        commands = {name: vars(self.cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")}
+        return {"commands": commands, "steering": self._steering, "clock": self._io["clock"]}
 
     def _sensor_noise(self) -> dict[str, float]:
         """Amplitude of the uniform noise of the training by input; for the orientation a rotation in rad."""

@@ -4,6 +4,7 @@ import pytest
 
 from st_rl.sim.envs.legged_task_cfg import DEPLOYABLE_LATENCY_S
 from st_rl.sim.envs.measured_state import find_sensors
+from st_rl.sim.envs.tracking_interface import make_interface
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import TASKS, make_task
 
@@ -15,7 +16,7 @@ WALKING = [name for name in TASKS if name != "balance"]
 def test_actor_of_deployable_task_observes_measurable_quantities_only(name):
     task = make_task(name, 2, deployable=True)
     actor = {c.name: c.term for c in task.observation_table.columns if c.start < task.num_obs}
-    assert find_sensors(actor, task.robot, task.cfg).unmeasured == {}
+    assert make_interface(task).unmeasured == {}
     assert {"joint_pos", "joint_vel", "projected_gravity"} <= actor.keys()
     # The critic still sees it.
     names = {c.name for c in task.observation_table.columns}

@@ -26,7 +26,10 @@ def make_session(name, num_envs=1):
     return ViewSession(task, load("best.pt"), load, "best.pt")
 
 
-@pytest.mark.parametrize("name", ["quadruped-walk", "quadruped-rough", "quadruped-parkour", "quadruped-amp", "balance"])
+@pytest.mark.parametrize(
+    "name",
+    ["quadruped-walk", "quadruped-rough", "quadruped-parkour", "quadruped-amp", "quadruped-track", "balance"],
+)
 def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
     from st_rl.sim.viewer.server import open_server
     from st_rl.sim.viewer.show import make_page
@@ -45,7 +48,7 @@ def test_every_kind_of_task_is_drawn_with_all_its_decoration(name):
         assert access.address == f"http://127.0.0.1:{server.get_port()}/"
         handle = page._scene._mesh_groups[0].handle
         assert np.isfinite(handle.batched_positions).all()
-        assert (page._arrows is None) == (name == "balance")
+        assert (page._arrows is None) == (name in ("balance", "quadruped-track"))
         # Contact forces are those on the ground of the task, not on the thinned one that is drawn.
         np.testing.assert_array_equal(page._scene.mj_model.hfield_data, session.task.backend.model.hfield_data)
     finally:

@@ -18,7 +18,7 @@ from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, REPORT_FILE, Run
 if TYPE_CHECKING:
     from st_rl.export.deploy import RawPolicy
     from st_rl.modules.policy.load import LoadedPolicy
-    from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.legged_task import LeggedTask
 
 NUM_ROBOTS = 32
 """Robots of the golden run; the first one is recorded, all are compared."""
@@ -79,34 +79,43 @@ def write_run_kit(
     task = _make_task(loaded, 1)
     trained = loaded.load_policy(task, checkpoint)
     policy = _make_policy(task, trained, allow_estimates)
-    golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, "episode_length_s": EPISODE_S})
+    golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, **_golden_episodes(loaded)})
     facts = _facts(loaded, trained, command_line)
     return write_kit(kit, policy, trained, golden_task, facts, pages, with_leapp, _evaluated_walks(loaded))
 
 
-def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedWalk:
+def _golden_episodes(loaded: LoadedRun) -> dict[str, Any]:
+    """Settings of the episodes of a golden run: short walks, or whole clips."""
+    from st_rl.sim.envs.motion_tracking import MotionTrackingCfg
+
+    if isinstance(loaded.env_config, MotionTrackingCfg):
+        return {"episode_length_s": 3600.0, "start": "first", "continue_to_next_clip": False}
+    return {"episode_length_s": EPISODE_S}
+
+
+def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedTask:
     """The training task of a run; CommandError for a task without joint targets."""
-    from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.legged_task import LeggedTask
 
     task = loaded.source.make(loaded.env_config, num_envs, "cpu", 20_003, **overrides)
-    if not isinstance(task, LeggedWalk):
+    if not isinstance(task, LeggedTask):
         raise CommandError(
             f"{loaded.run.path} is a run of {loaded.settings['task']}, which has no joint targets: a kit is for the "
-            "walking tasks of st-rl tasks; st-rl export writes the policy of any other"
+            "walking and tracking tasks of st-rl tasks; st-rl export writes the policy of any other"
         )
     return task
 
 
-def _make_policy(task: LeggedWalk, trained: LoadedPolicy, allow_estimates: bool) -> RawPolicy:
+def _make_policy(task: LeggedTask, trained: LoadedPolicy, allow_estimates: bool) -> RawPolicy:
     """The policy from raw sensors to joint targets; CommandError if it needs what no robot measures."""
     from st_rl.export import DeployedPolicy
     from st_rl.export.deploy import RawPolicy, find_ignored_terms
-    from st_rl.sim.envs.robot_interface import RobotInterface
+    from st_rl.sim.envs.tracking_interface import make_interface
 
     deployed = DeployedPolicy(trained.actor_critic, trained.obs_normalizer)
-    columns = RobotInterface(task).columns
+    columns = make_interface(task).columns
     ignored = find_ignored_terms(deployed, {c.name: slice(c.start, c.start + c.width) for c in columns})
-    interface = RobotInterface(task, ignored)
+    interface = make_interface(task, ignored)
     if interface.unmeasured and not allow_estimates:
         terms = ", ".join(interface.unmeasured)
         raise CommandError(

@@ -2,6 +2,7 @@
 
     python controller.py                                          # replays golden.npz and measures the time of a step
     python controller.py --robot my_robot.py --command 0.5 0 0    # Enter leads from state to state
+    python controller.py --robot my_robot.py --clip wave          # the same for a policy that tracks clips
 
 It needs numpy, onnxruntime and the files beside it. What is particular to a robot is in one file of yours: a class with
 the methods of `Robot`, and a function `connect(deploy, arguments)` that returns one. `deploy` is the content of
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,8 +31,8 @@ import numpy as np
 import onnxruntime
 
 Arrays = dict[str, np.ndarray]
-COMMAND = "command"
-"""The one input that does not come from the robot."""
+COMMAND, CLIP = "command", "clip"
+"""The inputs that do not come from the robot: the velocity to walk at, or the clip to play."""
 DAMPING_S = 2.0
 """Seconds of damping before the program ends."""
 WINDOW = 25
@@ -49,8 +50,8 @@ class Sensors:
     time_s: float
     """When it was taken, on the clock of the controller (`time.monotonic`)."""
     values: Mapping[str, np.ndarray]
-    """`joint_pos`, `joint_vel` and the inputs of `deploy.yaml` by name, except `command`; joints in the order of
-    `joints`. Where the robot measures it, `joint_torque` `(J,)` in Nm."""
+    """`joint_pos`, `joint_vel` and the inputs of `deploy.yaml` by name, except `command` and `clip`; joints in the
+    order of `joints`. Where the robot measures it, `joint_torque` `(J,)` in Nm."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ class Guards:
         self._tilt: float = limits["max_tilt_rad"]
         self._age: float = limits["max_sensor_age_s"]
         self._period: float = deploy["control_period_s"]
-        self._shapes = {name: tuple(signal["shape"]) for name, signal in deploy["inputs"].items() if name != COMMAND}
+        self._shapes = {name: tuple(signal["shape"]) for name, signal in deploy["inputs"].items()}
+        for name in (COMMAND, CLIP):
+            self._shapes.pop(name, None)
         self._shapes |= dict.fromkeys(("joint_pos", "joint_vel"), (len(joints),))
         self.reset()
 
@@ -279,12 +282,22 @@ class Controller:
         self._stiffness, self._damping = joint_values(self.deploy, "stiffness"), joint_values(self.deploy, "damping")
         self._targets = self._start_pos = self._default_pos
         self._start_s = 0.0
-        self.set_command(np.zeros(3))
+        self._asked: Arrays = {}
+        if "clips" in self.deploy:
+            self.set_clip(0)
+        else:
+            self.set_command(np.zeros(3))
 
     def set_command(self, command: np.ndarray) -> None:
         """Forward and leftward velocity in m/s, yaw rate in rad/s `(3,)`; limited to the ranges of the training."""
         ranges = np.array([self.deploy["commands"][name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")])
-        self._command = np.clip(command, ranges[:, 0], ranges[:, 1]).astype(np.float32)
+        self._asked = {COMMAND: np.clip(command, ranges[:, 0], ranges[:, 1]).astype(np.float32)}
+
+    def set_clip(self, number: int) -> None:
+        """Play another clip of `deploy.yaml`, from its first frame and at the heading of the robot, from now on."""
+        if not 0 <= number < len(self.deploy["clips"]):
+            raise ValueError(f"there is no clip {number}, only 0 to {len(self.deploy['clips']) - 1}")
+        self._asked = {CLIP: np.array([number], np.float32)}
 
     def start_stand_up(self, sensors: Sensors | None, now: float) -> None:
         """Move from the measured pose to the default pose; GuardError if a measurement cannot be trusted."""
@@ -331,14 +344,13 @@ class Controller:
             targets = (1 - weight) * self._start_pos + weight * self._default_pos
         else:
             self.guards.check_change(now)
-            targets = self.policy_targets(values, self._command, now)
+            targets = self.policy_targets({**values, **self._asked}, now)
         self.guards.check_targets(targets, self._targets, values)
         return targets
 
-    def policy_targets(self, values: Mapping[str, np.ndarray], command: np.ndarray, now: float) -> np.ndarray:
-        """`(J,)` joint targets of the policy, without guards."""
-        sources = {**values, COMMAND: command}
-        inputs = {name: sources[name] for name in self.deploy["inputs"]}
+    def policy_targets(self, values: Mapping[str, np.ndarray], now: float) -> np.ndarray:
+        """`(J,)` joint targets of the policy for all inputs by name, without guards."""
+        inputs = {name: values[name] for name in self.deploy["inputs"]}
         states = {f"state_{name}": value for name, value in self.policy.state.items()}
         outputs = self.policy.step(inputs)
         if self._keep_log:
@@ -390,10 +402,21 @@ class Clock:
 
 
 class Operator:
-    """Leads the controller from state to state, when the user confirms it or at once."""
+    """Leads the controller from state to state, when the user confirms it or at once.
 
-    def __init__(self, command: np.ndarray, seconds: float, confirm: Callable[[str], bool], patience_s: float = 10.0):
+    `clips` are played one after the other, each for its duration, the last one until the end.
+    """
+
+    def __init__(
+        self,
+        command: np.ndarray,
+        seconds: float,
+        confirm: Callable[[str], bool],
+        patience_s: float = 10.0,
+        clips: Sequence[int] = (),
+    ):
         self._command, self._seconds, self._confirm, self._patience_s = command, seconds, confirm, patience_s
+        self._clips, self._clip_end_s = deque(clips), 0.0
         self._state: State | None = None
         self._since_s = 0.0
 
@@ -405,12 +428,23 @@ class Operator:
         if self._state is State.PASSIVE:
             self._start(controller, sensors, now)
         elif self._state is State.STAND_UP and controller.is_standing(now) and self._confirm("start the policy"):
-            controller.set_command(self._command)
+            if "clips" not in controller.deploy:
+                controller.set_command(self._command)
+            self._play_next_clip(controller, now)
             controller.start_policy(now)
         elif self._state is State.POLICY and (elapsed >= self._seconds or self._confirm("damp")):
             controller.damp("finished")
+        elif self._state is State.POLICY and now >= self._clip_end_s:
+            self._play_next_clip(controller, now)
         self._show(controller, now)
         return self._state is not State.DAMPING or now - self._since_s < DAMPING_S
+
+    def _play_next_clip(self, controller: Controller, now: float) -> None:
+        """Switch to the next of the clips, if any is left."""
+        if self._clips:
+            number = self._clips.popleft()
+            controller.set_clip(number)
+            self._clip_end_s = now + controller.deploy["clips"][number]["seconds"]
 
     def _show(self, controller: Controller, now: float) -> None:
         """Print a new state."""
@@ -472,6 +506,16 @@ def joint_values(deploy: Mapping[str, Any], name: str) -> np.ndarray:
     return np.array([joint[name] for joint in deploy["joints"]], np.float64)
 
 
+def find_clip(deploy: Mapping[str, Any], name: str) -> int:
+    """The number of a clip of `deploy.yaml`, given by name or number."""
+    names = [clip["name"] for clip in deploy.get("clips", ())]
+    if name in names:
+        return names.index(name)
+    if name.isdigit() and int(name) < len(names):
+        return int(name)
+    raise SystemExit(f"there is no clip {name!r}; the kit has: {', '.join(names) or 'no clips'}")
+
+
 def replay_golden(controller: Controller, golden: Mapping[str, np.ndarray]) -> float:
     """Largest difference of a joint target from the golden run, rad."""
     worst = 0.0
@@ -479,7 +523,7 @@ def replay_golden(controller: Controller, golden: Mapping[str, np.ndarray]) -> f
         if golden["reset"][index]:
             controller.policy.reset({name: golden[f"state_{name}"][index] for name in controller.policy.state})
         values = {name: golden[name][index] for name in controller.deploy["inputs"]}
-        targets = controller.policy_targets(values, values.get(COMMAND, np.zeros(3)), float(index))
+        targets = controller.policy_targets(values, float(index))
         worst = float(np.maximum(worst, np.abs(targets - golden["joint_targets"][index]).max()))
     return worst
 
@@ -511,6 +555,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kit", type=Path, default=Path(__file__).resolve().parent, help="folder of the kit")
     parser.add_argument("--robot", type=Path, default=None, help="Python file with connect(deploy, arguments)")
     parser.add_argument("--command", type=float, nargs=3, default=(0.0, 0.0, 0.0), metavar=("X", "Y", "YAW"))
+    parser.add_argument("--clip", nargs="+", default=[], help="clips to play one after the other, by name or number")
     parser.add_argument("--seconds", type=float, default=np.inf, help="duration of the policy")
     parser.add_argument("--stand-up-s", type=float, default=2.0)
     parser.add_argument("--automatic", action="store_true", help="ask for no confirmation; for simulations only")
@@ -525,7 +570,8 @@ def main(arguments: list[str] | None = None) -> int:
     robot = load_robot(options.robot, policy.deploy, rest)
     confirm = (lambda what: what != "damp") if options.automatic else Keyboard().confirm
     clock = Clock(policy.deploy["control_period_s"])
-    run(robot, controller, clock, Operator(np.array(options.command), options.seconds, confirm))
+    clips = [find_clip(policy.deploy, name) for name in options.clip]
+    run(robot, controller, clock, Operator(np.array(options.command), options.seconds, confirm, clips=clips))
     print(clock.report())
     if options.log:
         save_log(controller, options.log)

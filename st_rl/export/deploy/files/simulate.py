@@ -1,4 +1,4 @@
-"""Walk with this kit in plain MuJoCo: python simulate.py --command 0.6 0 0 --view.
+"""Run this kit in plain MuJoCo: python simulate.py --command 0.6 0 0 --view, or --clip NAME where it tracks clips.
 
 It needs numpy, onnxruntime and mujoco, and the files beside it.
 """
@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,11 +96,15 @@ class SimulatedRobot:
         self._pending: list[tuple[int, np.ndarray]] = []
         self._step = 0
 
-    def measure(self, command: np.ndarray) -> Arrays:
-        """Raw inputs of the policy, with noise; the last ones where the message is lost."""
+    def measure(self, asked: np.ndarray) -> Arrays:
+        """Raw inputs of the policy, with noise; the last ones where the message is lost.
+
+        `asked` is the command `(3,)`, or the number of a clip `(1,)`.
+        """
         data, noise, random = self.data, self._deploy["sensor_noise"], self._random
+        name = "clip" if "clips" in self._deploy else "command"
         if self._message and random.random() < self._disturbance.dropped:
-            return {**self._message, "command": command}
+            return {**self._message, name: asked}
 
         def noisy(name: str, value: np.ndarray) -> np.ndarray:
             amplitude = self._disturbance.noise * noise.get(name, 0.0)
@@ -115,7 +120,7 @@ class SimulatedRobot:
             "orientation": orientation,
             "base_lin_vel": self.velocity[:3],
             "foot_contact": data.sensordata[self._deploy["robot"]["foot_sensors"]] > 0,
-            "command": command,
+            name: asked,
         }
         self._message = {name: np.asarray(readings[name], np.float32) for name in self._deploy["inputs"]}
         return self._message
@@ -221,6 +226,70 @@ def walk(
     return Walk(len(rows) * period, fell, velocity, mean_command, log)
 
 
+@dataclass
+class Performance:
+    """How a robot played a clip."""
+
+    seconds: float
+    """Simulated time, up to a fall."""
+    fell: bool
+    joint_error: float
+    """Mean absolute difference of the joint positions from the clip, rad."""
+    log: Arrays
+    """Inputs and outputs of every step `(T, ...)`, and `time` `(T,)`, as `st-rl deploy compare` reads them."""
+
+
+class Clips:
+    """The clips of a kit: `robot/clips.npz`."""
+
+    def __init__(self, deploy: Mapping[str, Any], path: Path) -> None:
+        with np.load(path, allow_pickle=False) as arrays:
+            self.qpos, self.qvel, self._first = arrays["qpos"], arrays["qvel"], arrays["first"]
+        self.names = [clip["name"] for clip in deploy["clips"]]
+
+    def rows(self, number: int) -> range:
+        """The rows of `qpos` and `qvel` of a clip, one for each control step."""
+        ends = [*self._first[1:], len(self.qpos)]
+        return range(int(self._first[number]), int(ends[number]))
+
+    def find(self, name: str) -> int:
+        """The number of a clip, given by name or number."""
+        if name not in self.names and not (name.isdigit() and int(name) < len(self.names)):
+            raise SystemExit(f"there is no clip {name!r}; the kit has: {', '.join(self.names)}")
+        return self.names.index(name) if name in self.names else int(name)
+
+
+def perform(
+    policy: Policy,
+    robot: SimulatedRobot,
+    clips: Clips,
+    number: int,
+    seed: int = 0,
+    show: Callable[[], bool] | None = None,
+) -> Performance:
+    """Play a clip from its first frame to its last; `show` is called every step and may end it."""
+    policy.reset()
+    rows, joints = clips.rows(number), policy.deploy["robot"]["joint_qpos"]
+    robot.reset(clips.qpos[rows[0]], clips.qvel[rows[0]], seed)
+    robot.data.ctrl[:] = clips.qpos[rows[0]][joints]
+    log: list[Arrays] = []
+    errors: list[float] = []
+    fell = False
+    for index, row in enumerate(rows[1:]):
+        inputs = robot.measure(np.array([number], np.float32))
+        outputs = policy.step(inputs)
+        log.append({"time": np.array(index * policy.deploy["control_period_s"]), **inputs, **outputs})
+        robot.apply(outputs["joint_targets"])
+        errors.append(float(np.abs(robot.data.qpos[joints] - clips.qpos[row][joints]).mean()))
+        fell = robot.has_fallen
+        if fell or (show is not None and not show()):
+            break
+    seconds = len(errors) * policy.deploy["control_period_s"]
+    return Performance(
+        seconds, fell, float(np.mean(errors)), {key: np.stack([row[key] for row in log]) for key in log[0]}
+    )
+
+
 def missing_estimates(deploy: Mapping[str, Any]) -> list[str]:
     """Inputs that a robot would have to estimate and that this simulation does not know."""
     signals = deploy["inputs"].items()
@@ -231,6 +300,7 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--command", type=float, nargs=3, default=None, metavar=("X", "Y", "YAW"))
+    parser.add_argument("--clip", default="0", help="name or number of the clip to play")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--start", type=int, default=None, help="initial state of golden.npz: on rough ground a place")
     parser.add_argument("--noise", type=float, default=0.0, help="factor of the sensor noise of the training")
@@ -247,6 +317,15 @@ def main() -> int:
         return 2
     disturbance = Disturbance(options.noise, options.delay_ms / 1000, options.dropped, options.friction)
     robot = SimulatedRobot(policy.deploy, kit / "robot" / "robot.xml", disturbance)
+    if (
+        options.view
+        and sys.platform == "linux"
+        and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    ):
+        print("--view needs a display, and there is none here: leave it out, or run this on a desktop")
+        return 2
+    if "clips" in policy.deploy:
+        return _play(policy, robot, Clips(policy.deploy, kit / "robot" / "clips.npz"), options)
     if options.start is not None:
         with np.load(kit / "golden.npz", allow_pickle=False) as golden:
             starts = golden["start_qpos"], golden["start_qvel"]
@@ -254,13 +333,8 @@ def main() -> int:
             parser.error(f"--start {options.start}: golden.npz has the initial states 0 to {len(starts[0]) - 1}")
         robot.reset(starts[0][options.start], starts[1][options.start])
     command = np.array(options.command or [0.6 * policy.deploy["commands"]["lin_vel_x"][1], 0.0, 0.0])
-    if options.view:
-        if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            print("--view needs a display, and there is none here: leave it out, or run this on a desktop")
-            return 2
-        result = _view(policy, robot, command, options.seconds)
-    else:
-        result = walk(policy, robot, command, options.seconds)
+    with _viewer(robot, options.view) as show:
+        result = walk(policy, robot, command, options.seconds, show)
     if options.log:
         np.savez_compressed(options.log, allow_pickle=False, **result.log)
     shown = [" ".join(f"{value:+.2f}" for value in values) for values in (result.command, result.velocity)]
@@ -268,8 +342,24 @@ def main() -> int:
     return int(result.fell)
 
 
-def _view(policy: Policy, robot: SimulatedRobot, command: np.ndarray, seconds: float) -> Walk:
-    """Walk in real time in a window."""
+def _play(policy: Policy, robot: SimulatedRobot, clips: Clips, options: argparse.Namespace) -> int:
+    """Play the clip of the options; 1 if the robot falls."""
+    number = clips.find(options.clip)
+    with _viewer(robot, options.view) as show:
+        result = perform(policy, robot, clips, number, show=show)
+    if options.log:
+        np.savez_compressed(options.log, allow_pickle=False, **result.log)
+    word = "FELL after" if result.fell else "played"
+    print(f"{clips.names[number]}: {word} {result.seconds:.1f} s; joint error {result.joint_error:.3f} rad")
+    return int(result.fell)
+
+
+@contextmanager
+def _viewer(robot: SimulatedRobot, is_open: bool) -> Iterator[Callable[[], bool] | None]:
+    """Yield a function that shows the robot in a window in real time, False when it is closed; None without one."""
+    if not is_open:
+        yield None
+        return
     with mujoco.viewer.launch_passive(robot.model, robot.data) as viewer:
         start = time.monotonic()
 
@@ -278,7 +368,7 @@ def _view(policy: Policy, robot: SimulatedRobot, command: np.ndarray, seconds: f
             time.sleep(max(0.0, start + robot.data.time - time.monotonic()))
             return viewer.is_running()
 
-        return walk(policy, robot, command, seconds, show)
+        yield show
 
 
 if __name__ == "__main__":
