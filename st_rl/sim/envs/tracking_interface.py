@@ -107,6 +107,11 @@ class TrackingInterface(RobotInterface):
     def _read_settings(self, task: LeggedTask) -> None:
         """Copy the clips of the task."""
         assert isinstance(task, MotionTracking)
+        if task.cfg.action_center != "default_pose":
+            raise ValueError(
+                f"a policy with action_center '{task.cfg.action_center}' cannot be deployed yet: its joint targets need "
+                "the clip; train it with --env.action-center default_pose"
+            )
         reference, robot = task.reference, task.robot
         counts = torch.tensor(reference.num_frames)
         joint_pos, joint_vel, pos, rot = reference.targets(torch.arange(int(counts.sum()), device=task.device))

@@ -174,3 +174,9 @@ def test_controller_plays_the_clips_that_are_asked_for(kit):
     assert runner._asked["clip"].tolist() == [1.0]
     with pytest.raises(ValueError, match="no clip 3, only 0 to 2"):
         runner.set_clip(3)
+
+
+def test_rejects_actions_around_the_clip():
+    task = make_task("quadruped-track", 2, deployable=True, action_center="reference")
+    with pytest.raises(ValueError, match="action_center 'reference' cannot be deployed yet"):
+        make_interface(task)
