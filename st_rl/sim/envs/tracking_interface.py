@@ -109,7 +109,7 @@ class TrackingInterface(RobotInterface):
         assert isinstance(task, MotionTracking)
         if task.cfg.action_center != "default_pose":
             raise ValueError(
-                f"a policy with action_center '{task.cfg.action_center}' cannot be deployed yet: its joint targets need "
+                f"a policy with action_center '{task.cfg.action_center}' cannot be deployed yet: its targets need "
                 "the clip; train it with --env.action-center default_pose"
             )
         reference, robot = task.reference, task.robot
