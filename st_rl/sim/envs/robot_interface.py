@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -170,20 +170,21 @@ class RobotInterface(nn.Module):
 
     def _readings(self, task: LeggedTask) -> dict[str, Tensor]:
         """Raw inputs of all robots of a task by name."""
-        readings = {
-            "joint_pos": task.joint_pos,
-            "joint_vel": task.joint_vel,
-            "base_ang_vel": task.base_ang_vel,
-            "orientation": task.orientation,
+        # A task with a history is not a LeggedWalk, but has its attributes.
+        walk = cast("LeggedWalk", task)
+        return {
+            "joint_pos": walk.joint_pos,
+            "joint_vel": walk.joint_vel,
+            "base_ang_vel": walk.base_ang_vel,
+            "orientation": walk.orientation,
+            "command": walk.commands,
+            "foot_contact": walk.foot_contact.float(),
         }
-        if isinstance(task, LeggedWalk):
-            readings |= {"command": task.commands, "foot_contact": task.foot_contact.float()}
-        return readings
 
     def _started_states(self, task: LeggedTask) -> dict[str, Tensor]:
         """States of all robots of a task by name."""
-        assert isinstance(task, LeggedWalk)
-        return {"previous_actions": task.actions, "phase": task.phase[:, None]}
+        walk = cast("LeggedWalk", task)
+        return {"previous_actions": walk.actions, "phase": walk.phase[:, None]}
 
     def _describe_task(self) -> dict[str, Any]:
         """What an operator may ask for."""

@@ -178,7 +178,13 @@ class TrackingInterface(RobotInterface):
 
     def _readings(self, task: LeggedTask) -> dict[str, Tensor]:
         assert isinstance(task, MotionTracking)
-        return {**super()._readings(task), "clip": task.clip[:, None].float()}
+        return {
+            "joint_pos": task.joint_pos,
+            "joint_vel": task.joint_vel,
+            "base_ang_vel": task.base_ang_vel,
+            "orientation": task.orientation,
+            "clip": task.clip[:, None].float(),
+        }
 
     def _started_states(self, task: LeggedTask) -> dict[str, Tensor]:
         assert isinstance(task, MotionTracking)
