@@ -62,7 +62,6 @@ BODIES = (
     *(".*_ankle_roll_link", ".*_wrist_yaw_link"),
 )
 SETTINGS: dict[str, Any] = {
-    "action_center": "reference",
     "anchor_body": "torso_link",
     "tracked_bodies": BODIES,
     "rewards.unwanted_contacts": 0.0,

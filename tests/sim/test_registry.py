@@ -138,7 +138,7 @@ def test_training_configuration_is_plain_and_a_copy(name):
     assert config["num_steps_per_env"] == 24
     assert config["algorithm"]["class_name"] == ("APPO" if name.endswith("-amp") else "PPO")
     config["policy"]["init_noise_std"] = 9.0
-    assert entry.training_config()["policy"]["init_noise_std"] == (0.3 if name.endswith("-track") else 0.5)
+    assert entry.training_config()["policy"]["init_noise_std"] == 0.5
 
 
 def test_scales_that_controllers_need_are_exposed():

@@ -25,8 +25,7 @@ class HumanoidTrack(MotionTracking):
 TASK = TaskEntry(
     HumanoidTrack,
     HumanoidTrackCfg,
-    # More noise ends the first episodes before anything is learned from them.
-    ppo_config("humanoid-track", 500, (256, 128, 128), init_noise_std=0.3),
+    ppo_config("humanoid-track", 500, (256, 128, 128)),
     "do what a reference clip does, on two feet",
     GpuTraining(700, hidden_dims=(512, 256, 128)),
 )

@@ -26,7 +26,7 @@ class QuadrupedTrack(MotionTracking):
 TASK = TaskEntry(
     QuadrupedTrack,
     QuadrupedTrackCfg,
-    ppo_config("quadruped-track", 300, (128, 128), init_noise_std=0.3),
+    ppo_config("quadruped-track", 300, (128, 128)),
     "do what a reference clip does, on four feet",
     GpuTraining(200, hidden_dims=(256, 128, 128)),
 )

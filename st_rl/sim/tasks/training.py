@@ -51,9 +51,7 @@ class TaskEntry(NamedTuple):
         return config
 
 
-def ppo_config(
-    name: str, max_iterations: int, hidden_dims: tuple[int, ...], init_noise_std: float = 0.5, **algorithm: Any
-) -> dict[str, Any]:
+def ppo_config(name: str, max_iterations: int, hidden_dims: tuple[int, ...], **algorithm: object) -> dict[str, Any]:
     """Return a PPO configuration with settings tuned on the built-in tasks; `algorithm` overrides its keys."""
     return {
         "runner_class_name": "OnPolicyRunner",
@@ -66,7 +64,7 @@ def ppo_config(
         "logger": "tensorboard",
         "policy": {
             "class_name": "ActorCritic",
-            "init_noise_std": init_noise_std,
+            "init_noise_std": 0.5,
             "actor_hidden_dims": list(hidden_dims),
             "critic_hidden_dims": list(hidden_dims),
             "activation": "elu",
@@ -95,7 +93,7 @@ def amp_config(
     max_iterations: int,
     hidden_dims: tuple[int, ...],
     task_reward_lerp: float = 0.5,
-    **algorithm: Any,
+    **algorithm: object,
 ) -> dict[str, Any]:
     """Return a configuration for motion priors; the discriminator takes the styles of whatever robot the task has."""
     config = ppo_config(name, max_iterations, hidden_dims, class_name="APPO", **algorithm)
