@@ -212,7 +212,13 @@ class MotionTracking(LeggedTask):
             description="first two columns, row by row, of the rotation matrices of the tracked bodies",
         ),
         "base_height": ObsTerm(
-            lambda task: task.base_height, 1, mirror="scalar", privileged=True, unit="m", frame="world"
+            lambda task: task.base_height,
+            1,
+            mirror="scalar",
+            privileged=True,
+            unit="m",
+            frame="world",
+            description="height of the base above the ground",
         ),
         "properties": PROPERTIES,
     }

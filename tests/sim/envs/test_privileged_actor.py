@@ -18,7 +18,7 @@ def test_privileged_actor_obs_equals_critic_obs_of_student(name):
     assert "noise" not in teacher.random
     # Equal observations in equal states.
     teacher.backend.load_state_dict(student.backend.state_dict())
-    for buffer in ("commands", "phase", "properties", "desired_heading"):
+    for buffer in ("commands", "phase", "properties", "desired_heading", "row", "clip", "placement"):
         if buffer in student.buffers:
             teacher.buffers[buffer].copy_(student.buffers[buffer])
     clean = []
