@@ -585,7 +585,7 @@ class PPO(Configurable):
         if has_exchanges():
             # All that the ranks exchange for this step, at once.
             average_in_place([*self._gradients(), *([] if kl is None else [kl])])
-        return measured | self._follow_gradients(kl)
+        return measured | self._step_optimizers(kl)
 
     def _exchange_counts(self, minibatch: MiniBatch) -> None:
         """Exchange what the losses need to know of the mini-batches of all ranks: nothing in PPO."""
@@ -606,7 +606,7 @@ class PPO(Configurable):
         """The gradients of all optimizers."""
         return [gradient for optimizer in self._optimizers() for gradient in optimizer.gradients]
 
-    def _follow_gradients(self, kl: Tensor | None) -> dict[str, Tensor]:
+    def _step_optimizers(self, kl: Tensor | None) -> dict[str, Tensor]:
         """Adapt the learning rate and step along the gradients of all ranks; returns the norms to log, 0-d."""
         if kl is not None:
             self._adapt_learning_rate(kl)
@@ -626,7 +626,7 @@ class PPO(Configurable):
         *parts, kl = exchanged.tensor_split(list(itertools.accumulate(parameter.numel() for parameter in parameters)))
         for parameter, part in zip(parameters, parts):
             parameter.grad = part.view_as(parameter)
-        return self._follow_gradients(kl[0] if len(kl) else None)
+        return self._step_optimizers(kl[0] if len(kl) else None)
 
     def _optimizers(self) -> list[GuardedOptimizer]:
         """All optimizers that step on a mini-batch."""

@@ -163,7 +163,7 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any 
 
 
 def can_capture_exchanges(device: torch.device | str) -> bool:
-    """Whether code for a device may be captured with its exchanges between ranks, as far as it is captured at all.
+    """Whether a captured step on this device may contain its exchanges between ranks.
 
     With NCCL a trial decides. With several ranks, call it on all.
     """

@@ -1,5 +1,6 @@
 """Robots with a floating base and feet: the base of walking and of motion tracking."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -149,9 +150,9 @@ class LeggedTask(Task):
                 terms[name] = replace(terms[name], privileged=True)
         return terms
 
+    @abstractmethod
     def _unmeasured_terms(self, terms: Mapping[str, ObsTerm]) -> Iterable[str]:
         """Names of the terms that need what no robot measures."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which of its observations a robot measures")
 
     def _random_ranges(self) -> dict[str, Sequence[Range]]:
         """Ranges of pushes and observation noise."""
@@ -251,9 +252,9 @@ class LeggedTask(Task):
         self._push_at_random(mask)
         self._read_state()
 
+    @abstractmethod
     def _sample_initial_states(self) -> None:
         """Write a whole initial state for every robot to `_start_qpos` and `_start_qvel`."""
-        raise NotImplementedError(f"{type(self).__name__} has no initial states")
 
     def _update_targets(self, was_reset: torch.Tensor) -> None:
         """Change what the robots shall do: at the start of an episode, `was_reset` `(N,)`, and during it."""

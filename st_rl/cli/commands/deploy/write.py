@@ -160,7 +160,7 @@ def _evaluated_walks(loaded: LoadedRun) -> dict[str, np.ndarray]:
         return {}
     plan = EvaluationCfg(num_envs=len(grid["command"]), seed=evaluation.get("seed", EvaluationCfg.seed))
     task = loaded.make_eval_env(plan.num_envs, plan.seconds, plan.seed, fine=True)
-    assert isinstance(task, LeggedWalk), "only walking tasks have kits"
+    assert isinstance(task, LeggedWalk), "only evaluations of walking tasks have a grid of commands"
     # As an evaluation does; it is the second reset after that of the construction.
     task.reset()
     qpos, qvel = RobotInterface(task).initial_states(task)
