@@ -1,9 +1,9 @@
 """Compares fine-tuning with training from scratch: a quadruped that walks learns to carry a trunk twice as heavy.
 
-    python benchmarks/finetune.py --parent RUN --seeds 1 2 3                            # the heavy trunk
-    python benchmarks/finetune.py --parent RUN --seeds 1 2 3 --change gait-height       # another swing height
+    python benchmarks/finetune.py --seeds 1 2 3                             # the heavy trunk
+    python benchmarks/finetune.py --seeds 1 2 3 --change gait-height        # another swing height
 
-For every seed, `st-rl train quadruped-walk --from RUN` with the change trains for a third of the iterations of the same
+The parent is `pretrained:quadruped-walk`, or --parent. For every seed, `st-rl train quadruped-walk --from PARENT` with the change trains for a third of the iterations of the same
 command without `--from`, which has the other settings of the parent from `st-rl config`. Both are evaluated with
 `st-rl eval`, and so is the parent with the change and no training. benchmarks/results/finetune_CHANGE.json has falls,
 errors and foot clearance, the curves of the evaluations during the trainings, and how many steps each training needed
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace, kind: str, seed: int, settings: Path) -
     is_tuned = kind == "tuned"
     iterations = math.ceil(options.iterations / 3) if is_tuned else options.iterations
     if not (folder / "eval.json").is_file():
-        start = ["--from", options.parent.resolve()] if is_tuned else ["--config", settings]
+        start = ["--from", options.parent] if is_tuned else ["--config", settings]
         size = ["--iterations", iterations, "--num-envs", options.num_envs, "--seed", seed, "--threads", 1]
         size += ["--runner.save-interval", options.save_interval, "--runner.keep-last", 1]
         change = CHANGES[options.change]
@@ -122,7 +122,7 @@ def steps_until(row: dict[str, Any], score: float) -> int | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parent", type=Path, required=True, help="run of quadruped-walk to start from")
+    parser.add_argument("--parent", default="pretrained:quadruped-walk", help="run of quadruped-walk to start from")
     parser.add_argument("--change", choices=tuple(CHANGES), default="heavy-trunk")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--iterations", type=int, default=250, help="iterations from scratch")
@@ -135,7 +135,8 @@ def main() -> None:
     options.runs = options.runs.resolve()
     options.runs.mkdir(parents=True, exist_ok=True)
     options.out = options.out or Path(__file__).parent / "results" / f"finetune_{options.change.replace('-', '_')}.json"
-    parent = find_run(str(options.parent))
+    parent = find_run(options.parent)
+    options.parent = parent.path.resolve()
     write_heavy_robot(options.runs / HEAVY_ROBOT)
     settings = options.runs / "scratch.yaml"
     content = {key: value for key, value in describe_settings(parent)[0].items() if key not in ("from", "minutes")}

@@ -56,10 +56,13 @@ def mp4_to_gif(source: Path, target: Path, width: int = 400, fps: int = 12) -> N
     """Convert an mp4 to a gif with its own palette."""
     filters = (
         f"fps={fps},scale={width}:-1:flags=lanczos,split[a][b];"
-        "[a]palettegen=max_colors=64:stats_mode=diff[p];[b][p]paletteuse=dither=bayer:bayer_scale=4"
+        "[a]palettegen=max_colors=128:stats_mode=diff:reserve_transparent=0[p];[b][p]paletteuse=dither=none"
     )
+    # Every frame is opaque and repeats the palette: with a palette of the first frame beside a global one, readers such
+    # as imageio draw all other frames in wrong colors.
+    encoding = ["-global_palette", "0", "-gifflags", "-transdiff"]
     with atomic_write(target) as temporary:
-        command = [require_ffmpeg().get_ffmpeg_exe(), "-v", "error", "-y", "-i", str(source), "-vf", filters]
+        command = [require_ffmpeg().get_ffmpeg_exe(), "-v", "error", "-y", "-i", str(source), "-vf", filters, *encoding]
         result = subprocess.run([*command, str(temporary)], capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise RuntimeError(f"ffmpeg could not convert {source.name} to a gif: {result.stderr.strip()}")

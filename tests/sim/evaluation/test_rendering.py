@@ -136,6 +136,30 @@ def test_video_holds_every_frame_and_appears_only_when_complete(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["walk.gif", "walk.mp4"]
 
 
+def test_every_frame_of_a_gif_has_the_colors_of_the_video_in_all_readers(tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    images = pytest.importorskip("imageio.v3")
+    from st_rl.sim.evaluation.video import mp4_to_gif, open_video
+
+    # An orange square moves over gray: the first frame does not have all colors of the film.
+    gray = np.linspace(90, 200, 64, dtype=np.uint8)
+    frames = np.tile(gray[None, None, :, None], (12, 48, 1, 3))
+    for index in range(1, 12):
+        frames[index, 16:32, 4 * index : 4 * index + 12] = (250, 120, 20 * index)
+    with open_video(tmp_path / "walk.mp4", 64, 48, 12.0) as video:
+        for frame in frames:
+            video.add(frame)
+    mp4_to_gif(tmp_path / "walk.mp4", tmp_path / "walk.gif", width=64)
+    has_global_palette = (tmp_path / "walk.gif").read_bytes()[10] & 0x80
+    assert not has_global_palette, "imageio draws frames without a palette of their own with that of the first frame"
+    command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", tmp_path / "walk.gif", "-f", "rawvideo", "-pix_fmt", "rgb24"]
+    raw = subprocess.run([*map(str, command), "-"], capture_output=True, check=True).stdout
+    decoded = np.frombuffer(raw, np.uint8).reshape(-1, 48, 64, 3)
+    np.testing.assert_array_equal(images.imread(tmp_path / "walk.gif"), decoded)
+    assert len(decoded) == 12
+    assert np.abs(decoded.astype(int) - frames).mean() < 6
+
+
 def test_failed_video_leaves_no_file(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     from st_rl.sim.evaluation.video import open_video
