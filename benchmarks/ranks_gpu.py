@@ -1,14 +1,19 @@
 """Exchanges between ranks on one GPU: `python -m benchmarks.ranks_gpu --output FILE` in the root of the repository.
 
     cost    a whole training iteration of quadruped-walk with CUDA graphs: without torch.distributed, in a world of one
-            with NCCL and the exchange captured in the graphs, and with the exchange between two graphs; in turn
+            with NCCL and the exchange captured in the graphs, and with the exchange between two graphs; in turn. At the
+            end the time of rollouts and updates of each
     agree   every algorithm and policy family: two ranks on the card through gloo against each other and against one
             process with all the data (SGD, eager), with graphs against eager (Adam); the same for a world of one with
             NCCL, whose graphs contain the exchange
     walk    quadruped-walk on two ranks of one card through gloo: equal weights, and the time of an iteration
 
-Everything that is not timed runs at once. Ends after `--seconds`, with what it has measured until then. `--device cpu`
-tries the script without a GPU.
+Everything that is not timed runs at once. Ends after `--seconds`, with what it has measured until then: the results
+file is written after every round. `--device cpu` tries the script without a GPU. The cost of captured exchanges alone,
+in 70 s:
+
+    python -m benchmarks.ranks_gpu --parts cost --kinds alone nccl --seconds 70 \\
+        --output benchmarks/results/ranks_gpu_cost.json
 """
 
 import argparse
@@ -39,8 +44,11 @@ from tests.runners.rank_trainings import families, make_training, save_teacher, 
 from tests.runners.training import differences
 
 PARTS = ("agree", "cost", "walk")
+KINDS = ("alone", "nccl", "between")
 WARM_UP = 5
 ITERATIONS_PER_TURN = 20
+ITERATIONS_OF_PARTS = 10
+"""Iterations in which rollout and update are timed each, with a sync between them."""
 WALK_SECONDS = 22.0
 """Time that is left for `walk` at the end, and for `cost` before it."""
 
@@ -148,34 +156,74 @@ def walk(pipe: Connection, kind: str, robots: int, device: str) -> None:
     synchronize()
     described = {"engine": runner.alg.engine.describe(), "first_iterations_s": time.perf_counter() - began}
     pipe.send({**described, "backend": torch.distributed.get_backend() if kind != "alone" else None})
-    while iterations := pipe.recv():
+    while request := pipe.recv():
+        if request == "parts":
+            pipe.send(time_parts(runner))
+            continue
         synchronize()
         began = time.perf_counter()
-        runner.learn(iterations)
+        runner.learn(request)
         synchronize()
-        pipe.send(((time.perf_counter() - began) / iterations, [float(value) for value in runner._durations]))
+        pipe.send(((time.perf_counter() - began) / request, [float(value) for value in runner._durations]))
     digest = hashlib.sha256()
     for _, tensor in sorted(shared_state(runner).items()):
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     pipe.send(digest.hexdigest())
 
 
-def cost(workers: dict[str, Worker], end: float) -> dict[str, Any]:
-    """Let the trainings take turns until the time `end`."""
+def time_parts(runner: OnPolicyRunner) -> dict[str, float]:
+    """Median seconds of rollout, update and everything else in an iteration of some."""
+    seconds: dict[str, list[float]] = {"rollout": [], "update": []}
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            synchronize()
+            began = time.perf_counter()
+            result = function(*arguments)
+            synchronize()
+            seconds[name].append(time.perf_counter() - began)
+            return result
+
+        return run
+
+    runner._collect_rollout = timed("rollout", runner._collect_rollout)
+    runner.alg.update = timed("update", runner.alg.update)
+    runner.learn(ITERATIONS_OF_PARTS)
+    del runner._collect_rollout, runner.alg.update
+    iterations = [float(value) for value in runner._durations]
+    rest = [whole - first - second for whole, first, second in zip(iterations, seconds["rollout"], seconds["update"])]
+    return {name: statistics.median(values) for name, values in {**seconds, "rest": rest}.items()}
+
+
+def cost(workers: dict[str, Worker], end: float, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Let the trainings take turns until the time `end`; `save` receives the figures after every round."""
     rounds: dict[str, list[float]] = {kind: [] for kind in workers}
     iterations: dict[str, list[float]] = {kind: [] for kind in workers}
+    figures: dict[str, Any] = {}
     longest = 0.0
-    while time.monotonic() + longest < end:
+    # One more turn of each is for its parts.
+    while not figures or time.monotonic() + 2 * longest < end:
         began = time.monotonic()
         order = list(workers)
         for kind in order if len(rounds["alone"]) % 2 else reversed(order):
             workers[kind].send(ITERATIONS_PER_TURN)
-            seconds, durations = workers[kind].receive(end + 60.0)
+            seconds, durations = workers[kind].receive(end)
             rounds[kind].append(seconds)
             iterations[kind] += durations
         longest = max(longest, time.monotonic() - began)
-    if not rounds["alone"]:
-        raise TimeoutError("no time left")
+        figures = compare_rounds(rounds, iterations)
+        save(figures)
+    figures["median_s_of_parts"] = {}
+    for kind, worker in workers.items():
+        if time.monotonic() + longest / len(workers) > end:
+            break
+        worker.send("parts")
+        figures["median_s_of_parts"][kind] = worker.receive(end)
+    return figures
+
+
+def compare_rounds(rounds: dict[str, list[float]], iterations: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians and their ratios to a training without torch.distributed."""
     medians = {kind: statistics.median(values) for kind, values in rounds.items()}
     of_iterations = {kind: statistics.median(values) for kind, values in iterations.items()}
     in_turn = {
@@ -245,7 +293,7 @@ class Session:
         self.robots, device = options.robots, options.device
         save_teacher(folder / "teacher.pt")
         port = free_port()
-        groups = {"alone": None, "nccl": (0, 1, free_port()), "between": (0, 1, free_port())}
+        groups = {kind: None if kind == "alone" else (0, 1, free_port()) for kind in options.kinds}
         self.walks = {kind: Worker(walk, kind, self.robots, device, group=group) for kind, group in groups.items()}
         self.parts = options.parts
         places = ((0, 2, port), (1, 2, port)) if "walk" in self.parts else ()
@@ -277,12 +325,12 @@ class Session:
             # Kernels are compiled once, by the first.
             self._start("alone")
             self.started["alone"] = self.walks["alone"].receive(self.end)
-            self._start("nccl")
-            self._start("between")
+            for kind in list(self.walks)[1:]:
+                self._start(kind)
         except (RuntimeError, TimeoutError) as error:
             self.failure = error
 
-    def agree(self) -> dict[str, Any]:
+    def agree(self, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Compare the families."""
         # What is late must not take the time of the other parts.
         end = self.end - 2 * WALK_SECONDS
@@ -292,22 +340,32 @@ class Session:
             print({key: f"{value:.1e}" if isinstance(value, float) else value for key, value in row.items()})
         return {"rows": rows}
 
-    def cost(self) -> dict[str, Any]:
+    def cost(self, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Measure the cost of the exchange, when nothing else runs."""
         for worker in self.families.values():
             worker.close()
         if self.failure is not None:
             raise self.failure
-        for kind in ("nccl", "between"):
+        for kind in list(self.walks)[1:]:
             self.started[kind] = self.walks[kind].receive(self.end)
-        figures = cost(self.walks, self.end - (WALK_SECONDS if "walk" in self.parts else 0.0))
-        print(f"quadruped-walk, {self.robots} robots: seconds per iteration, ratio, ratio within a round")
-        for kind, median in figures["median_s"].items():
-            ratios = figures["ratio_of_medians"][kind], figures["median_of_ratios_within_a_round"][kind]
-            print(f"  {kind:8} {median:.5f}  {ratios[0]:.4f}  {ratios[1]:.4f}  ({self.started[kind]['engine']})")
-        return {"robots": self.robots, "started": self.started, **figures}
+        for kind, report in self.started.items():
+            print(f"{kind:8} first iterations {report['first_iterations_s']:.1f} s, {report['engine']}", flush=True)
+        described = {"robots": self.robots, "started": self.started}
 
-    def walk(self) -> dict[str, Any]:
+        def report(figures: dict[str, Any]) -> None:
+            save({**described, **figures})
+            print(f"after {len(figures['seconds_per_iteration_of_each_turn']['alone'])} rounds: {_describe(figures)}")
+
+        end = self.end - (WALK_SECONDS if "walk" in self.parts else 0.0)
+        figures = cost(self.walks, end, report)
+        print(
+            f"quadruped-walk, {self.robots} robots, seconds per iteration (ratio within a round): {_describe(figures)}"
+        )
+        for kind, parts in figures["median_s_of_parts"].items():
+            print(f"  {kind:8} " + ", ".join(f"{name} {seconds:.5f}" for name, seconds in parts.items()))
+        return {**described, **figures}
+
+    def walk(self, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Train quadruped-walk on two ranks of one card."""
         for worker in self.walks.values():
             worker.close()
@@ -338,16 +396,24 @@ class Session:
             worker.close()
 
 
+def _describe(figures: dict[str, Any]) -> str:
+    ratios = figures["median_of_ratios_within_a_round"]
+    return ", ".join(f"{kind} {value:.5f} ({ratios[kind]:.4f})" for kind, value in figures["median_s"].items())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", type=int, default=4096, help="robots in all")
     parser.add_argument("--seconds", type=float, default=95.0, help="time limit of the script")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="trainings of `cost`, alone first")
     parser.add_argument("--families", nargs="+", default=list(families(Path())), help="families of `agree`")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     default = Path(__file__).parent / "results" / "ranks_gpu.json"
     parser.add_argument("--output", type=Path, default=default, help="results file")
     options = parser.parse_args()
+    if options.kinds[0] != "alone":
+        parser.error("--kinds must begin with alone, to which the others are compared")
     results: dict[str, Any] = {**describe_machine(), "robots": options.robots}
     folder, began = Path(tempfile.mkdtemp(prefix="ranks_gpu_")), time.monotonic()
     session: Session | None = None
@@ -356,10 +422,15 @@ def main() -> int:
         if "cost" in options.parts:
             session.start_walks()
         for part in options.parts:
+
+            def save(figures: dict[str, Any], part: str = part) -> None:
+                results[part] = figures
+                write_results(options.output, results)
+
             try:
-                results[part] = getattr(session, part)()
+                results[part] = getattr(session, part)(save)
             except (RuntimeError, TimeoutError) as error:
-                results[part] = {"failure": str(error)}
+                results[part] = {**results.get(part, {}), "failure": str(error)}
                 print(f"{part} failed: {error}")
             print(f"-- {part} ended after {time.monotonic() - began:.0f} s", flush=True)
             write_results(options.output, results)
