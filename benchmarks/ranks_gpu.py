@@ -1,4 +1,4 @@
-"""Exchanges between ranks on one GPU: `python -m benchmarks.ranks_gpu --output FILE` in the root of the repository.
+r"""Exchanges between ranks on one GPU: `python -m benchmarks.ranks_gpu --output FILE` in the root of the repository.
 
     cost    a whole training iteration of quadruped-walk with CUDA graphs: without torch.distributed, in a world of one
             with NCCL and the exchange captured in the graphs, and with the exchange between two graphs; in turn. At the
@@ -12,7 +12,7 @@ Everything that is not timed runs at once. Ends after `--seconds`, with what it 
 file is written after every round. `--device cpu` tries the script without a GPU. The cost of captured exchanges alone,
 in 70 s:
 
-    python -m benchmarks.ranks_gpu --parts cost --kinds alone nccl --seconds 70 \\
+    python -m benchmarks.ranks_gpu --parts cost --kinds alone nccl --seconds 70 \
         --output benchmarks/results/ranks_gpu_cost.json
 """
 
