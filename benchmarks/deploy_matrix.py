@@ -32,8 +32,8 @@ from st_rl.export.deploy.files import controller
 from st_rl.export.deploy.kit import POLICY_FILE, TOLERANCE_RAD, describe_kit, write_policy
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
 from st_rl.modules.policy.load import InferencePolicy
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.robot_interface import RobotInterface
 from st_rl.sim.tasks import make_task
 from st_rl.utils.files import save_checkpoint, write_json
 

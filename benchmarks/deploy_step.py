@@ -22,7 +22,7 @@ from st_rl.export.deploy.files import simulate
 from st_rl.export.deploy.files.controller import Controller, Policy, Sensors, State
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
 from st_rl.modules.policy.load import InferencePolicy
-from st_rl.sim.envs.robot_interface import RobotInterface
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.tasks import make_task
 
 HIDDEN = [512, 256, 128]

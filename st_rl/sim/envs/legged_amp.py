@@ -10,7 +10,7 @@ from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.legged_task_cfg import PushCfg
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, straight_ahead
-from st_rl.sim.envs.motion_reference import STYLE_FIELDS, MotionReference
+from st_rl.sim.motions.style_reference import STYLE_FIELDS, StyleReference
 from st_rl.utils.config import unknown_name_message
 
 
@@ -19,7 +19,7 @@ class StyleCfg:
     """The quantities in which robot and reference are compared."""
 
     fields: tuple[str, ...] = ("joint_pos", "joint_vel", "base_height")
-    """Quantities of a style, in order (`STYLE_FIELDS` of `motion_reference`)."""
+    """Quantities of a style, in order (`STYLE_FIELDS` of `style_reference`)."""
     noise: dict[str, float] = field(default_factory=lambda: {"joint_pos": 0.03, "joint_vel": 1.0, "base_height": 0.005})
     """Amplitude of the uniform noise on the fields of robot and reference; fields that the style lacks are ignored.
 
@@ -83,7 +83,7 @@ class LeggedAmp(LeggedWalk):
         style = self.cfg.style
         if not 0.0 <= style.start_fraction <= 1.0:
             raise ValueError(f"style.start_fraction is a fraction from 0 to 1, got {style.start_fraction}")
-        self.reference = MotionReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
+        self.reference = StyleReference(self.robot, self.cfg.motions, style.fields, self.step_dt, self.device)
         self.clip = self.register_buffer("clip", self._zeros(dtype=torch.long))
         """`(N,)` reference clip of each robot."""
         self.clip_time = self.register_buffer("clip_time", self._zeros())

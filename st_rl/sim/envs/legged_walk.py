@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from st_rl.sim.deploy.measured_state import find_sensors
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.joint_control import float_tensor
 from st_rl.sim.envs.legged_task import ACTIONS, PROPERTIES, PROPRIOCEPTION, LeggedTask
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
-from st_rl.sim.envs.measured_state import find_sensors
 from st_rl.sim.envs.task import Task
 from st_rl.sim.envs.term_tables import ObsTerm, Term
 from st_rl.sim.terms import terminations

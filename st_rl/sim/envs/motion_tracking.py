@@ -12,9 +12,9 @@ from st_rl.sim.envs.joint_control import float_tensor
 from st_rl.sim.envs.legged_task import ACTIONS, PROPERTIES, PROPRIOCEPTION, LeggedTask, num_joints
 from st_rl.sim.envs.legged_task_cfg import LeggedTaskCfg, SensorNoiseCfg
 from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
-from st_rl.sim.envs.tracking_reference import TrackingReference
 from st_rl.sim.motions.adaptive_sampling import AdaptiveSampler
 from st_rl.sim.motions.kinematics import BodyStates, Kinematics
+from st_rl.sim.motions.tracking_reference import TrackingReference
 from st_rl.sim.require import MjModel, mujoco
 from st_rl.sim.robots.name_patterns import match_names
 from st_rl.sim.terms import rewards, tracking

@@ -10,8 +10,8 @@ from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import RawPolicy, find_ignored_terms, write_kit
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
 from st_rl.modules.policy.load import InferencePolicy
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.robot_interface import RobotInterface
 from st_rl.sim.tasks import make_task
 
 MEASURED = {"observe_linear_velocity": False}

@@ -8,7 +8,7 @@ from st_rl.env import ObservationHistory
 from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import OnnxStep, RawPolicy, record_golden, replay_golden
 from st_rl.export.deploy.kit import describe_kit, write_policy
-from st_rl.sim.envs.history_interface import HistoryInterface
+from st_rl.sim.deploy.history_interface import HistoryInterface
 from st_rl.utils.files import save_checkpoint, write_json
 from tests.export.deploy.kits import deploy, make_golden_task, make_policy
 

@@ -7,7 +7,7 @@ import torch
 
 from st_rl.export.deploy import record_golden
 from st_rl.export.onnx_file import ExportError
-from st_rl.sim.envs.robot_interface import RobotInterface
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from tests.export.deploy.kits import deploy, make_golden_task, make_policy
 
 pytest.importorskip("mujoco")

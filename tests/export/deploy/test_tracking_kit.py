@@ -12,7 +12,7 @@ from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import RawPolicy, write_kit
 from st_rl.export.deploy.check import check_controller, check_golden, check_header
 from st_rl.export.deploy.kit import OnnxStep
-from st_rl.sim.envs.tracking_interface import make_interface
+from st_rl.sim.deploy.tracking_interface import make_interface
 from st_rl.sim.tasks import make_task
 from st_rl.utils.tensors import rotations
 from tests.export.deploy.kits import make_policy

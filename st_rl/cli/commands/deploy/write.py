@@ -110,7 +110,7 @@ def _make_policy(task: LeggedTask, trained: LoadedPolicy, allow_estimates: bool)
     """The policy from raw sensors to joint targets; CommandError if it needs what no robot measures."""
     from st_rl.export import DeployedPolicy
     from st_rl.export.deploy import RawPolicy, find_ignored_terms
-    from st_rl.sim.envs.tracking_interface import make_interface
+    from st_rl.sim.deploy.tracking_interface import make_interface
 
     deployed = DeployedPolicy(trained.actor_critic, trained.obs_normalizer)
     columns = make_interface(task).columns
@@ -150,8 +150,8 @@ def _evaluated_walks(loaded: LoadedRun) -> dict[str, np.ndarray]:
 
     `golden.py` lists the arrays; empty without an evaluation.
     """
+    from st_rl.sim.deploy.robot_interface import RobotInterface
     from st_rl.sim.envs.legged_walk import LeggedWalk
-    from st_rl.sim.envs.robot_interface import RobotInterface
     from st_rl.sim.evaluation.evaluator import EvaluationCfg
 
     evaluation = loaded.run.read_optional_json(EVAL_FILE) or {}

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from st_rl.env.signals import Signal
+from st_rl.sim.deploy.measured_state import MeasuredState, Tensors
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.envs.legged_task import LeggedTask
-from st_rl.sim.envs.measured_state import MeasuredState, Tensors
 from st_rl.sim.envs.motion_tracking import MotionTracking, in_frame
-from st_rl.sim.envs.robot_interface import RobotInterface
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
 from st_rl.sim.motions.kinematics import Kinematics
 

@@ -26,7 +26,7 @@ STYLE_FIELDS: dict[str, Callable[[MotionClip], np.ndarray]] = {
 """Quantities of a style, `(F, width)` of a clip; walking tasks have attributes of the same names."""
 
 
-class MotionReference:
+class StyleReference:
     """Clips resampled to the control period: style transitions and initial states, readable without a host sync."""
 
     def __init__(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from st_rl.sim.deploy.measured_state import find_sensors
+from st_rl.sim.deploy.tracking_interface import make_interface
 from st_rl.sim.envs.legged_task_cfg import DEPLOYABLE_LATENCY_S
-from st_rl.sim.envs.measured_state import find_sensors
-from st_rl.sim.envs.tracking_interface import make_interface
 from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import TASKS, make_task
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from st_rl.env import ObservationHistory
 from st_rl.env.signals import Signal
+from st_rl.sim.deploy.measured_state import Tensors
+from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.measured_state import Tensors
-from st_rl.sim.envs.robot_interface import RobotInterface
 from st_rl.utils.tensors.segments import get_subobs_by_components
 
 

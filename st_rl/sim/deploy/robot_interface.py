@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.env.signals import Signal
+from st_rl.sim.deploy.measured_state import MeasuredState, Tensors, find_read_signals, sensor_signals, state_signals
 from st_rl.sim.envs.legged_task import LeggedTask
 from st_rl.sim.envs.legged_walk import LeggedWalk
-from st_rl.sim.envs.measured_state import MeasuredState, Tensors, find_read_signals, sensor_signals, state_signals
 from st_rl.sim.envs.term_tables import ObsColumn
 from st_rl.sim.robots.save_mjcf import save_mjcf
 
