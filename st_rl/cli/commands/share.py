@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "page.js").is_file():
         raise UsageError(f"{folder} contains something else: name a new folder for the page")
     loaded, checkpoint = open_run(options)
-    from st_rl.sim.envs.motion_tracking import MotionTrackingCfg
+    from st_rl.sim.envs.motion_tracking_cfg import MotionTrackingCfg
 
     if isinstance(loaded.env_config, MotionTrackingCfg):
         raise UsageError(

@@ -7,17 +7,19 @@ a robot; one that reads anything else needs what no robot measures.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from st_rl.env.signals import Signal
-from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
-from st_rl.sim.envs.term_tables import ObsTerm
 from st_rl.sim.robots import Robot
 from st_rl.sim.terms.observations import gait_clock, yaw_angle, zero_small_commands
 from st_rl.utils.tensors.rotations import quat_rotate_inverse
+
+if TYPE_CHECKING:
+    from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
+    from st_rl.sim.envs.term_tables import ObsTerm
 
 Tensors = Mapping[str, Tensor]
 
@@ -49,9 +51,10 @@ class MeasuredState:
     `N` robots, `J` joints and `F` feet in the order of the robot.
     """
 
-    def __init__(self, robot: Robot, cfg: LeggedWalkCfg, inputs: Tensors, state: Tensors) -> None:
+    def __init__(self, robot: Robot, cfg: "LeggedWalkCfg", inputs: Tensors, state: Tensors) -> None:
         self.robot, self.cfg, self.step_dt = robot, cfg, cfg.physics.control_period
-        self.num_envs, self.device = len(state["phase"]), state["phase"].device
+        self.num_envs, self.device = len(state["previous_actions"]), state["previous_actions"].device
+        self.default_joint_pos = torch.tensor(robot.default_joint_pos.tolist())
         self._inputs, self._state = inputs, state
 
     @property
@@ -67,7 +70,7 @@ class MeasuredState:
     @property
     def joint_offset(self) -> Tensor:
         """`(N, J)` joint positions relative to the default pose, rad."""
-        return self.joint_pos - torch.tensor(self.robot.default_joint_pos.tolist())
+        return self.joint_pos - self.default_joint_pos
 
     @property
     def base_ang_vel(self) -> Tensor:
@@ -129,7 +132,7 @@ class TermSensors(NamedTuple):
     """The attribute of the task that no robot measures, by the name of the term that reads it."""
 
 
-def find_sensors(terms: Mapping[str, ObsTerm], robot: Robot, cfg: LeggedWalkCfg) -> TermSensors:
+def find_sensors(terms: Mapping[str, "ObsTerm"], robot: Robot, cfg: "LeggedWalkCfg") -> TermSensors:
     """Evaluate the functions of terms on a `MeasuredState` and report what they read."""
 
     def measure(inputs: Tensors, state: Tensors) -> MeasuredState:
@@ -139,7 +142,7 @@ def find_sensors(terms: Mapping[str, ObsTerm], robot: Robot, cfg: LeggedWalkCfg)
 
 
 def find_read_signals(
-    terms: Mapping[str, ObsTerm],
+    terms: Mapping[str, "ObsTerm"],
     signals: Mapping[str, Signal],
     states: Mapping[str, Signal],
     measure: Callable[[Tensors, Tensors], MeasuredState],

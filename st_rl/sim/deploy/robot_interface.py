@@ -152,7 +152,8 @@ class RobotInterface(nn.Module):
 
     def _read_settings(self, task: LeggedTask) -> None:
         """Copy what observations and states need of the task."""
-        assert isinstance(task, LeggedWalk)
+        if not isinstance(task, LeggedWalk):
+            raise TypeError(f"{type(task).__name__} is not a walking task: use make_interface of tracking_interface")
         self._steering = task.describe_steering()
         self._phase_step = task.step_dt / task.cfg.gait.period_s
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from st_rl.env.signals import Signal
 from st_rl.sim.deploy.measured_state import MeasuredState, Tensors
 from st_rl.sim.deploy.robot_interface import RobotInterface
 from st_rl.sim.envs.legged_task import LeggedTask
-from st_rl.sim.envs.motion_tracking import MotionTracking, in_frame
-from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
+from st_rl.sim.envs.motion_tracking import MotionTracking
+from st_rl.sim.motions.clip_states import clips_to_qpos_qvel
 from st_rl.sim.motions.kinematics import Kinematics
+from st_rl.sim.motions.tracking_reference import ReferenceFrames
 
 CLIPS_FILE = "clips.npz"
 """Beside the robot of a kit: `qpos` `(F, nq)` and `qvel` `(F, nv)` of all clips in turn, and `first` row `(C,)`."""
@@ -29,9 +30,8 @@ class TrackedState(MeasuredState):
     """What a robot that tracks a clip measures, and the frames of the clip: attributes of `MotionTracking`."""
 
     def __init__(self, interface: "TrackingInterface", inputs: Tensors, state: Tensors) -> None:
-        self.robot, self.cfg, self.step_dt = interface.robot, interface.cfg, interface.cfg.physics.control_period
-        self.num_envs, self.device = len(state["frame"]), state["frame"].device
-        self._interface, self._inputs, self._state = interface, inputs, state
+        super().__init__(interface.robot, interface.cfg, inputs, state)
+        self._frames, self._future_steps = interface.frames, torch.tensor(interface.cfg.future_steps)
         self.clip = inputs["clip"][:, 0].clamp(0.0, len(interface.clip_table) - 1.0)
         """`(N,)` number of the clip that is played."""
         self.first_row, self.last_frame, repeats = interface.clip_table.index_select(0, self.clip.long()).unbind(1)
@@ -39,57 +39,30 @@ class TrackedState(MeasuredState):
         starts = (state["played_clip"][:, 0] != self.clip + 1.0) | ((at >= self.last_frame) & (repeats > 0.5))
         self.frame = torch.where(starts, torch.zeros_like(at), at)
         """`(N,)` frame of the clip that the robot is at: the first one where it starts or repeats a clip."""
-        self.anchor = interface.anchor_rotation(self.orientation, self.joint_pos)
-        """`(N, 3, 3)` rotation of the anchor in the world."""
-        first = interface.reference(self.first_row)[2]
-        cosine = (self.anchor[:, :2, 0] * first[:, :2, 0]).sum(dim=1)
-        sine = first[:, 0, 0] * self.anchor[:, 1, 0] - first[:, 1, 0] * self.anchor[:, 0, 0]
+        anchor = interface.anchor_rotation(self.orientation, self.joint_pos)
+        first = ReferenceFrames.read(self._frames, self.first_row.long()).anchor_rot
+        cosine = (anchor[:, :2, 0] * first[:, :2, 0]).sum(dim=1)
+        sine = first[:, 0, 0] * anchor[:, 1, 0] - first[:, 1, 0] * anchor[:, 0, 0]
         turn = torch.stack([cosine, sine], dim=1)
         turn = turn / (turn * turn).sum(dim=1, keepdim=True).clamp(min=1e-12).sqrt()
         self.clip_heading = torch.where(starts[:, None], turn, state["heading"])
         """`(N, 2)` cosine and sine of the angle by which the clip is turned, to the robot's heading at its start."""
-
-    def _next(self, later: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Joint positions and velocities, rotation and position of the anchor `later` frames after the next one."""
-        interface = self._interface
-        frame = torch.minimum(self.frame + (1.0 + later), self.last_frame)
-        return interface.reference(self.first_row + frame)
+        cosine, sine = self.clip_heading[:, None].unbind(2)
+        x, y, z = anchor.unbind(1)
+        self.anchor_rot = torch.stack([cosine * x + sine * y, cosine * y - sine * x, z], dim=1)
+        """`(N, 3, 3)` rotation of the anchor in the frame of the clip."""
 
     @property
-    def target_joint_offset(self) -> Tensor:
-        """`(N, J)` joint positions of the next frame, relative to the default pose, rad."""
-        return self._next()[0] - self._interface.default_joint_pos
+    def next_frame(self) -> ReferenceFrames:
+        """The frame `(N,)` of the clip after the one that the robot is at."""
+        row = self.first_row + torch.minimum(self.frame + 1.0, self.last_frame)
+        return ReferenceFrames.read(self._frames, row.long())
 
-    @property
-    def target_joint_vel(self) -> Tensor:
-        """`(N, J)` joint velocities of the next frame, rad/s."""
-        return self._next()[1]
-
-    @property
-    def target_anchor_rot(self) -> Tensor:
-        """`(N, 3, 3)` rotation of the anchor in the next frame, in the frame of the robot's anchor."""
-        cosine, sine = self.clip_heading.unbind(1)
-        x, y, z = self.anchor.unbind(1)
-        cosine, sine = cosine[:, None], sine[:, None]
-        # The anchor in the frame of the clip.
-        own = torch.stack([cosine * x + sine * y, cosine * y - sine * x, z], dim=1)
-        return in_frame(own[:, None], self._next()[2].mT).mT
-
-    def future_joint_offset(self) -> Tensor:
-        """`(N, K J)` joint positions of the `future_steps`, relative to the default pose, rad."""
-        default = self._interface.default_joint_pos
-        return torch.cat([self._next(step)[0] - default for step in self._interface.future_steps], dim=1)
-
-    def future_anchor_pose(self) -> Tensor:
-        """`(N, 9 K)` position and rotation of the anchor in the `future_steps`, from the next frame."""
-        _, _, rot, pos = self._next()
-        parts = []
-        for step in self._interface.future_steps:
-            _, _, later_rot, later_pos = self._next(step)
-            local = in_frame(rot, later_pos - pos)
-            turned = in_frame(rot[:, None], later_rot.mT).mT
-            parts.append(torch.cat([local, turned[..., :2].flatten(1)], dim=1))
-        return torch.cat(parts, dim=1)
+    def future_frames(self) -> ReferenceFrames:
+        """The frames `(N, K)` of `future_steps` after the next one."""
+        frames = (self.frame + 1.0)[:, None] + self._future_steps
+        rows = self.first_row[:, None] + torch.minimum(frames, self.last_frame[:, None])
+        return ReferenceFrames.read(self._frames, rows.long())
 
 
 class TrackingInterface(RobotInterface):
@@ -102,11 +75,11 @@ class TrackingInterface(RobotInterface):
     clip_table: Tensor
     """`(C, 3)` row of the first frame of each clip, number of its last frame, and 1 where it is repeated, else 0."""
     frames: Tensor
-    """`(F, 2 J + 12)` joint positions and velocities, rotation and position of the anchor."""
+    """`(F, 2 J + 12)` what `ReferenceFrames.read` reads."""
 
     def _read_settings(self, task: LeggedTask) -> None:
         """Copy the clips of the task."""
-        assert isinstance(task, MotionTracking)
+        task = cast("MotionTracking", task)
         if task.cfg.action_center != "default_pose":
             raise ValueError(
                 f"a policy with action_center '{task.cfg.action_center}' cannot be deployed yet: its targets need "
@@ -114,16 +87,13 @@ class TrackingInterface(RobotInterface):
             )
         reference, robot = task.reference, task.robot
         counts = torch.tensor(reference.num_frames)
-        joint_pos, joint_vel, pos, rot = reference.targets(torch.arange(int(counts.sum()), device=task.device))
         repeats = (reference.followers(task.cfg.transition_distance).diagonal() > 0).cpu()
         for name, value in {
-            "frames": torch.cat([joint_pos, joint_vel, rot.flatten(1), pos], dim=1),
+            "frames": reference.frame_table,
             "clip_table": torch.stack([counts.cumsum(0) - counts, counts - 1, repeats], dim=1),
         }.items():
             self.register_buffer(name, value.detach().to("cpu", torch.float32))
-        self.future_steps = task.cfg.future_steps
         self._clips, self._period = reference.clips, task.step_dt
-        self._widths = [robot.num_joints, robot.num_joints, 9, 3]
         anchor = robot.model.body(reference.anchor).id
         self._kinematics = Kinematics(robot.model, robot.require_locomotion("a deployed policy"), [anchor])
         self._joint_columns = [
@@ -151,11 +121,6 @@ class TrackingInterface(RobotInterface):
         """What observation terms read."""
         return TrackedState(self, inputs, state)
 
-    def reference(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """At rows `(N,)`: joint positions and velocities `(N, J)`, rotation `(N, 3, 3)` and position of the anchor."""
-        joint_pos, joint_vel, rot, pos = self.frames.index_select(0, row.long()).split(self._widths, dim=1)
-        return joint_pos, joint_vel, rot.unflatten(1, (3, 3)), pos
-
     def anchor_rotation(self, orientation: Tensor, joint_pos: Tensor) -> Tensor:
         """`(N, 3, 3)` rotation of the anchor of robots with orientation `(N, 4)` and joints `(N, J)`."""
         model, base = self.robot.model, self.robot.require_locomotion("a deployed policy").qpos
@@ -177,7 +142,7 @@ class TrackingInterface(RobotInterface):
         }
 
     def _readings(self, task: LeggedTask) -> dict[str, Tensor]:
-        assert isinstance(task, MotionTracking)
+        task = cast("MotionTracking", task)
         return {
             "joint_pos": task.joint_pos,
             "joint_vel": task.joint_vel,
@@ -187,7 +152,7 @@ class TrackingInterface(RobotInterface):
         }
 
     def _started_states(self, task: LeggedTask) -> dict[str, Tensor]:
-        assert isinstance(task, MotionTracking)
+        task = cast("MotionTracking", task)
         yaw = task.placement[:, 0]
         return {
             "previous_actions": task.actions,
@@ -200,8 +165,7 @@ class TrackingInterface(RobotInterface):
         """Write the clips beside the robot."""
         super().save_robot(path)
         first = self.clip_table[:, 0].long().numpy()
-        states = [clip_to_qpos_qvel(self.robot, clip) for clip in self._clips]
-        qpos, qvel = (np.concatenate(part) for part in zip(*states))
+        qpos, qvel = clips_to_qpos_qvel(self.robot, self._clips)
         np.savez_compressed(path.parent / CLIPS_FILE, allow_pickle=False, qpos=qpos, qvel=qvel, first=first)
 
     def _describe_task(self) -> dict[str, Any]:

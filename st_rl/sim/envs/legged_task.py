@@ -229,8 +229,8 @@ class LeggedTask(Task):
         """`(N, J)` joint position targets of actions `(N, J)`."""
         scale = self.cfg.control.action_scale
         if isinstance(scale, float | int):
-            return torch.add(self._default_joint_pos, actions, alpha=scale)
-        return torch.addcmul(self._default_joint_pos, actions, self._joint_scale)
+            return torch.add(self.default_joint_pos, actions, alpha=scale)
+        return torch.addcmul(self.default_joint_pos, actions, self._joint_scale)
 
     def _read_state(self) -> None:
         """Compute base and joint quantities from the backend."""
@@ -239,7 +239,7 @@ class LeggedTask(Task):
         vectors = quat_rotate_inverse(self.orientation, self._world_vectors)
         self.projected_gravity, self.base_lin_vel = vectors[:, 0], vectors[:, 1]
         self.joint_pos, self.joint_vel = self._joint_pos_columns(qpos), self._joint_vel_columns(qvel)
-        self.joint_offset = self.joint_pos - self._default_joint_pos
+        self.joint_offset = self.joint_pos - self.default_joint_pos
 
     def _reset_envs(self, mask: torch.Tensor) -> None:
         """Reset the robots of `mask`, then update what all robots shall do and apply pushes where due."""
@@ -271,7 +271,7 @@ class LeggedTask(Task):
         self._default_qpos = float_tensor(robot.default_qpos, device)
         self.default_height = float(robot.default_qpos[self._base.qpos + 2])
         """Height of the base in the default pose, m."""
-        self._default_joint_pos = float_tensor(robot.default_joint_pos, device)
+        self.default_joint_pos = float_tensor(robot.default_joint_pos, device)
         if robot.action_scale is not None:
             # Checkpoints and exported policies read it from the configuration.
             cfg.control.action_scale = tuple(robot.action_scale.tolist())

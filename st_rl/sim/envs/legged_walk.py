@@ -227,7 +227,7 @@ class LeggedWalk(LeggedTask):
         random, base = self.random, self._base
         self._start_qpos.copy_(self._default_qpos)
         self._start_qvel.zero_()
-        self._start_qpos.index_copy_(1, self._joint_qpos, self._default_joint_pos + random["joints"])
+        self._start_qpos.index_copy_(1, self._joint_qpos, self.default_joint_pos + random["joints"])
         # Sine and cosine of half the yaw rotate the default orientation about the vertical.
         sine, cosine = torch.add(self._quarter_turn, random["half_yaw"]).sin_().split(1, dim=1)
         orientation = torch.addcmul(sine * self._turned_orientation, cosine, self._default_orientation)

@@ -2,151 +2,25 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar
 
 import torch
 
 from st_rl.sim.envs.cfg import Range
 from st_rl.sim.envs.joint_control import float_tensor
 from st_rl.sim.envs.legged_task import ACTIONS, PROPERTIES, PROPRIOCEPTION, LeggedTask, num_joints
-from st_rl.sim.envs.legged_task_cfg import LeggedTaskCfg, SensorNoiseCfg
-from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term, default_weights
+from st_rl.sim.envs.motion_tracking_cfg import MotionTrackingCfg
+from st_rl.sim.envs.term_tables import ObsTerm, RewardTerm, Term
 from st_rl.sim.motions.adaptive_sampling import AdaptiveSampler
 from st_rl.sim.motions.kinematics import BodyStates, Kinematics
-from st_rl.sim.motions.tracking_reference import TrackingReference
+from st_rl.sim.motions.tracking_reference import ReferenceFrames, TrackingReference
 from st_rl.sim.require import MjModel, mujoco
+from st_rl.sim.robots.model_queries import body_chain
 from st_rl.sim.robots.name_patterns import match_names
-from st_rl.sim.terms import rewards, tracking
+from st_rl.sim.terms import observations, rewards, terminations
 
-# Of the anchor's rotation an observation has the first two columns, row by row; these are their signs in a mirror.
+# Signs in a mirror of the first two columns of a rotation matrix, row by row.
 _ROTATION_SIGNS = (1, -1, -1, 1, 1, -1)
-
-
-@dataclass
-class TrackingScalesCfg:
-    """Error at which the reward of a term is 1/e of its maximum; for several bodies their root mean square."""
-
-    anchor_pos: float = 0.3
-    """m"""
-    anchor_rot: float = 0.4
-    """rad"""
-    body_pos: float = 0.3
-    """m"""
-    body_rot: float = 0.4
-    """rad"""
-    body_lin_vel: float = 1.0
-    """m/s"""
-    body_ang_vel: float = 3.14
-    """rad/s"""
-
-
-@dataclass
-class TrackingLimitsCfg:
-    """Errors beyond which an episode ends."""
-
-    anchor_height: float = 0.25
-    """Height of the anchor, m."""
-    anchor_tilt: float = 0.8
-    """Difference of the cosines of the anchor's tilt."""
-    end_effector_height: float = 0.25
-    """Height of feet, hands and head, m."""
-
-
-@dataclass
-class SamplingCfg:
-    """Which frames of the clips episodes start from."""
-
-    adaptive: bool = True
-    """Whether frames where robots fail often are sampled more often; otherwise all are equally likely."""
-    uniform_fraction: float = 0.2
-    """Fraction of the starts that is spread over all frames even so."""
-    bin_s: float = 1.0
-    """Seconds of a clip over which failures are counted together."""
-    memory_s: float = 20.0
-    """Seconds after which a failure counts 1/e."""
-
-
-@dataclass
-class TrackingNoiseCfg(SensorNoiseCfg):
-    """Amplitude of the uniform noise on each measured quantity, in its unit; the critic sees none."""
-
-    joint_vel: float = 0.5
-    """rad/s"""
-    anchor_pos: float = 0.05
-    """m"""
-    anchor_rot: float = 0.05
-    """Of each number of the rotation matrix."""
-
-
-@dataclass
-class TrackingResetCfg:
-    """Largest deviation of an initial state from the reference."""
-
-    joint_pos: float = 0.05
-    """rad"""
-    rotation: float = 0.05
-    """Of the base about each axis, rad."""
-    velocity: float = 0.2
-    """m/s and rad/s of the base."""
-
-
-@dataclass
-class MotionTrackingCfg(LeggedTaskCfg):
-    """Settings of motion tracking; the defaults are those of `humanoid-track`."""
-
-    motions: tuple[str, ...] = ("squat",)
-    """Clips to track: files, folders, or built-in names (squat, wave, kick, turn, walk, ...)."""
-    tracked_bodies: tuple[str, ...] = ()
-    """Bodies that count: names or patterns; all that a joint moves, and the base, if empty."""
-    anchor_body: str = ""
-    """Body of which position and heading in the world count, others relative to it; the base if empty."""
-    action_center: Literal["default_pose", "reference"] = "default_pose"
-    """Joint targets of an action of zero: the default pose, or the next frame of the clip, which is learned faster."""
-    start: Literal["random", "first"] = "random"
-    """Whether episodes start at frames sampled by `sampling`, or at the first frame of a clip."""
-    sampling: SamplingCfg = field(default_factory=SamplingCfg)
-    """Frames at which episodes start."""
-    continue_to_next_clip: bool = True
-    """Whether an episode continues at the end of its clip with one that begins in nearly the same pose.
-
-    The next clip is sampled by weight, and placed and turned to where the robot is. Without such a clip, or with False,
-    the episode ends with its clip by time-out.
-    """
-    transition_distance: float = 0.15
-    """Largest distance of a body between the last pose of a clip and the first of the next one, m."""
-    future_steps: tuple[int, ...] = ()
-    """Control steps ahead of which the actor sees the reference too, for example 4 8 16."""
-    scales: TrackingScalesCfg = field(default_factory=TrackingScalesCfg)
-    """Scales of the rewards."""
-    limits: TrackingLimitsCfg = field(default_factory=TrackingLimitsCfg)
-    """Limits of the terminations."""
-    contact_sensors: bool = True
-    """Whether sensors are simulated, which only the reward `unwanted_contacts` reads; False is faster on a GPU."""
-    soft_joint_range: float = 0.9
-    """Fraction of the range of each joint that is free of the penalty `joint_limits`."""
-    noise: TrackingNoiseCfg = field(default_factory=TrackingNoiseCfg)  # pyright: ignore[reportIncompatibleVariableOverride]
-    reset: TrackingResetCfg = field(default_factory=TrackingResetCfg)
-    """Initial states."""
-    rewards: dict[str, float] = field(default_factory=lambda: default_weights(MotionTracking.REWARDS))
-
-    def for_evaluation(self, fine: bool = True) -> "MotionTrackingCfg":
-        """Return a copy without disturbances that starts near the first frame of a clip and ends with it."""
-        cfg = cast("MotionTrackingCfg", super().for_evaluation(fine))
-        cfg.start, cfg.continue_to_next_clip = "first", False
-        # Longer than any clip.
-        cfg.episode_length_s = 3600.0
-        return cfg
-
-
-def num_body_coordinates(task: "MotionTracking") -> int:
-    """Width of one vector for each tracked body."""
-    return 3 * task.num_tracked
-
-
-def num_body_rotations(task: "MotionTracking") -> int:
-    """Width of two columns of a rotation matrix for each tracked body."""
-    return 6 * task.num_tracked
 
 
 class MotionTracking(LeggedTask):
@@ -159,8 +33,30 @@ class MotionTracking(LeggedTask):
     """
 
     OBSERVATIONS: ClassVar[dict[str, ObsTerm]] = {
+        "future_joint_pos": ObsTerm(
+            observations.future_joint_pos,
+            lambda task: len(task.cfg.future_steps) * task.robot.num_joints,
+            scale="joint_pos",
+            mirror="joints",
+            unit="rad",
+            frame="joint",
+            description=lambda task: (
+                "joint positions of the clip minus default_joint_pos, "
+                f"{task.cfg.future_steps} frames after the next one"
+            ),
+        ),
+        "future_anchor": ObsTerm(
+            observations.future_anchor,
+            lambda task: len(task.cfg.future_steps) * 9,
+            mirror=[1, -1, 1, *_ROTATION_SIGNS],
+            unit="m, 1",
+            description=lambda task: (
+                "position and first two columns of the rotation matrix of the anchor in these "
+                f"{task.cfg.future_steps} frames of the clip, from the anchor in the next frame"
+            ),
+        ),
         "reference_joint_pos": ObsTerm(
-            lambda task: task.target_joint_offset,
+            observations.reference_joint_pos,
             num_joints,
             scale="joint_pos",
             mirror="joints",
@@ -169,7 +65,7 @@ class MotionTracking(LeggedTask):
             description="joint positions of the next frame of the clip minus default_joint_pos",
         ),
         "reference_joint_vel": ObsTerm(
-            lambda task: task.target_joint_vel,
+            observations.reference_joint_vel,
             num_joints,
             scale="joint_vel",
             mirror="joints",
@@ -178,7 +74,7 @@ class MotionTracking(LeggedTask):
             description="joint velocities of the next frame of the clip",
         ),
         "anchor_pos": ObsTerm(
-            lambda task: task.target_anchor_pos,
+            observations.anchor_pos,
             3,
             noise="anchor_pos",
             mirror="vector",
@@ -187,7 +83,7 @@ class MotionTracking(LeggedTask):
             description="position of the anchor in the next frame of the clip, from the anchor of the robot",
         ),
         "anchor_rot": ObsTerm(
-            lambda task: task.target_anchor_rot[:, :, :2].flatten(1),
+            observations.anchor_rot,
             6,
             noise="anchor_rot",
             mirror=_ROTATION_SIGNS,
@@ -197,16 +93,16 @@ class MotionTracking(LeggedTask):
         **PROPRIOCEPTION,
         "actions": ACTIONS,
         "body_pos": ObsTerm(
-            lambda task: task.local_body_pos.flatten(1),
-            num_body_coordinates,
+            observations.body_pos,
+            lambda task: 3 * len(task.reference.body_names),
             privileged=True,
             unit="m",
             frame="anchor",
             description="positions of the tracked bodies, from the anchor",
         ),
         "body_rot": ObsTerm(
-            lambda task: task.local_body_rot[..., :2].flatten(1),
-            num_body_rotations,
+            observations.body_rot,
+            lambda task: 6 * len(task.reference.body_names),
             privileged=True,
             frame="anchor",
             description="first two columns, row by row, of the rotation matrices of the tracked bodies",
@@ -223,20 +119,20 @@ class MotionTracking(LeggedTask):
         "properties": PROPERTIES,
     }
     REWARDS: ClassVar[dict[str, RewardTerm]] = {
-        "anchor_pos": RewardTerm(tracking.anchor_pos, 0.5),
-        "anchor_rot": RewardTerm(tracking.anchor_rot, 0.5),
-        "body_pos": RewardTerm(tracking.body_pos, 1.0),
-        "body_rot": RewardTerm(tracking.body_rot, 1.0),
-        "body_lin_vel": RewardTerm(tracking.body_lin_vel, 1.0),
-        "body_ang_vel": RewardTerm(tracking.body_ang_vel, 1.0),
+        "anchor_pos": RewardTerm(rewards.anchor_pos, 0.5),
+        "anchor_rot": RewardTerm(rewards.anchor_rot, 0.5),
+        "body_pos": RewardTerm(rewards.body_pos, 1.0),
+        "body_rot": RewardTerm(rewards.body_rot, 1.0),
+        "body_lin_vel": RewardTerm(rewards.body_lin_vel, 1.0),
+        "body_ang_vel": RewardTerm(rewards.body_ang_vel, 1.0),
         "action_rate": RewardTerm(rewards.action_rate, -0.1),
-        "joint_limits": RewardTerm(tracking.joint_limits, -10.0),
-        "unwanted_contacts": RewardTerm(tracking.unwanted_contacts, -0.1),
+        "joint_limits": RewardTerm(rewards.joint_limits, -10.0),
+        "unwanted_contacts": RewardTerm(rewards.unwanted_contacts, -0.1),
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {
-        "anchor_height": tracking.anchor_height,
-        "anchor_tilt": tracking.anchor_tilt,
-        "end_effectors": tracking.end_effectors,
+        "anchor_height": terminations.anchor_height,
+        "anchor_tilt": terminations.anchor_tilt,
+        "end_effectors": terminations.end_effectors,
     }
     METRICS: ClassVar[Sequence[str]] = (
         "Tracking/body_pos_error",
@@ -249,14 +145,8 @@ class MotionTracking(LeggedTask):
     cfg: MotionTrackingCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     bodies: BodyStates
     """The tracked bodies of the robots, then the anchor, in the frame of the clip."""
-    target_joint_offset: torch.Tensor
-    """`(N, J)` joint positions of the frame after `row`, relative to the default pose, rad."""
-    target_joint_vel: torch.Tensor
-    """`(N, J)` joint velocities of that frame, rad/s."""
-    target_anchor_pos: torch.Tensor
-    """`(N, 3)` position of the anchor in that frame, in the frame of the robot's anchor, m."""
-    target_anchor_rot: torch.Tensor
-    """`(N, 3, 3)` rotation of it, in the frame of the robot's anchor."""
+    next_frame: ReferenceFrames
+    """The frame after `row`, in the frame of the clip."""
     body_pos_distance: torch.Tensor
     """`(N, B)` distance of each body from where it should be relative to the anchor, m."""
     body_rot_angle: torch.Tensor
@@ -282,56 +172,33 @@ class MotionTracking(LeggedTask):
     """`(N, E)` m"""
 
     def observation_terms(self) -> dict[str, ObsTerm]:
-        """Add the future of the reference, if any."""
+        """The terms of the table, those of the future only with `future_steps`."""
         terms = super().observation_terms()
-        steps = self.cfg.future_steps
-        if not steps:
-            return terms
-        joints = self.robot.num_joints
-        future = {
-            "future_joint_pos": ObsTerm(
-                lambda task: task.future_joint_offset(),
-                len(steps) * joints,
-                scale="joint_pos",
-                mirror="joints",
-                unit="rad",
-                frame="joint",
-                description=f"joint positions of the clip minus default_joint_pos, {steps} frames after the next one",
-            ),
-            "future_anchor": ObsTerm(
-                lambda task: task.future_anchor_pose(),
-                len(steps) * 9,
-                mirror=[1, -1, 1, *_ROTATION_SIGNS],
-                unit="m, 1",
-                description=f"position and first two columns of the rotation matrix of the anchor in these {steps} "
-                "frames of the clip, from the anchor in the next frame",
-            ),
-        }
-        return {**future, **terms}
+        return terms if self.cfg.future_steps else {n: t for n, t in terms.items() if not n.startswith("future_")}
 
     def _unmeasured_terms(self, terms: Mapping[str, ObsTerm]) -> Iterable[str]:
         """Names of the terms that need the position or velocity of the base."""
         return [name for name in ("base_lin_vel", "anchor_pos") if name in terms]
 
     @property
-    def num_tracked(self) -> int:
-        """`B`, the number of tracked bodies."""
-        return len(self.reference.body_names)
+    def anchor_pos(self) -> torch.Tensor:
+        """`(N, 3)` position of the anchor of the robots in the frame of the clip, m."""
+        return self.bodies.pos[:, -1]
+
+    @property
+    def anchor_rot(self) -> torch.Tensor:
+        """`(N, 3, 3)` rotation of the anchor of the robots in the frame of the clip."""
+        return self.bodies.rot[:, -1]
+
+    def future_frames(self) -> ReferenceFrames:
+        """The frames `(N, K)` of `future_steps`, in the frame of the clip."""
+        rows = self.row[:, None] + 1 + self._future
+        return self.reference.frames(torch.minimum(rows, self.reference.last_row[self.clip][:, None]))
 
     @property
     def fall_contacts(self) -> torch.Tensor:
         """`(N, G)` number of contacts of the geoms of which a contact means a fall."""
         return self.backend.sensordata.index_select(1, self._fall_columns)
-
-    @property
-    def local_body_pos(self) -> torch.Tensor:
-        """`(N, B, 3)` positions of the tracked bodies in the frame of the anchor, m."""
-        return in_frame(self.bodies.rot[:, -1:], self.bodies.pos[:, :-1] - self.bodies.pos[:, -1:])
-
-    @property
-    def local_body_rot(self) -> torch.Tensor:
-        """`(N, B, 3, 3)` rotations of the tracked bodies in the frame of the anchor."""
-        return in_frame(self.bodies.rot[:, -1:, None], self.bodies.rot[:, :-1].mT).mT
 
     def reference_qpos(self, row: torch.Tensor | None = None) -> torch.Tensor:
         """`(N, nq)` positions of the model in the frame `row` `(N,)` of the reference, in the world of each robot.
@@ -341,9 +208,8 @@ class MotionTracking(LeggedTask):
         qpos = self.reference.qpos.index_select(0, self.row if row is None else row)
         first = self._base.qpos
         yaw, x, y = self.placement.unbind(1)
-        cosine, sine = yaw.cos(), yaw.sin()
-        px, py = qpos[:, first].clone(), qpos[:, first + 1].clone()
-        qpos[:, first], qpos[:, first + 1] = cosine * px - sine * py + x, sine * px + cosine * py + y
+        turned = _rotate(qpos[:, first], qpos[:, first + 1], yaw)
+        qpos[:, first], qpos[:, first + 1] = turned[0] + x, turned[1] + y
         qpos[:, first + 3 : first + 7] = _turn_quaternion(qpos[:, first + 3 : first + 7], yaw)
         return qpos
 
@@ -380,10 +246,9 @@ class MotionTracking(LeggedTask):
         self.reference = reference = TrackingReference(robot, cfg.motions, self.step_dt, bodies, anchor, device)
         """The clips as rows of one table."""
         self._kinematics = Kinematics(robot.model, self._base, [*bodies, anchor], device)
-        parents = [int(parent) for parent in robot.model.body_parentid]
-        self._end_effectors = torch.tensor(
-            [place for place, body in enumerate(bodies) if not _has_descendant(body, bodies, parents)], device=device
-        )
+        carriers = {carrier for body in bodies for carrier in body_chain(robot.model, body)[1:]}
+        outermost = [place for place, body in enumerate(bodies) if body not in carriers]
+        self._end_effectors = torch.tensor(outermost, device=device)
         self._fall_columns = torch.tensor(robot.fall_sensors, dtype=torch.long, device=device)
         low, high = torch.from_numpy(robot.joint_range).unbind(1)
         margin = 0.5 * (1.0 - cfg.soft_joint_range) * torch.where((high - low).isfinite(), high - low, 0.0)
@@ -446,29 +311,25 @@ class MotionTracking(LeggedTask):
     def _apply_actions(self, actions: torch.Tensor) -> None:
         """Step physics for one control period, and the reference by one frame."""
         super()._apply_actions(actions)
-        self.row.copy_(self._later_row(1))
+        self.row.copy_(self._next_row())
 
     def joint_targets(self, actions: torch.Tensor) -> torch.Tensor:
         """`(N, J)` joint position targets of actions `(N, J)`."""
         targets = super().joint_targets(actions)
         if self.cfg.action_center == "default_pose":
             return targets
-        # Not `target_joint_offset`: a captured step must not read what an earlier one computed outside of the buffers.
-        return targets + self.reference.targets(self._later_row(1))[0] - self._default_joint_pos
+        # Not `next_frame`: a captured step must not read what an earlier one computed outside of the buffers.
+        return targets + self.reference.frames(self._next_row()).joint_pos - self.default_joint_pos
 
-    def _later_row(self, steps: int | torch.Tensor) -> torch.Tensor:
-        """Rows `steps` frames after `row`, at most the last row of the clip."""
-        return torch.minimum(self.row + steps, self.reference.last_row[self.clip])
+    def _next_row(self) -> torch.Tensor:
+        """`(N,)` the row after `row`, at most the last row of the clip."""
+        return torch.minimum(self.row + 1, self.reference.last_row[self.clip])
 
     def _read_state(self) -> None:
         """Compute base, joints, body poses in the frame of the clip, and the next frame of the reference."""
         super()._read_state()
         self.bodies = self._kinematics(*self._state_in_clip())
-        joint_pos, self.target_joint_vel, pos, rot = self.reference.targets(self._later_row(1))
-        self.target_joint_offset = joint_pos - self._default_joint_pos
-        anchor = self.bodies.rot[:, -1]
-        self.target_anchor_pos = in_frame(anchor, pos - self.bodies.pos[:, -1])
-        self.target_anchor_rot = in_frame(anchor[:, None], rot.mT).mT
+        self.next_frame = self.reference.frames(self._next_row())
 
     def _state_in_clip(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions `(N, nq)` and velocities `(N, nv)` of the robots in the frame of their clip."""
@@ -476,36 +337,15 @@ class MotionTracking(LeggedTask):
             return self.backend.qpos, self.backend.qvel
         qpos, qvel, first, base = self.backend.qpos.clone(), self.backend.qvel.clone(), self._base.qpos, self._base.qvel
         yaw, x, y = self.placement.unbind(1)
-        cosine, sine = yaw.cos(), yaw.sin()
-        dx, dy = qpos[:, first] - x, qpos[:, first + 1] - y
-        vx, vy = qvel[:, base].clone(), qvel[:, base + 1].clone()
-        qpos[:, first], qpos[:, first + 1] = cosine * dx + sine * dy, cosine * dy - sine * dx
-        qvel[:, base], qvel[:, base + 1] = cosine * vx + sine * vy, cosine * vy - sine * vx
+        qpos[:, first], qpos[:, first + 1] = _rotate(qpos[:, first] - x, qpos[:, first + 1] - y, -yaw)
+        qvel[:, base], qvel[:, base + 1] = _rotate(qvel[:, base], qvel[:, base + 1], -yaw)
         qpos[:, first + 3 : first + 7] = _turn_quaternion(qpos[:, first + 3 : first + 7], -yaw)
         return qpos, qvel
-
-    def future_joint_offset(self) -> torch.Tensor:
-        """`(N, K J)` joint positions of the `future_steps`, relative to the default pose, rad."""
-        joint_pos = self.reference.targets(self._future_rows())[0]
-        return (joint_pos - self._default_joint_pos).view(self.num_envs, -1)
-
-    def future_anchor_pose(self) -> torch.Tensor:
-        """`(N, 9 K)` position and rotation of the anchor in the `future_steps`, from that of the next frame."""
-        _, _, pos, rot = self.reference.targets(self._future_rows())
-        _, _, next_pos, next_rot = self.reference.targets(self._later_row(1))
-        local = in_frame(next_rot[:, None], pos.view(self.num_envs, -1, 3) - next_pos[:, None])
-        turned = in_frame(next_rot[:, None, None], rot.view(self.num_envs, -1, 3, 3).mT).mT
-        return torch.cat([local, turned[..., :2].flatten(2)], dim=2).flatten(1)
-
-    def _future_rows(self) -> torch.Tensor:
-        """`(N K,)` rows of the `future_steps`."""
-        rows = self.row[:, None] + 1 + self._future
-        return torch.minimum(rows, self.reference.last_row[self.clip][:, None]).flatten()
 
     def _update_errors(self) -> None:
         """Compare the robots with the frame `row` of their clips."""
         own, wanted = self.bodies, self.reference.bodies(self.row)
-        anchor, wanted_anchor = own.rot[:, -1], wanted.rot[:, -1]
+        anchor, wanted_anchor = self.anchor_rot, wanted.rot[:, -1]
         self.clip_ended.copy_(self.row == self.reference.last_row[self.clip])
         # First column of the rotation from the wanted anchor to the robot's: cosine and sine of its yaw.
         heading = (anchor[:, :2] * wanted_anchor[:, :1]).sum(dim=2)
@@ -584,14 +424,13 @@ class MotionTracking(LeggedTask):
         following = (self._followers[self.clip] <= self.random["clip"][:, 1:]).sum(dim=1)
         following = following.clamp_(max=len(self.reference.clips) - 1)
         row = torch.where(passes, self.reference.first_row[following], row)
-        _, _, pos, rot = self.reference.targets(row)
-        own, anchor = self.bodies.pos[:, -1], self.bodies.rot[:, -1]
+        start = self.reference.frames(row)
         # Yaw and place of the next clip in the frame of the one before, then in the world.
-        heading = (anchor[:, :2] * rot[:, :1]).sum(dim=2)
+        heading = (self.anchor_rot[:, :2] * start.anchor_rot[:, :1]).sum(dim=2)
         turn = torch.atan2(heading[:, 1], heading[:, 0])
-        x, y = _rotate(pos[:, 0], pos[:, 1], turn)
+        x, y = _rotate(start.anchor_pos[:, 0], start.anchor_pos[:, 1], turn)
         yaw = self.placement[:, 0]
-        x, y = _rotate(own[:, 0] - x, own[:, 1] - y, yaw)
+        x, y = _rotate(self.anchor_pos[:, 0] - x, self.anchor_pos[:, 1] - y, yaw)
         placement = torch.stack([yaw + turn, self.placement[:, 1] + x, self.placement[:, 2] + y], dim=1)
         placement = torch.where(passes[:, None], placement, self.placement)
         self.placement.copy_(placement.masked_fill_(was_reset[:, None], 0.0))
@@ -608,11 +447,6 @@ class MotionTracking(LeggedTask):
             raise ValueError("the reward unwanted_contacts needs contact_sensors: turn them on, or set its weight to 0")
         if any(step < 1 for step in self.cfg.future_steps):
             raise ValueError(f"future_steps is {self.cfg.future_steps}: give numbers of control steps from 1")
-
-
-def in_frame(frame: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """World vectors `(..., 3)` in a frame `(..., 3, 3)`; a sum of products, because a GPU may round matrix products."""
-    return (frame * vectors[..., None]).sum(dim=-2)
 
 
 def rotation_angle(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -633,13 +467,3 @@ def _turn_quaternion(q: torch.Tensor, yaw: torch.Tensor) -> torch.Tensor:
     w, x, y, z = q.unbind(1)
     cosine, sine = (0.5 * yaw).cos(), (0.5 * yaw).sin()
     return torch.stack([cosine * w - sine * z, cosine * x - sine * y, cosine * y + sine * x, cosine * z + sine * w], 1)
-
-
-def _has_descendant(body: int, bodies: Sequence[int], parents: Sequence[int]) -> bool:
-    """Whether another of the bodies is further out on the same limb."""
-    for other in bodies:
-        while other > body:
-            other = parents[other]
-            if other == body:
-                return True
-    return False

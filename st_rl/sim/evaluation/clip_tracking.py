@@ -73,7 +73,7 @@ class ClipRollout:
         # Fewer robots than clips track them in several rounds.
         self._rounds = range(0, clips, task.num_envs)
         widths = {"body_pos_error": (), "joint_pos_error": (), "num_robots": (), "joint_acceleration": ()}
-        widths |= {"body_pos_distance": (task.num_tracked,)}
+        widths |= {"body_pos_distance": (len(task.reference.body_names),)}
         with torch.inference_mode():
             self._sums = {
                 name: torch.zeros(self._num_steps, clips, *width, device=device) for name, width in widths.items()

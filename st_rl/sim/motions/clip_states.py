@@ -1,5 +1,7 @@
 """Clips as states of a robot's model."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from st_rl.datasets.clip import MotionClip
@@ -22,3 +24,9 @@ def clip_to_qpos_qvel(robot: Robot, clip: MotionClip) -> tuple[np.ndarray, np.nd
     qvel[:, base.qvel + 3 : base.qvel + 6] = rotations.rotate_inverse(clip.root_rot, clip.root_ang_vel)
     qvel[:, list(robot.qvel_indices)] = clip.joint_vel
     return qpos, qvel
+
+
+def clips_to_qpos_qvel(robot: Robot, clips: Sequence[MotionClip]) -> tuple[np.ndarray, np.ndarray]:
+    """The same for all clips, one after the other."""
+    qpos, qvel = zip(*(clip_to_qpos_qvel(robot, clip) for clip in clips))
+    return np.concatenate(qpos), np.concatenate(qvel)

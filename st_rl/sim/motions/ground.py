@@ -83,6 +83,13 @@ def lowest_heights(robot: Robot, qpos: np.ndarray) -> np.ndarray:
     return np.min(heights, axis=0)
 
 
+def raise_from_ground(robot: Robot, qpos: np.ndarray) -> np.ndarray:
+    """A copy of poses `(F, nq)`, raised where the robot is in the ground."""
+    raised, base = qpos.copy(), robot.require_locomotion("its height above the ground")
+    raised[:, base.qpos + 2] -= lowest_heights(robot, qpos).clip(max=0.0)
+    return raised
+
+
 def put_on_ground(robot: Robot, clip: MotionClip, is_smooth: bool = False) -> MotionClip:
     """The clip raised or lowered so that the lowest point of the feet touches z = 0; without feet and bodies.
 

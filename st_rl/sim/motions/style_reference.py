@@ -9,7 +9,7 @@ from st_rl.datasets.clip import MotionClip
 from st_rl.datasets.library import load_clips
 from st_rl.datasets.motion_table import MotionTable
 from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
-from st_rl.sim.motions.ground import lowest_heights
+from st_rl.sim.motions.ground import raise_from_ground
 from st_rl.sim.motions.prepare import prepare_clip
 from st_rl.sim.robots import Robot
 from st_rl.utils.config import unknown_name_message
@@ -60,9 +60,7 @@ class StyleReference:
             qpos, qvel = clip_to_qpos_qvel(robot, clip)
             # Robots start at their default position, wherever the clip is.
             qpos[:, base.qpos : base.qpos + 2] = robot.default_qpos[base.qpos : base.qpos + 2]
-            # On the ground where the clip is in it.
-            qpos[:, base.qpos + 2] -= lowest_heights(robot, qpos).clip(max=0.0)
-            states.append(torch.from_numpy(np.concatenate([qpos, qvel], axis=1))[:-1])
+            states.append(torch.from_numpy(np.concatenate([raise_from_ground(robot, qpos), qvel], axis=1))[:-1])
         rotation = range(base.qpos + 3, base.qpos + 7)
         self._states = MotionTable(states, durations, weights, device, [rotation])
 

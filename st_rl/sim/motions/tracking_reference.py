@@ -1,22 +1,43 @@
 """Clips to track, as states and body poses of a robot on the device of a task."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from st_rl.datasets.clip import MotionClip
 from st_rl.datasets.library import load_clips
-from st_rl.sim.motions.clip_states import clip_to_qpos_qvel
-from st_rl.sim.motions.ground import lowest_heights
+from st_rl.sim.motions.clip_states import clips_to_qpos_qvel
+from st_rl.sim.motions.ground import raise_from_ground
 from st_rl.sim.motions.kinematics import BodyStates, Kinematics
 from st_rl.sim.motions.prepare import prepare_clip
 from st_rl.sim.robots import Robot
 
 
+class ReferenceFrames(NamedTuple):
+    """Frames of clips, in the frame of their clip."""
+
+    joint_pos: Tensor
+    """`(..., J)` rad"""
+    joint_vel: Tensor
+    """`(..., J)` rad/s"""
+    anchor_pos: Tensor
+    """`(..., 3)` m"""
+    anchor_rot: Tensor
+    """`(..., 3, 3)`"""
+
+    @classmethod
+    def read(cls, table: Tensor, rows: Tensor) -> "ReferenceFrames":
+        """The frames at `rows` `(...)` of a table `(F, 2 J + 12)` of all four, side by side."""
+        num_joints = (table.shape[1] - 12) // 2
+        found = table.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        joint_pos, joint_vel, pos, rot = found.split([num_joints, num_joints, 3, 9], dim=-1)
+        return cls(joint_pos, joint_vel, pos, rot.unflatten(-1, (3, 3)))
+
+
 class TrackingReference:
-    """The frames of all clips, one per control step, as rows of one table; read without a host sync.
+    """The frames of all clips, one per control step, as rows of tables; read without a host sync.
 
     Body poses and velocities are computed once, by forward kinematics of the robot's own model.
     """
@@ -35,9 +56,7 @@ class TrackingReference:
         A bad file of a folder is skipped with a warning, any other is a MotionError.
         """
         base = robot.require_locomotion("motion tracking")
-        self.clips: list[MotionClip] = load_clips(
-            motions, robot.joint_names, lambda clip: prepare_clip(robot, clip, 1.0 / step_dt)
-        )
+        self.clips = load_clips(motions, robot.joint_names, lambda clip: prepare_clip(robot, clip, 1.0 / step_dt))
         """The clips with the joints of the robot and one frame per control step."""
         self.body_names = tuple(robot.model.body(body).name for body in bodies)
         """`B` names of the tracked bodies."""
@@ -51,15 +70,9 @@ class TrackingReference:
         """`(C,)` row of the first frame of each clip."""
         self.last_row = torch.tensor(ends - 1, device=device)
         """`(C,)` row of the last frame of each clip."""
-        self.clip_of_row = torch.arange(len(self.clips), device=device).repeat_interleave(
-            torch.tensor(self.num_frames, device=device)
-        )
+        self.clip_of_row = torch.tensor(np.repeat(np.arange(len(self.clips)), self.num_frames), device=device)
         """`(F,)` clip of each row."""
-        states = [clip_to_qpos_qvel(robot, clip) for clip in self.clips]
-        qpos, qvel = (torch.from_numpy(np.concatenate(part)) for part in zip(*states))
-        lift = torch.from_numpy(-lowest_heights(robot, qpos.numpy()).clip(max=0.0))
-        start_qpos = qpos.clone()
-        start_qpos[:, base.qpos + 2] += lift
+        qpos, qvel = map(torch.from_numpy, clips_to_qpos_qvel(robot, self.clips))
         self._num_bodies, self._split = len(bodies) + 1, [qpos.shape[1], qvel.shape[1]]
         poses = Kinematics(robot.model, base, [*bodies, anchor], dtype=torch.float64)(qpos, qvel)
         joints = [qpos[:, list(robot.qpos_indices)], qvel[:, list(robot.qvel_indices)]]
@@ -69,10 +82,10 @@ class TrackingReference:
 
         self.qpos = qpos.to(device, torch.float32)
         """`(F, nq)` positions of the model, as the clip has them."""
-        self._start = table(start_qpos, qvel)
+        self._start = table(torch.from_numpy(raise_from_ground(robot, qpos.numpy())), qvel)
         self._bodies = table(*poses)
-        self._targets = table(*joints, poses.pos[:, -1], poses.rot[:, -1])
-        self._joint_widths = [robot.num_joints, robot.num_joints, 3, 9]
+        self.frame_table = table(*joints, poses.pos[:, -1], poses.rot[:, -1])
+        """`(F, 2 J + 12)` what `ReferenceFrames.read` reads."""
 
     def start(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Positions `(N, nq)` and velocities `(N, nv)` at rows, raised where the robot would be in the ground."""
@@ -85,12 +98,9 @@ class TrackingReference:
         pos, rot, lin_vel, ang_vel = (part.unflatten(1, (self._num_bodies, -1)) for part in parts)
         return BodyStates(pos, rot.unflatten(2, (3, 3)), lin_vel, ang_vel)
 
-    def targets(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """At rows `(N,)`: joint positions and velocities `(N, J)`, and position `(N, 3)` and rotation `(N, 3, 3)` of
-        the anchor.
-        """
-        joint_pos, joint_vel, pos, rot = self._targets.index_select(0, row).split(self._joint_widths, dim=1)
-        return joint_pos, joint_vel, pos, rot.unflatten(1, (3, 3))
+    def frames(self, rows: Tensor) -> ReferenceFrames:
+        """Joints and anchor at rows `(...)`."""
+        return ReferenceFrames.read(self.frame_table, rows)
 
     def followers(self, max_distance: float) -> Tensor:
         """`(C, C)` float64 probability that clip `j` follows clip `i`, by weight; rows of zeros where none does.
@@ -98,9 +108,9 @@ class TrackingReference:
         A clip follows if no body of its first frame is further than `max_distance`, m, from that of the last frame of
         the other, relative to the anchor and its heading.
         """
-        poses = self.bodies(torch.cat([self.first_row, self.last_row])).pos.double()
-        rot = self.targets(torch.cat([self.first_row, self.last_row]))[3].double()
-        heading = torch.nn.functional.normalize(rot[:, :2, 0], dim=1)
+        bodies = self.bodies(torch.cat([self.first_row, self.last_row]))
+        poses = bodies.pos.double()
+        heading = torch.nn.functional.normalize(bodies.rot[:, -1, :2, 0].double(), dim=1)
         cosine, sine = heading[:, :1], heading[:, 1:]
         x, y = (poses[..., :2] - poses[:, -1:, :2]).unbind(2)
         local = torch.stack([cosine * x + sine * y, cosine * y - sine * x, poses[..., 2]], dim=2)

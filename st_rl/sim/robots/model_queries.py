@@ -41,6 +41,14 @@ def find_free_joint(model: MjModel) -> FreeJoint | None:
     return FreeJoint(int(model.jnt_bodyid[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]))
 
 
+def body_chain(model: MjModel, body: int) -> list[int]:
+    """A body and those that carry it, up to the world."""
+    chain = [body]
+    while chain[-1]:
+        chain.append(int(model.body_parentid[chain[-1]]))
+    return chain
+
+
 def pose_data(model: MjModel, qpos: np.ndarray) -> MjData:
     """A new `mujoco.MjData` with the kinematics of a pose `(nq,)`."""
     data = mujoco.MjData(model)

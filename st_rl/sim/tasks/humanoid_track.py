@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from st_rl.sim.backends import PhysicsCfg
 from st_rl.sim.envs.cfg import ControlCfg
-from st_rl.sim.envs.motion_tracking import MotionTracking, MotionTrackingCfg
+from st_rl.sim.envs.motion_tracking import MotionTracking
+from st_rl.sim.envs.motion_tracking_cfg import MotionTrackingCfg
+from st_rl.sim.envs.term_tables import default_weights
 from st_rl.sim.tasks.humanoid_walk import HumanoidWalkCfg
 from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 
@@ -16,6 +18,7 @@ class HumanoidTrackCfg(MotionTrackingCfg):
     robot: str = "humanoid"
     physics: PhysicsCfg = field(default_factory=lambda: HumanoidWalkCfg().physics)
     control: ControlCfg = field(default_factory=lambda: HumanoidWalkCfg().control)
+    rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidTrack.REWARDS))
 
 
 class HumanoidTrack(MotionTracking):

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from st_rl.sim.envs.motion_tracking import MotionTracking, MotionTrackingCfg, TrackingLimitsCfg, TrackingScalesCfg
+from st_rl.sim.envs.motion_tracking import MotionTracking
+from st_rl.sim.envs.motion_tracking_cfg import MotionTrackingCfg, TrackingLimitsCfg, TrackingScalesCfg
+from st_rl.sim.envs.term_tables import default_weights
 from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
 
 
@@ -17,6 +19,7 @@ class QuadrupedTrackCfg(MotionTrackingCfg):
         default_factory=lambda: TrackingLimitsCfg(anchor_height=0.12, end_effector_height=0.12)
     )
     transition_distance: float = 0.05
+    rewards: dict[str, float] = field(default_factory=lambda: default_weights(QuadrupedTrack.REWARDS))
 
 
 class QuadrupedTrack(MotionTracking):

@@ -1,4 +1,4 @@
-"""Reward terms of walking tasks: functions of the task that return `(N,)`; the task's table gives their weights."""
+"""Reward terms: functions of the task that return `(N,)`; the task's table gives their weights."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,14 @@ import torch
 
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
+    from st_rl.sim.envs.motion_tracking import MotionTracking
 
 # Squared error at which a tracking reward is 1/e, (m/s)^2 or (rad/s)^2.
 TRACKING_SCALE = 0.15
 # Desired base height as a fraction of that of the default pose.
 WALKING_HEIGHT = 0.9
+
+# Walking.
 
 
 def track_lin_vel_xy(task: "LeggedWalk") -> torch.Tensor:
@@ -76,3 +79,47 @@ def foot_clearance(task: "LeggedWalk") -> torch.Tensor:
 def energy(task: "LeggedWalk") -> torch.Tensor:
     """Absolute mechanical power of the joints, W."""
     return (task.torques * task.joint_vel).abs().sum(dim=1)
+
+
+# Motion tracking.
+
+
+def anchor_pos(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-error^2 / scale^2)` of the position of the anchor."""
+    return torch.exp(-(task.anchor_pos_error / task.cfg.scales.anchor_pos).square())
+
+
+def anchor_rot(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-error^2 / scale^2)` of the orientation of the anchor."""
+    return torch.exp(-(task.anchor_rot_error / task.cfg.scales.anchor_rot).square())
+
+
+def body_pos(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-mean square error / scale^2)` of the positions of the bodies relative to the anchor."""
+    return torch.exp(-(task.body_pos_distance / task.cfg.scales.body_pos).square().mean(dim=1))
+
+
+def body_rot(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-mean square error / scale^2)` of the orientations of the bodies relative to the heading of the anchor."""
+    return torch.exp(-(task.body_rot_angle / task.cfg.scales.body_rot).square().mean(dim=1))
+
+
+def body_lin_vel(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-mean square error / scale^2)` of the linear velocities of the bodies."""
+    return torch.exp(-(task.body_lin_vel_distance / task.cfg.scales.body_lin_vel).square().mean(dim=1))
+
+
+def body_ang_vel(task: "MotionTracking") -> torch.Tensor:
+    """`exp(-mean square error / scale^2)` of the angular velocities of the bodies."""
+    return torch.exp(-(task.body_ang_vel_distance / task.cfg.scales.body_ang_vel).square().mean(dim=1))
+
+
+def joint_limits(task: "MotionTracking") -> torch.Tensor:
+    """Sum of the angles by which joints leave the inner `cfg.soft_joint_range` of their range, rad."""
+    low, high = task.soft_joint_limits
+    return ((low - task.joint_pos).clamp_(min=0.0) + (task.joint_pos - high).clamp_(min=0.0)).sum(dim=1)
+
+
+def unwanted_contacts(task: "MotionTracking") -> torch.Tensor:
+    """Number of geoms on the ground that should not be: base and knees, or those that a description names."""
+    return (task.fall_contacts > 0).float().sum(dim=1)

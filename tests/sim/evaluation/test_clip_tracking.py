@@ -8,6 +8,7 @@ from st_rl.sim.envs.cfg import with_overrides
 from st_rl.sim.evaluation.clip_tracking import clip_score, evaluate_clips
 from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, make_eval_task
 from st_rl.sim.tasks import find_task
+from st_rl.sim.terms import observations
 
 CLIPS = ("trot_0.3", "bound_0.9")
 
@@ -19,7 +20,7 @@ def make_task(num_envs):
 
 def servo_policy(task):
     """Send the joints of the reference to the servos."""
-    return lambda obs: task.target_joint_offset / torch.as_tensor(task.cfg.control.action_scale)
+    return lambda obs: observations.reference_joint_pos(task) / torch.as_tensor(task.cfg.control.action_scale)
 
 
 @torch.inference_mode()

@@ -86,7 +86,7 @@ def write_run_kit(
 
 def _golden_episodes(loaded: LoadedRun) -> dict[str, Any]:
     """Settings of the episodes of a golden run: short walks, or whole clips."""
-    from st_rl.sim.envs.motion_tracking import MotionTrackingCfg
+    from st_rl.sim.envs.motion_tracking_cfg import MotionTrackingCfg
 
     if isinstance(loaded.env_config, MotionTrackingCfg):
         return {"episode_length_s": 3600.0, "start": "first", "continue_to_next_clip": False}
