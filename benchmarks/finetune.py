@@ -3,11 +3,11 @@
     python benchmarks/finetune.py --seeds 1 2 3                             # the heavy trunk
     python benchmarks/finetune.py --seeds 1 2 3 --change gait-height        # another swing height
 
-The parent is `pretrained:quadruped-walk`, or --parent. For every seed, `st-rl train quadruped-walk --from PARENT` with the change trains for a third of the iterations of the same
-command without `--from`, which has the other settings of the parent from `st-rl config`. Both are evaluated with
-`st-rl eval`, and so is the parent with the change and no training. benchmarks/results/finetune_CHANGE.json has falls,
-errors and foot clearance, the curves of the evaluations during the trainings, and how many steps each training needed
-for the final score of the one from scratch.
+The parent is `pretrained:quadruped-walk`, or --parent. For every seed, `st-rl train quadruped-walk --from PARENT` with
+the change trains for a third of the iterations of the same command without `--from`, which has the other settings of
+the parent from `st-rl config`. Both are evaluated with `st-rl eval`, and so is the parent with the change, untrained.
+benchmarks/results/finetune_CHANGE.json has falls, errors and foot clearance, the curves of the evaluations during the
+trainings, and how many steps each training needed for the final score of the one from scratch.
 """
 
 import argparse

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import html
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from st_rl.sim.require import MjModel, mujoco
+from st_rl.sim.require import MjData, MjModel, mujoco
 from st_rl.sim.viewer.controls import (
     SPEEDS,
     Controls,
@@ -23,6 +22,7 @@ from st_rl.sim.viewer.controls import (
     spread_offsets,
 )
 from st_rl.sim.viewer.frames import Frame, FrameLayout
+from st_rl.sim.viewer.height_fields import add_height_fields
 from st_rl.sim.viewer.traces import Traces
 from st_rl.utils.tensors import rotations
 
@@ -33,8 +33,6 @@ COMMAND_COLOR, VELOCITY_COLOR = (44, 181, 115), (59, 130, 246)
 COMMAND_NAMES = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
 _UNITS = ("m/s", "m/s", "rad/s")
 _TRACE_SECONDS = 8.0
-# Vertices of a height field that a browser draws at once.
-_MAX_VERTICES = 300_000
 # Width below which a page is one of a phone, pixels.
 _PHONE_WIDTH = 600
 # Length of an arrow in m per m/s, and its height above the base, m.
@@ -58,10 +56,11 @@ class ViewerPage:
         server.gui.configure_theme(show_logo=False, show_share_button=False)
         server.gui.main_panel.dock_right()
         server.scene.set_up_direction("+z")
-        server.initial_camera.position, server.initial_camera.look_at = (-1.6, -1.6, 0.9), (0.0, 0.0, 0.0)
+        self._robot_size = robot_size(self._model, self._data)
+        server.initial_camera.position, server.initial_camera.look_at = camera_view(self._robot_size, is_phone=False)
         server.on_client_connect(self._place_camera)
-        with thinned_height_fields(self._model):
-            self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
+        add_height_fields(server, self._model, "/fixed_bodies")
+        self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
         self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
         seconds_per_row = layout.step_dt
         capacity = round(_TRACE_SECONDS / seconds_per_row)
@@ -95,8 +94,9 @@ class ViewerPage:
                 alone.on_update(lambda _: setattr(scene, "show_only_selected", alone.value))
             follow = gui.add_checkbox("Follow camera", True)
             follow.on_update(lambda _: self._follow(follow.value))
-            arrows = gui.add_checkbox("Velocity arrows", True, hint="green: command, blue: measured")
-            arrows.on_update(lambda _: setattr(self, "_shows_arrows", arrows.value))
+            if self._layout.has_commands:
+                arrows = gui.add_checkbox("Velocity arrows", True, hint="green: command, blue: measured")
+                arrows.on_update(lambda _: setattr(self, "_shows_arrows", arrows.value))
             forces = gui.add_checkbox("Contact forces", False)
             forces.on_update(lambda _: setattr(scene, "show_contact_forces", forces.value))
             ground = gui.add_checkbox("Terrain", True)
@@ -115,8 +115,7 @@ class ViewerPage:
     def _place_camera(self, client: viser.ClientHandle) -> None:
         """Let a new browser see the robot, wherever it is."""
         if client.camera.image_width < _PHONE_WIDTH:
-            # The panel covers the lower half: look at a place below the robot.
-            client.camera.position, client.camera.look_at = (-2.4, -2.4, 0.6), (0.0, 0.0, -0.9)
+            client.camera.position, client.camera.look_at = camera_view(self._robot_size, is_phone=True)
         if not self._scene.camera_tracking_enabled:
             client.camera.position = client.camera.position + self._tracked_place
 
@@ -126,22 +125,28 @@ class ViewerPage:
             self._velocity_traces.clear()
             self._joint_traces.clear()
 
-    def add_steering_gui(self, ranges: Sequence[tuple[float, float]], start: Sequence[float]) -> None:
-        """Add sliders of the command within the trained `ranges`, pushes, reset and slow motion."""
+    def add_command_gui(self, ranges: Sequence[tuple[float, float]], start: Sequence[float]) -> None:
+        """Add sliders of the command within the trained `ranges`."""
+        values = [round(round(float(value) / _COMMAND_STEP) * _COMMAND_STEP, 2) for value in start]
+        self.controls.command = (values[0], values[1], values[2])
+        with self._robot_tab, self._server.gui.add_folder("Command", order=0.5):
+            for axis, (name, unit) in enumerate(zip(COMMAND_NAMES, _UNITS)):
+                limits = slider_limits(*ranges[axis])
+                if limits is not None:
+                    self._add_command_slider(f"{name} ({unit})", axis, limits, values)
+
+    def add_push_gui(self) -> None:
+        """Add pushes in a direction with a strength."""
         gui, controls = self._server.gui, self.controls
-        if ranges:
-            values = [round(round(float(value) / _COMMAND_STEP) * _COMMAND_STEP, 2) for value in start]
-            controls.command = (values[0], values[1], values[2])
-            with self._robot_tab, gui.add_folder("Command", order=0.5):
-                for axis, (name, unit) in enumerate(zip(COMMAND_NAMES, _UNITS)):
-                    limits = slider_limits(*ranges[axis])
-                    if limits is not None:
-                        self._add_command_slider(f"{name} ({unit})", axis, limits, values)
-            with self._robot_tab, gui.add_folder("Push", order=0.6):
-                direction = gui.add_slider("Direction (deg)", -180, 180, 15, 90, hint="0 is forward, 90 to the left")
-                speed = gui.add_slider("Strength (m/s)", 0.1, 3.0, 0.1, 1.0)
-                button = gui.add_button("Push")
-                button.on_click(lambda _: controls.send(Push(direction.value, speed.value)))
+        with self._robot_tab, gui.add_folder("Push", order=0.6):
+            direction = gui.add_slider("Direction (deg)", -180, 180, 15, 90, hint="0 is forward, 90 to the left")
+            speed = gui.add_slider("Strength (m/s)", 0.1, 3.0, 0.1, 1.0)
+            button = gui.add_button("Push")
+            button.on_click(lambda _: controls.send(Push(direction.value, speed.value)))
+
+    def add_time_gui(self) -> None:
+        """Add reset and slow motion."""
+        gui, controls = self._server.gui, self.controls
         with self._robot_tab, gui.add_folder("Time", order=0.7):
             reset = gui.add_button("Reset")
             reset.on_click(lambda _: controls.send(Reset()))
@@ -323,33 +328,27 @@ class ViewerPage:
 
     def _add_plots(self) -> None:
         """Add plots of command against velocity, of joint positions and of actions."""
+        layout = self._layout
+        pair = (("command", _css(COMMAND_COLOR), 2), ("measured", _css(VELOCITY_COLOR), 2))
+        titles = [f"{name} ({unit})" for name, unit in zip(COMMAND_NAMES, _UNITS)] if layout.has_commands else []
+        self._velocity_plots = [self._add_plot(title, pair, 150, has_legend=True) for title in titles]
+        count = len(layout.joint_names)
+        joints = [(name, f"hsl({360 * i // count},65%,50%)", 1) for i, name in enumerate(layout.joint_names)]
+        self._joint_plots = [self._add_plot(title, joints, 190) for title in ("joint positions (rad)", "actions")]
+
+    def _add_plot(
+        self, title: str, lines: Sequence[tuple[str, str, int]], height: int, has_legend: bool = False
+    ) -> Any:
+        """Add an empty plot over time; a line has a label, a color and a width."""
         from viser import uplot
 
-        gui, layout = self._server.gui, self._layout
-        self._velocity_plots: list[Any] = []
-        times, empty = self._velocity_traces.columns()
-        if layout.has_commands:
-            for name, unit in zip(COMMAND_NAMES, _UNITS):
-                series = (
-                    uplot.Series(label="s"),
-                    uplot.Series(label="command", stroke="rgb(44,181,115)", width=2),
-                    uplot.Series(label="measured", stroke="rgb(59,130,246)", width=2),
-                )
-                title = f"{name} ({unit})"
-                plot = gui.add_uplot((times, *empty[:2]), series, title=title, height=150, scales=_no_dates())
-                self._velocity_plots.append(plot)
-        self._joint_plots: list[Any] = []
-        for title in ("joint positions (rad)", "actions"):
-            lines = tuple(
-                uplot.Series(label=name, stroke=f"hsl({360 * i // len(layout.joint_names)},65%,50%)", width=1)
-                for i, name in enumerate(layout.joint_names)
-            )
-            data = (times, *np.zeros((len(lines), 2)))
-            series = (uplot.Series(label="s"), *lines)
-            plot = gui.add_uplot(
-                data, series, title=title, height=190, scales=_no_dates(), legend=uplot.Legend(show=False)
-            )
-            self._joint_plots.append(plot)
+        empty = (np.array([0.0, 1e-3]), *np.zeros((len(lines), 2)))
+        series = [uplot.Series(label=label, stroke=color, width=width) for label, color, width in lines]
+        legend = uplot.Legend(show=has_legend, live=False)
+        scales: Any = {"x": {"time": False}}
+        return self._server.gui.add_uplot(
+            empty, (uplot.Series(label="s"), *series), title=title, height=height, scales=scales, legend=legend
+        )
 
     def draw_panels(self, frame: Frame) -> None:
         """Send the bars of the reward terms and the plots."""
@@ -364,8 +363,28 @@ class ViewerPage:
             plot.data = (joint_times, *rows)
 
 
-def _no_dates() -> dict[str, Any]:
-    return {"x": {"time": False}}
+def _css(color: tuple[int, int, int]) -> str:
+    return f"rgb{color}"
+
+
+def robot_size(model: MjModel, data: MjData) -> float:
+    """Largest extent of the geoms of all moving bodies, m."""
+    mujoco.mj_kinematics(model, data)
+    geoms = np.flatnonzero(model.geom_bodyid > 0)
+    places, radius = data.geom_xpos[geoms], model.geom_rbound[geoms, None]
+    return float(((places + radius).max(axis=0) - (places - radius).min(axis=0)).max())
+
+
+def camera_view(size: float, is_phone: bool) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Position of the camera and the place it looks at, seen from a robot of a size in m.
+
+    On a phone the panel covers the lower half: the camera looks at a place below the robot.
+    """
+    if is_phone:
+        distance = 1.5 * (1.2 + size)
+        return (-0.7 * distance, -0.7 * distance, 0.2 * distance), (0.0, 0.0, -0.4 * distance)
+    distance = 1.2 + size
+    return (-0.66 * distance, -0.66 * distance, 0.37 * distance), (0.0, 0.0, 0.0)
 
 
 def reward_bars(names: Sequence[str], values: np.ndarray) -> str:
@@ -387,34 +406,3 @@ def without_actuators(model: MjModel) -> MjModel:
     model = copy.copy(model)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
     return model
-
-
-@contextmanager
-def thinned_height_fields(model: MjModel) -> Iterator[None]:
-    """Thin out the height fields of a model in this block, so that a browser can draw them.
-
-    Contact forces need the whole field: on a coarse one, feet stick in the ground.
-    """
-    arrays = (model.hfield_nrow, model.hfield_ncol, model.hfield_adr, model.hfield_data)
-    before = [array.copy() for array in arrays]
-    write = 0
-    for field in range(model.nhfield):
-        rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
-        start = int(model.hfield_adr[field])
-        heights = model.hfield_data[start : start + rows * columns].reshape(rows, columns).copy()
-        stride = int(np.ceil(np.sqrt(rows * columns / _MAX_VERTICES)))
-        kept = heights[np.ix_(_thinned(rows, stride), _thinned(columns, stride))]
-        model.hfield_nrow[field], model.hfield_ncol[field] = kept.shape
-        model.hfield_adr[field] = write
-        model.hfield_data[write : write + kept.size] = kept.reshape(-1)
-        write += kept.size
-    try:
-        yield
-    finally:
-        for array, values in zip(arrays, before):
-            array[:] = values
-
-
-def _thinned(count: int, stride: int) -> np.ndarray:
-    """Indices of about every `stride`-th of `count` points, first and last included."""
-    return np.linspace(0, count - 1, max(2, 1 + (count - 1) // stride)).round().astype(int)

@@ -10,6 +10,7 @@ import torch
 
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.legged_amp import LeggedAmp
+from st_rl.sim.envs.legged_task import LeggedTask
 from st_rl.sim.envs.motion_tracking import MotionTracking
 from st_rl.sim.envs.task import StepOutcome, Task
 from st_rl.sim.envs.terrain_walk import TerrainWalk
@@ -97,7 +98,7 @@ class ViewSession:
 
     def _apply(self, event: Event) -> None:
         task, robot = self.task, min(self.controls.robot, self.layout.num_robots - 1)
-        if isinstance(event, Push) and is_commanded(task):
+        if isinstance(event, Push) and isinstance(task, LeggedTask):
             mask = torch.zeros(task.num_envs, dtype=torch.bool, device=task.device)
             mask[robot] = True
             velocity = push_velocity(event, float(yaw_angle(task.orientation[robot : robot + 1])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from st_rl.sim.envs.legged_task import LeggedTask
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.terrain_walk import TerrainWalk
 from st_rl.sim.evaluation.command_grid import task_ranges
@@ -22,8 +23,11 @@ def make_page(server: object, session: ViewSession, checkpoints: Sequence[str]) 
     task, layout = session.task, session.layout
     page = ViewerPage(server, task.backend.model, layout, session.controls)  # pyright: ignore[reportArgumentType]
     renew = page.add_checkpoint_gui(checkpoints, session.checkpoint)
-    is_walk = isinstance(task, LeggedWalk)
-    page.add_steering_gui(task_ranges(task.cfg.commands) if is_walk else (), session.frame.commands[0].tolist())
+    if isinstance(task, LeggedWalk):
+        page.add_command_gui(task_ranges(task.cfg.commands), session.frame.commands[0].tolist())
+    if isinstance(task, LeggedTask):
+        page.add_push_gui()
+    page.add_time_gui()
     if isinstance(task, TerrainWalk):
         page.add_terrain_gui(task.cfg.terrain_kinds, task.cfg.num_levels, int(task.kind[0]), int(task.level[0]))
     if session.clips:

@@ -152,7 +152,17 @@ def test_every_frame_of_a_gif_has_the_colors_of_the_video_in_all_readers(tmp_pat
     mp4_to_gif(tmp_path / "walk.mp4", tmp_path / "walk.gif", width=64)
     has_global_palette = (tmp_path / "walk.gif").read_bytes()[10] & 0x80
     assert not has_global_palette, "imageio draws frames without a palette of their own with that of the first frame"
-    command = [ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", tmp_path / "walk.gif", "-f", "rawvideo", "-pix_fmt", "rgb24"]
+    command = [
+        ffmpeg.get_ffmpeg_exe(),
+        "-v",
+        "error",
+        "-i",
+        tmp_path / "walk.gif",
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+    ]
     raw = subprocess.run([*map(str, command), "-"], capture_output=True, check=True).stdout
     decoded = np.frombuffer(raw, np.uint8).reshape(-1, 48, 64, 3)
     np.testing.assert_array_equal(images.imread(tmp_path / "walk.gif"), decoded)

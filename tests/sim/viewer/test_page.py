@@ -1,4 +1,3 @@
-import copy
 import threading
 import time
 from types import SimpleNamespace
@@ -10,7 +9,8 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import make_task
-from st_rl.sim.viewer.page import reward_bars, thinned_height_fields, without_actuators
+from st_rl.sim.viewer.height_fields import height_field_mesh
+from st_rl.sim.viewer.page import camera_view, reward_bars, robot_size, without_actuators
 from st_rl.sim.viewer.session import ViewSession
 from tests.browser import CHROMIUM, Browser, wait_for
 
@@ -84,24 +84,49 @@ def test_robot_stays_in_view_when_the_camera_stops_following_and_follows_again(m
         server.stop()
 
 
-def test_height_field_is_thinned_without_moving_it():
-    xml = """<mujoco><asset><hfield name="a" nrow="3" ncol="3" size="1 1 1 1"/>
+def test_height_field_is_thinned_without_moving_it_and_steep_places_are_darker():
+    xml = """<mujoco><asset><hfield name="a" nrow="3" ncol="4" size="1 1 1 1"/>
     <hfield name="b" nrow="801" ncol="1001" size="4 5 2 1"/></asset><worldbody><geom type="hfield" hfield="a"/>
     <geom type="hfield" hfield="b"/></worldbody></mujoco>"""
     model = mujoco.MjModel.from_xml_string(xml)
-    model.hfield_data[:9] = np.arange(9) / 9
+    model.hfield_data[:12] = np.arange(12) / 12
     slope = np.linspace(0, 1, 1001)
-    model.hfield_data[9:] = np.tile(slope, 801)
-    before = copy.copy(model)
-    with thinned_height_fields(model):
-        rows, columns = int(model.hfield_nrow[1]), int(model.hfield_ncol[1])
-        assert 100_000 < rows * columns <= 300_000
-        np.testing.assert_array_equal(model.hfield_size, before.hfield_size)
-        np.testing.assert_array_equal(model.hfield_data[:9], before.hfield_data[:9])
-        heights = model.hfield_data[9 : 9 + rows * columns].reshape(rows, columns)
-        np.testing.assert_allclose(heights[0], np.linspace(0, 1, columns), atol=1e-3)
-    for name in ("hfield_data", "hfield_nrow", "hfield_ncol", "hfield_adr"):
-        np.testing.assert_array_equal(getattr(model, name), getattr(before, name))
+    model.hfield_data[12:] = np.tile(np.where(slope < 0.5, slope, 0.9), 801)
+    vertices, faces, gray = height_field_mesh(model, 1)
+    assert 100_000 < len(vertices) == len(gray) <= 300_000
+    np.testing.assert_allclose(vertices.min(axis=0), [-4, -5, 0], atol=1e-6)
+    np.testing.assert_allclose(vertices.max(axis=0), [4, 5, 1.8], atol=1e-6)
+    x, height = vertices[:, 0], vertices[:, 2]
+    np.testing.assert_allclose(height[x < 0], 2 * (x[x < 0] + 4) / 8, atol=1e-6)
+    assert len(faces) == 2 * (len(np.unique(x)) - 1) * (len(np.unique(vertices[:, 1])) - 1)
+    assert gray[np.abs(x) < 0.02].min() < 100 < gray[np.abs(x) > 0.1].min()
+    vertices, faces, _ = height_field_mesh(model, 0)
+    np.testing.assert_allclose(vertices[:, 2], np.arange(12) / 12, atol=1e-6)
+    # Every face looks up.
+    a, b, c = (vertices[faces[:, corner]] for corner in range(3))
+    assert (np.cross(b - a, c - a)[:, 2] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["quadruped-walk", "humanoid-walk"])
+@pytest.mark.parametrize(("is_phone", "width", "height"), [(False, 960, 800), (True, 390, 844)])
+def test_camera_shows_the_whole_robot_beside_the_panel(name, is_phone, width, height):
+    model = make_task(name, num_envs=1).backend.model
+    size = robot_size(model, mujoco.MjData(model))
+    assert 0.5 < size < 2.5
+    position, target = (np.array(place) for place in camera_view(size, is_phone))
+    forward = (target - position) / np.linalg.norm(target - position)
+    right = np.cross(forward, [0.0, 0.0, 1.0])
+    right /= np.linalg.norm(right)
+    # Places half of the size above, below and beside the base, in a field of view of 75 degrees.
+    rays = 0.5 * size * np.array([[0, 0, 1], [0, 0, -1], right, -right]) - position
+    depth = rays @ forward
+    up = rays @ np.cross(right, forward) / depth / np.tan(np.radians(37.5))
+    across = rays @ right / depth / np.tan(np.radians(37.5)) * height / width
+    assert np.abs(across).max() < 1.0
+    # The panel of a phone covers the lower 60%.
+    assert up.max() < 1.0
+    assert up.min() > (0.2 if is_phone else -1.0)
+    assert up.max() - up.min() > 0.2
 
 
 def test_frame_carries_the_forces_of_the_actuators():

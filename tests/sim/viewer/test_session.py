@@ -21,13 +21,18 @@ def zero_policy(obs):
     return torch.zeros(len(obs), 12)
 
 
+def make_session(name):
+    return ViewSession(make_task(name, num_envs=2, seed=3), zero_policy, lambda name: zero_policy, "best.pt")
+
+
 @pytest.fixture
 def session():
-    task = make_task("quadruped-walk", num_envs=2, seed=3)
-    return ViewSession(task, zero_policy, lambda name: zero_policy, "best.pt")
+    return make_session("quadruped-walk")
 
 
-def test_push_changes_the_velocity_of_the_chosen_robot_only(session):
+@pytest.mark.parametrize("name", ["quadruped-walk", "quadruped-track"])
+def test_push_changes_the_velocity_of_the_chosen_robot_only(name):
+    session = make_session(name)
     session.step()
     session.controls.robot, session.controls.is_paused = 1, True
     before = session.frame.qvel.copy()
