@@ -43,7 +43,7 @@ CHECKSUM_FILE, LEAPP_FOLDER = "checksums.sha256", "leapp"
 README_FILE, SIMULATION_FILE, CONTROLLER_FILE = "README.md", "simulate.py", "controller.py"
 ROBOT_FILE = "robot/robot.xml"
 METADATA_KEY = "deploy"
-FORMAT = 2
+FORMAT = 3
 TOLERANCE_RAD = 1e-5
 """Largest difference of a joint target between the files of a kit and torch."""
 
@@ -91,7 +91,7 @@ def write_kit(
 def describe_kit(policy: RawPolicy, golden: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The content of `deploy.yaml`: `facts`, robot and task, guards, and the signals of the policy."""
     task = policy.interface.describe()
-    facts = {"format": FORMAT, **facts, **task, "guards": _guards(task, golden)}
+    facts = {"format": FORMAT, **facts, **task, "guards": make_guards(task, golden)}
     groups = {"inputs": policy.inputs, "states": policy.states, "outputs": policy.outputs}
     signals = {group: {name: _describe(signal) for name, signal in named.items()} for group, named in groups.items()}
     return to_json_values({**facts, **signals})
@@ -123,7 +123,7 @@ def _new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def make_guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Limits beyond which a controller must stop the policy, with a margin over what the golden run has seen."""
 
     def column(name: str, default: float | np.ndarray) -> np.ndarray:
@@ -138,9 +138,11 @@ def _guards(description: Mapping[str, Any], golden: Mapping[str, np.ndarray]) ->
     low, high = golden["low_joint_pos"], golden["high_joint_pos"]
     speed = np.maximum(np.abs(golden["low_joint_vel"]), np.abs(golden["high_joint_vel"]))
     error = golden["joint_targets"] - golden["joint_pos"]
+    # Clips that lean further, such as one that gets up from the ground, need a wider limit.
+    tilts = [clip["max_tilt_rad"] + 0.5 for clip in description.get("clips", ())]
     torque = np.abs(column("stiffness", 0.0) * error - column("damping", 0.0) * golden["joint_vel"]).max(axis=0)
     return {
-        "max_tilt_rad": 1.0,
+        "max_tilt_rad": max([1.0, *tilts]),
         "min_joint_pos": np.minimum(column("lower", low - 0.5), low) - 0.1,
         "max_joint_pos": np.maximum(column("upper", high + 0.5), high) + 0.1,
         "max_joint_jump_rad": 0.3,

@@ -50,7 +50,6 @@ class RobotInterface(nn.Module):
             self.register_buffer(name, value.detach().to("cpu", torch.float32))
         self.clip_actions = task.cfg.control.clip_actions
         self.clip_observations = task.cfg.normalization.clip_observations
-        self._fall_sensors = task.fall_sensors
         self._read_settings(task)
         self.states: dict[str, Signal] = self.state_signals()
         """What one step passes to the next."""
@@ -138,7 +137,6 @@ class RobotInterface(nn.Module):
                 "joint_qpos": robot.qpos_indices,
                 "joint_qvel": robot.qvel_indices,
                 "foot_sensors": [foot.contact for foot in robot.feet],
-                "fall_sensors": self._fall_sensors,
                 "mass_kg": robot.mass,
             },
             "sensor_noise": self._sensor_noise(),
@@ -155,6 +153,7 @@ class RobotInterface(nn.Module):
         if not isinstance(task, LeggedWalk):
             raise TypeError(f"{type(task).__name__} is not a walking task: use make_interface of tracking_interface")
         self._steering = task.describe_steering()
+        self._fall = {"max_tilt_rad": math.acos(task.MAX_TILT_COSINE), "contact_sensors": task.fall_sensors}
         self._phase_step = task.step_dt / task.cfg.gait.period_s
 
     def sensors(self) -> dict[str, Signal]:
@@ -188,9 +187,9 @@ class RobotInterface(nn.Module):
         return {"previous_actions": walk.actions, "phase": walk.phase[:, None]}
 
     def _describe_task(self) -> dict[str, Any]:
-        """What an operator may ask for."""
+        """What an operator may ask for, and what a fall is."""
         commands = {name: vars(self.cfg.commands)[name] for name in ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")}
-        return {"commands": commands, "steering": self._steering, "clock": self._io["clock"]}
+        return {"commands": commands, "steering": self._steering, "clock": self._io["clock"], "fall": self._fall}
 
     def _sensor_noise(self) -> dict[str, float]:
         """Amplitude of the uniform noise of the training by input; for the orientation a rotation in rad."""

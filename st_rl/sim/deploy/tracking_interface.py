@@ -169,11 +169,17 @@ class TrackingInterface(RobotInterface):
         np.savez_compressed(path.parent / CLIPS_FILE, allow_pickle=False, qpos=qpos, qvel=qvel, first=first)
 
     def _describe_task(self) -> dict[str, Any]:
-        """The clips by number."""
-        seconds = [(clip.num_frames - 1) * self._period for clip in self._clips]
-        return {
-            "clips": [
-                {"name": clip.name, "seconds": duration, "repeats": bool(repeats)}
-                for clip, duration, repeats in zip(self._clips, seconds, self.clip_table[:, 2])
-            ]
-        }
+        """The clips by number, and what a fall is."""
+        clips = []
+        for clip, repeats in zip(self._clips, self.clip_table[:, 2]):
+            x, y = clip.root_rot[:, 1], clip.root_rot[:, 2]
+            clips.append(
+                {
+                    "name": clip.name,
+                    "seconds": (clip.num_frames - 1) * self._period,
+                    "repeats": bool(repeats),
+                    "max_tilt_rad": np.arccos(np.clip(1 - 2 * (x * x + y * y), -1, 1)).max(),
+                }
+            )
+        bodies = {name: self._io[name] for name in ("anchor_body", "end_effector_bodies")}
+        return {"clips": clips, "fall": {**bodies, **vars(self.cfg.limits)}}

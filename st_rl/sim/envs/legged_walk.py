@@ -82,6 +82,8 @@ class LeggedWalk(LeggedTask):
         "properties": PROPERTIES,
     }
     TERMINATIONS: ClassVar[dict[str, Term]] = {"fall": terminations.touches_ground, "tilt": terminations.tilted_over}
+    MAX_TILT_COSINE: ClassVar[float] = 0.5
+    """Cosine of the tilt of the base beyond which a robot has fallen: 60 degrees."""
     METRICS: ClassVar[Sequence[str]] = (
         "Tracking/lin_vel_x_error",
         "Tracking/lin_vel_y_error",

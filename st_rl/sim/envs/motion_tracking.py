@@ -223,8 +223,9 @@ class MotionTracking(LeggedTask):
             self.reset()
 
     def describe_io(self) -> dict[str, Any]:
-        """Add what the reference refers to."""
+        """Add what the reference and the limits of the terminations refer to."""
         io = {**super().describe_io(), "anchor_body": self.reference.anchor}
+        io["end_effector_bodies"] = self._end_effector_names
         if self.cfg.action_center == "reference":
             center = "joint positions of the next frame of the clip"
             io["action_formula"] = io["action_formula"].replace("default_joint_pos", center, 1)
@@ -249,6 +250,7 @@ class MotionTracking(LeggedTask):
         carriers = {carrier for body in bodies for carrier in body_chain(robot.model, body)[1:]}
         outermost = [place for place, body in enumerate(bodies) if body not in carriers]
         self._end_effectors = torch.tensor(outermost, device=device)
+        self._end_effector_names = [robot.model.body(bodies[place]).name for place in outermost]
         self._fall_columns = torch.tensor(robot.fall_sensors, dtype=torch.long, device=device)
         low, high = torch.from_numpy(robot.joint_range).unbind(1)
         margin = 0.5 * (1.0 - cfg.soft_joint_range) * torch.where((high - low).isfinite(), high - low, 0.0)

@@ -11,11 +11,10 @@ from st_rl.sim.envs.joint_control import Columns
 from st_rl.sim.envs.legged_task_cfg import PushCfg, RandomizationCfg
 from st_rl.sim.envs.legged_walk import LeggedWalk
 from st_rl.sim.envs.legged_walk_cfg import CommandsCfg, GaitCfg, LeggedWalkCfg, ResetCfg, WalkNoiseCfg
-from st_rl.sim.envs.term_tables import RewardTerm, Term, default_weights, reweight
+from st_rl.sim.envs.term_tables import RewardTerm, default_weights, reweight
 from st_rl.sim.robots.name_patterns import compile_pattern
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.tasks.training import GpuTraining, TaskEntry, ppo_config
-from st_rl.sim.terms import terminations
 from st_rl.utils.tensors.rotations import quat_rotate_inverse
 
 # Squared error at which the reward for the yaw rate is 1/e, (rad/s)^2.
@@ -72,7 +71,8 @@ class HumanoidWalk(LeggedWalk):
         "posture": RewardTerm(posture, -0.3),
         "narrow_step": RewardTerm(narrow_step, -50.0),
     }
-    TERMINATIONS: ClassVar[dict[str, Term]] = {**LeggedWalk.TERMINATIONS, "tilt": terminations.leaning_over}
+    # About 45 degrees: two legs do not recover from more.
+    MAX_TILT_COSINE: ClassVar[float] = 0.7
 
     cfg: HumanoidWalkCfg  # pyright: ignore[reportIncompatibleVariableOverride]
     step_width: torch.Tensor

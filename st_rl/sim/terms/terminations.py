@@ -16,13 +16,8 @@ def touches_ground(task: "LeggedWalk") -> torch.Tensor:
 
 
 def tilted_over(task: "LeggedWalk") -> torch.Tensor:
-    """Whether the base leans by more than 60 degrees."""
-    return task.projected_gravity[:, 2] > -0.5
-
-
-def leaning_over(task: "LeggedWalk") -> torch.Tensor:
-    """Whether the base leans by more than 45 degrees, beyond which two legs do not recover."""
-    return task.projected_gravity[:, 2] > -0.7
+    """Whether the base leans by more than the task allows."""
+    return task.projected_gravity[:, 2] > -task.MAX_TILT_COSINE
 
 
 def base_too_low(task: "TerrainWalk") -> torch.Tensor:

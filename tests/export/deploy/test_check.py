@@ -160,8 +160,8 @@ def test_touching_knee_is_a_fall_as_in_the_task(kit):
 
 def test_rejects_kit_of_another_format(copy):
     text = (copy / "deploy.yaml").read_text()
-    (copy / "deploy.yaml").write_text(text.replace("format: 2", "format: 1"))
+    (copy / "deploy.yaml").write_text(text.replace("format: 3", "format: 2"))
     write_checksums(copy)
     results = rows(copy)
-    assert results["format"].detail == "format 1 of deploy.yaml, this st_rl reads 2: write the kit again"
+    assert results["format"].detail == "format 2 of deploy.yaml, this st_rl reads 3: write the kit again"
     assert list(results) == ["files and checksums", "format"]

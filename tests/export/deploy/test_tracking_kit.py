@@ -11,7 +11,7 @@ from mujoco import mju_mulQuat
 from st_rl.export import DeployedPolicy
 from st_rl.export.deploy import RawPolicy, write_kit
 from st_rl.export.deploy.check import check_controller, check_golden, check_header
-from st_rl.export.deploy.kit import OnnxStep
+from st_rl.export.deploy.kit import OnnxStep, make_guards
 from st_rl.sim.deploy.tracking_interface import make_interface
 from st_rl.sim.tasks import make_task
 from st_rl.utils.tensors import rotations
@@ -72,6 +72,12 @@ def test_policy_controller_and_header_agree_on_the_golden_run(kit):
 
 def yaw(angle):
     return np.array([np.cos(angle / 2), 0.0, 0.0, np.sin(angle / 2)])
+
+
+def turned_about(quaternion, rotation):
+    result, angle = np.zeros(4), np.linalg.norm(rotation)
+    mju_mulQuat(result, np.append(np.cos(angle / 2), np.sin(angle / 2) * rotation / angle), quaternion)
+    return result
 
 
 def turned(quaternion, angle):
@@ -163,6 +169,56 @@ def test_kit_plays_its_clips_in_plain_mujoco(kit, capsys):
     assert played.joint_error < 2 * error + 0.5
     with pytest.raises(SystemExit, match=r"no clip 'gallop'; the kit has: trot_0.5, pace_0.5, lift"):
         clips.find("gallop")
+
+
+def test_falls_are_those_of_the_task(kit, task):
+    """Robots in states around the frames of a clip: too high, too low, tilted, with other joints, or near it."""
+    from st_rl.export.deploy.files import simulate
+
+    deploy = OnnxStep(kit / "policy.onnx").description
+    robot = simulate.SimulatedRobot(deploy, kit / "robot" / "robot.xml", simulate.Disturbance())
+    random, seen = np.random.default_rng(0), set()
+    for _ in range(30):
+        task.row.copy_(torch.from_numpy(random.integers(0, 20, 4)))
+        frames = task.reference.qpos[task.row].double().numpy()
+        states = frames.copy()
+        states[:, 2] += random.uniform(-0.3, 0.3, 4)
+        states[:, 3:7] = [turned_about(q, random.normal(size=3) * random.uniform(0, 1.5)) for q in states[:, 3:7]]
+        states[:, 7:] += random.uniform(-0.6, 0.6, (4, 12))
+        task.backend.qpos.copy_(torch.from_numpy(states))
+        task._read_state()
+        task._update_errors()
+        expected = torch.stack([term(task) for term in task.TERMINATIONS.values()]).any(dim=0)
+        for state, frame, is_fall in zip(states, frames, expected.tolist()):
+            robot.data.qpos[:] = state
+            assert robot.is_off_clip(frame) is is_fall
+            seen.add(is_fall)
+    task.reset()
+    assert seen == {True, False}
+
+
+def test_robot_on_its_knees_has_not_fallen(kit, task):
+    """A clip that kneels is played to its end, although knees touch the ground."""
+    from st_rl.export.deploy.files import simulate
+
+    deploy = OnnxStep(kit / "policy.onnx").description
+    robot = simulate.SimulatedRobot(deploy, kit / "robot" / "robot.xml", simulate.Disturbance())
+    qpos = task.robot.default_qpos.copy()
+    qpos[list(task.robot.qpos_indices)] = np.tile([0.0, 0.0, -1.5], 4)
+    qpos[2] = 0.2
+    robot.reset(qpos, np.zeros(robot.model.nv))
+    assert (robot.data.sensordata[list(task.robot.fall_sensors)] > 0).any()
+    assert robot.is_off_clip(qpos) is False
+
+
+def test_tilt_guard_is_wider_than_the_clips_lean(kit):
+    deploy = OnnxStep(kit / "policy.onnx").description
+    leaning = [clip["max_tilt_rad"] for clip in deploy["clips"]]
+    assert 0 < max(leaning) < 0.5
+    assert deploy["guards"]["max_tilt_rad"] == 1.0
+    clips = [{**clip, "max_tilt_rad": 1.4} for clip in deploy["clips"]]
+    with np.load(kit / "golden.npz") as golden:
+        assert make_guards({**deploy, "clips": clips}, golden)["max_tilt_rad"] == pytest.approx(1.9)
 
 
 def test_controller_plays_the_clips_that_are_asked_for(kit):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import balance
+from st_rl.sim.tasks.humanoid_walk import HumanoidWalk
 from st_rl.sim.tasks.quadruped_walk import QuadrupedWalk
 from st_rl.sim.terms import rewards, terminations
 
@@ -92,9 +93,12 @@ def test_terms_do_not_modify_state():
 
 def test_terminations_of_walking():
     upright, at_59, at_61 = 0.0, np.deg2rad(59), np.deg2rad(61)
+    at_limits = {QuadrupedWalk: [False, False, True], HumanoidWalk: [False, True, True]}
     gravity = torch.tensor([[np.sin(a), 0.0, -np.cos(a)] for a in (upright, at_59, at_61)])
     state = SimpleNamespace(projected_gravity=gravity, has_fallen=torch.tensor([True, False, False]))
-    assert terminations.tilted_over(state).tolist() == [False, False, True]
+    for task, expected in at_limits.items():
+        state.MAX_TILT_COSINE = task.MAX_TILT_COSINE
+        assert terminations.tilted_over(state).tolist() == expected
     assert terminations.touches_ground(state).tolist() == [True, False, False]
 
 

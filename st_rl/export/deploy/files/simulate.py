@@ -76,7 +76,7 @@ class SimulatedRobot:
         self.model = mujoco.MjModel.from_xml_path(str(xml))
         if disturbance.friction is not None:
             self.model.geom_friction[:, 0] = disturbance.friction
-        self.data = mujoco.MjData(self.model)
+        self.data, self._clip_data = mujoco.MjData(self.model), mujoco.MjData(self.model)
         self._substeps = max(1, round(deploy["control_period_s"] / self.model.opt.timestep))
         self._delay = round(disturbance.delay_s / self.model.opt.timestep)
         robot = deploy["robot"]
@@ -150,11 +150,24 @@ class SimulatedRobot:
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the base leans by more than the tilt guard, or a part touches something that counts as a fall."""
-        up = np.zeros(3)
+        """Whether the base leans too far or a part touches something: the `fall` of a walking task."""
+        fall, up = self._deploy["fall"], np.zeros(3)
         mujoco.mju_rotVecQuat(up, np.array([0.0, 0.0, 1.0]), self.data.qpos[self._orientation])
-        touches = self.data.sensordata[self._deploy["robot"]["fall_sensors"]] > 0
-        return bool(up[2] < np.cos(self._deploy["guards"]["max_tilt_rad"]) or touches.any())
+        touches = self.data.sensordata[fall["contact_sensors"]] > 0
+        return bool(up[2] < np.cos(fall["max_tilt_rad"]) or touches.any())
+
+    def is_off_clip(self, qpos: np.ndarray) -> bool:
+        """Whether anchor or end effectors are too far from a frame of a clip `(nq,)`: the `fall` of a tracking task."""
+        limits, wanted, own = self._deploy["fall"], self._clip_data, self.data
+        wanted.qpos[:] = qpos
+        for data in (wanted, own):
+            mujoco.mj_kinematics(self.model, data)
+        anchor = self.model.body(limits["anchor_body"]).id
+        ends = [self.model.body(name).id for name in limits["end_effector_bodies"]]
+        heights = np.abs(wanted.xpos[:, 2] - own.xpos[:, 2])
+        tilt = abs(wanted.xmat[anchor, 8] - own.xmat[anchor, 8])
+        is_near = heights[anchor] <= limits["anchor_height"] and tilt <= limits["anchor_tilt"]
+        return not (is_near and (heights[ends] <= limits["end_effector_height"]).all())
 
 
 class Steering:
@@ -233,6 +246,7 @@ class Performance:
     seconds: float
     """Simulated time, up to a fall."""
     fell: bool
+    """Whether the robot was too far from the clip, as in training."""
     joint_error: float
     """Mean absolute difference of the joint positions from the clip, rad."""
     log: Arrays
@@ -281,7 +295,7 @@ def perform(
         log.append({"time": np.array(index * policy.deploy["control_period_s"]), **inputs, **outputs})
         robot.apply(outputs["joint_targets"])
         errors.append(float(np.abs(robot.data.qpos[joints] - clips.qpos[row][joints]).mean()))
-        fell = robot.has_fallen
+        fell = robot.is_off_clip(clips.qpos[row])
         if fell or (show is not None and not show()):
             break
     seconds = len(errors) * policy.deploy["control_period_s"]
