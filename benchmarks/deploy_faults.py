@@ -4,30 +4,31 @@
 
 For each kit and fault: a robot walks 6 s in plain MuJoCo with noise and 10 ms delay, with the fault from the start
 (stale data and NaN after 2 s), and the log is compared with the kit. Then a robot without fault stands up and walks
-with the controller; the fault starts 2 s later, and the steps are counted until it damps. A kit that does not read foot
-contacts has no dead foot sensor. Writes benchmarks/results/deploy_faults.json (or --out); exit code 1 if a comparison
-misses a fault or finds one in a good log.
+with the controller; the fault starts 2 s later, and the steps are counted until it damps. A mistake of the integration
+is there from the start as well: then the state is noted in which the controller damps, best before the policy starts.
+A kit that does not read foot contacts has no dead foot sensor. Writes benchmarks/results/deploy_faults.json (or --out);
+exit code 1 if a comparison misses a fault or finds one in a good log.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from machine import describe_machine, write_results
 
 from st_rl.export.deploy.compare import compare_log
 from st_rl.export.deploy.files import simulate
-from st_rl.export.deploy.files.controller import Controller, Policy, Sensors, State
+from st_rl.export.deploy.files.controller import Controller, GuardError, Policy, Sensors, State
 
 Values = dict[str, np.ndarray]
 Fault = Callable[[Values, list[Values]], None]
 """Changes the values of a measurement, given the measurements before."""
 COMMAND = np.array([0.5, 0.0, 0.0])
-START_S, WATCH_S = 2.0, 4.0
-"""When a live fault starts, and how long the controller is watched from then on."""
+STAND_UP_S, START_S, WATCH_S = 1.0, 2.0, 4.0
+"""Standing up; walking before a live fault; watching the controller from then on."""
 
 
 def swap_joints(values: Values, history: list[Values]) -> None:
@@ -114,40 +115,57 @@ def compare(kit: Path, fault: Fault | None, fault_s: float = 0.0, seconds: float
     return [f"{finding.name}: {finding.message}" for finding in compare_log(kit, log) if finding.is_fault]
 
 
-def control(kit: Path, fault: Fault | None) -> tuple[int | None, str]:
-    """Control steps from the first with a live fault to damping, 1 for the same step, and the reason."""
+class Reaction(NamedTuple):
+    """How the controller ends a fault."""
+
+    steps: int | None
+    """Control steps from the first with the fault to damping, 1 for the same step; None if it does not damp."""
+    state: str
+    """The state before damping, passive if the robot does not even stand up."""
+    reason: str
+
+
+def control(kit: Path, fault: Fault | None, fault_s: float) -> Reaction:
+    """Stand up and walk with the controller, with a fault from `fault_s` on."""
     policy = Policy(kit / "policy.onnx")
-    controller = Controller(policy, stand_up_s=0.5)
-    robot = FaultyRobot(kit, policy.deploy, fault, fault_s=0.5 + START_S)
+    controller = Controller(policy, stand_up_s=STAND_UP_S)
+    robot = FaultyRobot(kit, policy.deploy, fault, fault_s)
     faulty = 0
-    while robot.data.time < 0.5 + START_S + WATCH_S:
-        now = float(robot.data.time)
-        faulty += now >= 0.5 + START_S - 1e-9
+    while robot.data.time < STAND_UP_S + START_S + WATCH_S:
+        now, state = float(robot.data.time), controller.state.value
+        faulty += now >= fault_s - 1e-9
         values = {name: value for name, value in robot.measure(COMMAND).items() if name != "command"}
         sensors = Sensors(now, values)
         if controller.state is State.PASSIVE:
-            controller.start_stand_up(sensors, now)
+            try:
+                controller.start_stand_up(sensors, now)
+            except GuardError as error:
+                return Reaction(faulty, state, str(error))
         elif controller.is_standing(now):
             controller.set_command(COMMAND)
             controller.start_policy(now)
         command = controller.step(sensors, now)
         if controller.state is State.DAMPING:
-            return faulty, controller.reason
+            return Reaction(faulty, state, controller.reason)
         robot.apply(command.targets)
-    return None, ""
+    return Reaction(None, controller.state.value, "")
 
 
 def measure_kit(kit: Path) -> dict[str, Any]:
     """All faults of a kit, and a good log."""
     inputs = simulate.Policy(kit / "policy.onnx").deploy["inputs"]
-    good, (steps, reason) = compare(kit, None), control(kit, None)
+    start_s = STAND_UP_S + START_S
+    good, (steps, _, reason) = compare(kit, None), control(kit, None, start_s)
     rows: dict[str, Any] = {"none": {"compare": good, "named": not good, "steps_to_damping": steps, "reason": reason}}
     for name, (fault, words) in FAULTS.items():
         if fault is silence_foot and "foot_contact" not in inputs:
             continue
-        found, (steps, reason) = compare(kit, fault, START_S if name in EVENTS else 0.0), control(kit, fault)
+        found = compare(kit, fault, START_S if name in EVENTS else 0.0)
+        steps, _, reason = control(kit, fault, start_s)
         named = any(words in line for line in found)
         rows[name] = {"compare": found, "named": named, "steps_to_damping": steps, "reason": reason}
+        if name not in EVENTS:
+            rows[name]["from_start"] = control(kit, fault, 0.0)._asdict()
         print(f"{kit.name}, {name}: {rows[name]}", flush=True)
     return rows
 

@@ -32,14 +32,15 @@ from st_rl.export.deploy.files import controller
 from st_rl.export.deploy.kit import POLICY_FILE, TOLERANCE_RAD, describe_kit, write_policy
 from st_rl.modules import EmpiricalNormalization, build_actor_critic
 from st_rl.modules.policy.load import InferencePolicy
-from st_rl.sim.deploy.robot_interface import RobotInterface
-from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.deploy.tracking_interface import make_interface
+from st_rl.sim.envs.legged_task import LeggedTask
 from st_rl.sim.tasks import make_task
 from st_rl.utils.files import save_checkpoint, write_json
 
 NUM_STEPS = 500
 PARKOUR = "quadruped-parkour"
-TASKS = ("quadruped-walk", "humanoid-walk", "quadruped-rough", PARKOUR, "quadruped-amp", "humanoid-amp")
+TRACKING = ("quadruped-track", "humanoid-track")
+TASKS = ("quadruped-walk", "humanoid-walk", "quadruped-rough", PARKOUR, "quadruped-amp", "humanoid-amp", *TRACKING)
 STRICT = ("-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
 SIZES = {"actor_hidden_dims": [128, 64], "critic_hidden_dims": [16]}
 GRU, LSTM = ({"rnn_type": name, "rnn_hidden_size": 64} for name in ("gru", "lstm"))
@@ -92,28 +93,31 @@ def policy_settings(class_name: str, settings: Mapping[str, Any], task: str) -> 
     if is_parkour and "Encoder" in class_name:
         settings |= IMAGE_ENCODER
     if "State" in class_name:
-        settings["estimator_target_components"] = ["engaging_block" if is_parkour else "base_lin_vel"]
+        target = "anchor_pos" if task in TRACKING else "base_lin_vel"
+        settings["estimator_target_components"] = ["engaging_block" if is_parkour else target]
     return settings
 
 
-def make_golden_task(name: str, class_name: str) -> LeggedWalk:
+def make_golden_task(name: str, class_name: str) -> LeggedTask:
     """Two robots with short episodes and no noise; the actor sees what the policy class is about, and else sensors."""
     settings: dict[str, Any] = {"noise.level": 0.0, "episode_length_s": 1.0}
     if name == PARKOUR:
         settings |= {"camera.height": 8, "camera.width": 10}
+    elif name in TRACKING:
+        settings |= {"deployable": "State" not in class_name, "continue_to_next_clip": False, "future_steps": (4,)}
     elif "State" in class_name:
         settings |= {"observe_linear_velocity": True}
         settings |= {"observe_scan": False} if name == "quadruped-rough" else {}
     else:
         settings |= {"deployable": True}
     task = make_task(name, 2, seed=3, **settings)
-    if not isinstance(task, LeggedWalk):
+    if not isinstance(task, LeggedTask):
         raise SystemExit(f"{name} has no joint targets")
     return task
 
 
 def make_policy(
-    task: LeggedWalk, class_name: str, settings: Mapping[str, Any], has_normalizer: bool = True
+    task: LeggedTask, class_name: str, settings: Mapping[str, Any], has_normalizer: bool = True
 ) -> InferencePolicy:
     """An untrained policy, with a normalizer of random statistics."""
     actor_critic = build_actor_critic(task, class_name, dict(settings)).eval().requires_grad_(False)
@@ -124,7 +128,7 @@ def make_policy(
     return InferencePolicy(actor_critic, normalizer.eval())
 
 
-def write_skills(folder: Path, task: LeggedWalk, count: int) -> list[str]:
+def write_skills(folder: Path, task: LeggedTask, count: int) -> list[str]:
     """Run folders of recurrent skills with different action scales."""
     paths = []
     for index in range(count):
@@ -154,8 +158,8 @@ def measure_cell(name: str, task_name: str, compilers: Sequence[str], with_valgr
         # Skills have normalizers of their own.
         trained = make_policy(task, class_name, settings, has_normalizer=class_name not in SKILLS)
         deployed = DeployedPolicy(trained.actor_critic, trained.obs_normalizer)
-        columns = {c.name: slice(c.start, c.start + c.width) for c in RobotInterface(task).columns}
-        policy = RawPolicy(RobotInterface(task, find_ignored_terms(deployed, columns)), deployed)
+        columns = {c.name: slice(c.start, c.start + c.width) for c in make_interface(task).columns}
+        policy = RawPolicy(make_interface(task, find_ignored_terms(deployed, columns)), deployed)
         golden = record_golden(policy, trained, task, NUM_STEPS)
         description = describe_kit(policy, golden, {})
         write_policy(policy, folder / POLICY_FILE, description)

@@ -85,19 +85,17 @@ def test_walks_of_a_check_start_as_those_of_the_evaluation(tmp_path, monkeypatch
         for name in ("command", "velocity", "fell"):
             np.testing.assert_array_equal(golden[f"evaluation_{name}"], np.array(grid[name], float))
     # On rough ground a knee is no fall, in neither.
-    robot, model = (
-        yaml.safe_load((tmp_path / "kit" / "deploy.yaml").read_text())["robot"],
-        make_task(ROUGH, 1).robot.model,
-    )
-    assert robot["fall_sensors"] == model.sensor("trunk_contact").adr.tolist()
+    fall = yaml.safe_load((tmp_path / "kit" / "deploy.yaml").read_text())["fall"]
+    assert fall["contact_sensors"] == make_task(ROUGH, 1).robot.model.sensor("trunk_contact").adr.tolist()
+    assert fall["max_tilt_rad"] == pytest.approx(np.deg2rad(60))
 
 
 def test_rejects_unmeasurable_observations_with_three_fixes(tmp_path, capsys):
     run = train(tmp_path / "run")
     assert main(["deploy", run, str(tmp_path / "kit")]) == 1
     error = " ".join(capsys.readouterr().err.split())
-    assert "what no robot measures: base_lin_vel" in error
-    for way in ("--env.deployable", "StateAc", "st-rl distill", "--allow-estimates"):
+    assert "what joint sensors, IMU and foot contacts do not measure: base_lin_vel" in error
+    for way in ("st-rl train quadruped-walk --env.deployable", "StateAc", "st-rl distill", "--allow-estimates"):
         assert way in error
     assert main(["deploy", run, str(tmp_path / "kit"), "--allow-estimates"]) == 0
     signal = yaml.safe_load((tmp_path / "kit" / "deploy.yaml").read_text())["inputs"]["base_lin_vel"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from st_rl.cli.commands.deploy.write import write_run_kit
+from st_rl.cli.commands.deploy import write_run_kit
 from st_rl.cli.support.command_line import UsageError, parse_options
 from st_rl.cli.support.run_folders.loaded_run import open_run
 from st_rl.cli.support.run_folders.run_folder import RunOptions, make_writable

@@ -1,6 +1,7 @@
 """The check of a kit passes for a good one, and names what is wrong with another."""
 
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("mujoco")
 pytest.importorskip("onnxscript")
 
 from st_rl.env.utils import split_step
-from st_rl.export.deploy.check import check_kit
+from st_rl.export.deploy.check import check_kit, run_robots
 from st_rl.export.deploy.files import simulate
 from st_rl.export.deploy.kit import write_checksums
 
@@ -156,6 +157,24 @@ def test_touching_knee_is_a_fall_as_in_the_task(kit):
         task.backend.reset(torch.ones(1, dtype=torch.bool), *start)
         dones = split_step(task.step(torch.zeros(1, 12))).dones
         assert bool(dones) is has_fallen
+
+
+class Fallen(NamedTuple):
+    fell: bool
+
+
+def moved(falling, count, num_first, may_fall=True):
+    """The numbers of the robots that move if those of the set `falling` fall."""
+    return list(run_robots(lambda number: Fallen(number in falling), count, num_first, may_fall))
+
+
+def test_all_robots_decide_if_too_many_of_the_first_ones_fall():
+    first = [0, 4, 8, 13, 17, 21, 25, 29, 34, 38, 42, 46, 50, 55, 59, 63]
+    assert moved(set(), 64, 16) == first
+    assert moved({0, 1, 2, 3, 5, 6}, 64, 16) == first
+    assert moved({0, 63}, 64, 16) == [*first, *(number for number in range(64) if number not in first)]
+    assert moved({0, 63}, 64, 16, may_fall=False) == first
+    assert moved({0, 1, 2}, 3, 5) == [0, 1, 2, 3, 4]
 
 
 def test_rejects_kit_of_another_format(copy):

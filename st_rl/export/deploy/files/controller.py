@@ -36,7 +36,9 @@ COMMAND, CLIP = "command", "clip"
 DAMPING_S = 2.0
 """Seconds of damping before the program ends."""
 WINDOW = 25
-"""Control steps over which the rate of the loop, and positions against velocities, are compared."""
+"""Control steps over which positions and velocities are compared: a stride, since many sensors delay velocities."""
+RATE_WINDOW = 10
+"""Control steps of which the mean rate must be that of the policy; single late steps may be."""
 MAX_TURN_RAD = 0.5
 """Largest rotation of the base between two measurements, beyond what its angular velocity explains."""
 MOVING_RAD = 0.02
@@ -143,7 +145,7 @@ class Guards:
         """Clear the last measurement and the last step."""
         self._last: Arrays = {}
         self._last_s = self._changed_s = self._step_s = np.nan
-        self._periods: deque[float] = deque(maxlen=WINDOW)
+        self._periods: deque[float] = deque(maxlen=RATE_WINDOW)
         self._changes: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=WINDOW)
 
     def check_sensors(self, sensors: Sensors | None, now: float) -> Arrays:
@@ -184,8 +186,8 @@ class Guards:
         if np.isnan(self._step_s):
             return
         self._periods.append(now - self._step_s)
-        mean = sum(self._periods) / WINDOW
-        if len(self._periods) == WINDOW and not 0.67 < mean / self._period < 1.5:
+        mean = sum(self._periods) / RATE_WINDOW
+        if len(self._periods) == RATE_WINDOW and not 0.67 < mean / self._period < 1.5:
             raise GuardError(
                 f"the loop runs at {1 / max(mean, 1e-9):.0f} Hz, the policy needs {1 / self._period:.0f} Hz"
             )

@@ -1,4 +1,4 @@
-"""Write the deploy kit of a run: st-rl deploy RUN KIT."""
+"""Write, check and compare a deploy kit, which runs a policy on a robot: st-rl deploy RUN KIT | check | compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from st_rl import __version__
-from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
+from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, parse_options, run_action
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
 
@@ -24,6 +24,15 @@ NUM_ROBOTS = 32
 """Robots of the golden run; the first one is recorded, all are compared."""
 EPISODE_S = 3.0
 """Seconds of an episode of the golden run, so that it has several resets."""
+_HELP = """usage: st-rl deploy RUN KIT [OPTIONS]
+       st-rl deploy ACTION KIT [OPTIONS]
+
+{rows}
+
+A kit is a folder that runs a policy without this library: raw sensors to joint
+targets, joints, gains, a recorded run as proof, and the robot for MuJoCo.
+st-rl deploy RUN KIT --help lists the options of writing one, st-rl deploy
+ACTION --help those of each action."""
 
 
 @dataclass
@@ -34,14 +43,43 @@ class DeployOptions(RunOptions):
     """Folder of the kit; it must not exist yet."""
     allow_estimates: bool = False
     """Whether observations that no robot measures become inputs, which the robot's own software has to estimate."""
-
     leapp: bool = False
     """Whether the kit also contains a LEAPP bundle, for ROS stacks that read one; needs pip install leapp."""
 
 
+@dataclass
+class CheckOptions:
+    """Options of `st-rl deploy check`."""
+
+    kit: Path
+    """Folder of the kit."""
+    num_robots: int = 16
+    """Robots that walk in each closed loop; if more than 1 of 16 fall, at least 64 walk."""
+    seconds: float = 20.0
+    """Length of a walk."""
+
+
+@dataclass
+class CompareOptions:
+    """Options of `st-rl deploy compare`."""
+
+    kit: Path
+    """Folder of the kit."""
+    log: Path
+    """npz file with the inputs by name (T, ...), joint_targets (T, J) and time (T,) in s."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run the command."""
-    options = parse_options(DeployOptions, arguments, "deploy", __doc__)
+    """Write the kit of a run, or run the action that the first argument names."""
+    actions = {"check": check, "compare": compare}
+    if not asks_for_help(arguments[:1]) and arguments[0] not in actions:
+        return write(arguments)
+    return run_action("deploy", _HELP, {"RUN KIT": write, **actions}, arguments)
+
+
+def write(arguments: Sequence[str]) -> int:
+    """Write the deploy kit of a run: st-rl deploy RUN KIT."""
+    options = parse_options(DeployOptions, arguments, "deploy", write.__doc__)
     if options.kit.exists():
         raise UsageError(f"{options.kit} already exists: name another folder for the kit, or remove it")
     loaded, checkpoint = open_run(options)
@@ -78,7 +116,7 @@ def write_run_kit(
 
     task = _make_task(loaded, 1)
     trained = loaded.load_policy(task, checkpoint)
-    policy = _make_policy(task, trained, allow_estimates)
+    policy = _make_policy(task, trained, loaded.source.name, allow_estimates)
     golden_task = _make_task(loaded, NUM_ROBOTS, **{"noise.level": 0.0, **_golden_episodes(loaded)})
     facts = _facts(loaded, trained, command_line)
     return write_kit(kit, policy, trained, golden_task, facts, pages, with_leapp, _evaluated_walks(loaded))
@@ -106,7 +144,7 @@ def _make_task(loaded: LoadedRun, num_envs: int, **overrides: Any) -> LeggedTask
     return task
 
 
-def _make_policy(task: LeggedTask, trained: LoadedPolicy, allow_estimates: bool) -> RawPolicy:
+def _make_policy(task: LeggedTask, trained: LoadedPolicy, name: str, allow_estimates: bool) -> RawPolicy:
     """The policy from raw sensors to joint targets; CommandError if it needs what no robot measures."""
     from st_rl.export import DeployedPolicy
     from st_rl.export.deploy import RawPolicy, find_ignored_terms
@@ -119,10 +157,11 @@ def _make_policy(task: LeggedTask, trained: LoadedPolicy, allow_estimates: bool)
     if interface.unmeasured and not allow_estimates:
         terms = ", ".join(interface.unmeasured)
         raise CommandError(
-            f"the actor observes what no robot measures: {terms}. Three ways out: train without it "
-            "(st-rl train TASK --env.deployable), let a state estimator replace it (--policy.class-name StateAc, see "
-            "docs/policies.md), or distill a student that does not see it (st-rl distill RUN TASK --env.deployable). "
-            "To estimate it in the software of the robot, add --allow-estimates"
+            f"the actor observes what joint sensors, IMU and foot contacts do not measure: {terms}. Three ways out: "
+            f"train without it (st-rl train {name} --env.deployable), let a state estimator replace it "
+            "(--policy.class-name StateAc, see docs/policies.md), or distill a student that does not see it "
+            f"(st-rl distill RUN {name} --env.deployable). To compute it in the software of the robot, add "
+            "--allow-estimates"
         )
     return RawPolicy(interface, deployed)
 
@@ -174,3 +213,43 @@ def _pages(loaded: LoadedRun) -> dict[str, str]:
     from st_rl.cli.support.report_page import build_run_page
 
     return {REPORT_FILE: build_run_page(loaded.run)[1]}
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Check a deploy kit, its files, golden run and closed loop in plain MuJoCo: st-rl deploy check KIT."""
+    options = parse_options(CheckOptions, arguments, "deploy check", check.__doc__)
+    _require_kit(options.kit)
+    from st_rl.export.deploy.check import check_kit
+
+    has_failed = False
+    for result in check_kit(options.kit, options.num_robots, options.seconds):
+        mark = {True: "pass", False: "FAIL", None: "info"}[result.passed]
+        print(f"{mark}  {result.name:<38} {result.detail}", flush=True)
+        has_failed |= result.passed is False
+    print("The kit failed." if has_failed else "The kit passed.")
+    return int(has_failed)
+
+
+def _require_kit(folder: Path) -> None:
+    """UsageError if a folder is not a kit."""
+    from st_rl.export.deploy.kit import CHECKSUM_FILE
+
+    if not (folder / CHECKSUM_FILE).is_file():
+        raise UsageError(f"{folder} is not a deploy kit (no {CHECKSUM_FILE}): write one with st-rl deploy RUN {folder}")
+
+
+def compare(arguments: Sequence[str]) -> int:
+    """Compare a log of a robot with the golden run of its kit: st-rl deploy compare KIT LOG.npz."""
+    options = parse_options(CompareOptions, arguments, "deploy compare", compare.__doc__)
+    _require_kit(options.kit)
+    from st_rl.export.deploy.compare import compare_log
+    from st_rl.utils.files import load_arrays, name_file
+
+    with name_file(options.log, "save it with numpy.savez_compressed", CommandError):
+        log = load_arrays(options.log)
+    findings = compare_log(options.kit, log)
+    for finding in findings:
+        print(f"{'FAULT' if finding.is_fault else 'note '}  {finding.name}: {finding.message}")
+    num_faults = sum(finding.is_fault for finding in findings)
+    print(f"{num_faults} faults found." if num_faults else "No fault found: the targets follow from the inputs.")
+    return int(num_faults > 0)
