@@ -37,6 +37,7 @@ from benchmarks.machine import describe_machine, write_results
 from st_rl.cli.commands.sweep.shared_trials import RETRY_OF, WORKER
 from st_rl.cli.commands.sweep.storage import STORAGE_VARIABLE, StudyAddress
 from st_rl.utils.files import load_checkpoint
+from tests.ray_cluster import ray_cluster
 from tests.runners.training import differences
 
 RESULTS = Path(__file__).parent / "results" / "searches.json"
@@ -216,22 +217,16 @@ def postgresql() -> Iterator[str]:
 
 def search_on_ray(folder: Path, num_trials: int) -> dict[str, Any]:
     """Run the search on a cluster of two local nodes."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=1)
+    with ray_cluster(2) as address:
         begin = time.monotonic()
-        options = ["--trials", str(num_trials), "--log-dir", str(folder), "--ray", cluster.address]
+        options = ["--trials", str(num_trials), "--log-dir", str(folder), "--ray", address]
         with open(folder.parent / "ray.log", "wb") as log:
             command = [sys.executable, "-m", "st_rl", "sweep", *TASK, *SEARCH, *options]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
         seconds = time.monotonic() - begin
-    finally:
-        cluster.shutdown()
-    address = StudyAddress(str(folder), "sweep")
-    return {"nodes": 2, "seconds": seconds, **check_search(address, folder, num_trials, [])}
+    study = StudyAddress(str(folder), "sweep")
+    return {"nodes": 2, "seconds": seconds, **check_search(study, folder, num_trials, [])}
 
 
 def main() -> int:

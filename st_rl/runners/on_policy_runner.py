@@ -249,6 +249,8 @@ class OnPolicyRunner(Configurable):
                     self._durations.append(time.perf_counter() - begin)
                     if any_rank(self._stop_requested, self.device):
                         break
+                    if it == start_iter:
+                        limit_exchanges(self._rank_timeout_s)
             if self._run_folder is not None:
                 self._finish_log()
         return self.metrics_velrmsd, self.metrics_CoT
@@ -261,7 +263,8 @@ class OnPolicyRunner(Configurable):
                 "learn() is already running in this runner: call it again after it has returned, or build another "
                 "runner with its own environment and log_dir"
             )
-        limit_exchanges(self._rank_timeout_s)
+        # Some ranks start later than others: loggers, kernels, the first evaluation.
+        limit_exchanges(max(self._rank_timeout_s, RANK_TIMEOUT_S))
         heartbeat = RankHeartbeat(self._rank_timeout_s) if world_size() > 1 else None
         try:
             self._stop_requested = False

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -15,6 +16,7 @@ from st_rl.cli import main
 from st_rl.cli.commands.sweep import trials as trials_module
 from st_rl.cli.commands.sweep.shared_trials import Heartbeat, SharedTrials
 from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
+from tests.ray_cluster import ray_cluster
 
 pytest.importorskip("mujoco")
 optuna = pytest.importorskip("optuna")
@@ -288,19 +290,11 @@ def test_missing_ray_gives_install_command(tmp_path, monkeypatch, capsys):
     assert 'st-rl sweep --ray needs Ray: pip install "st_rl[ray]"' in capsys.readouterr().err
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "st_rl[ray]"')
 def test_ray_runs_the_workers_as_tasks(tmp_path, capfd):
-    pytest.importorskip("ray", reason='needs Ray: pip install "st_rl[ray]"')
-    from ray.cluster_utils import Cluster
-
-    try:
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    except Exception as error:  # the class that Ray raises after 30 s
-        pytest.skip(f"Ray does not start: {error}")
-    try:
-        command = ["sweep", "balance", *SMALL, *SEARCH, "--trials", "1", "--log-dir", str(tmp_path)]
-        assert main([*command, "--ray", cluster.address]) == 0
-    finally:
-        cluster.shutdown()
+    command = ["sweep", "balance", *SMALL, *SEARCH, "--trials", "1", "--log-dir", str(tmp_path)]
+    with ray_cluster(1) as address:
+        assert main([*command, "--ray", address]) == 0
     (trial,) = results(tmp_path)["trials"]
     assert trial["state"] == "complete"
     assert not trial["worker"].endswith(f":{os.getpid()}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException
 
 from st_rl.env import VecEnv
 from st_rl.modules import ActorCritic, EmpiricalNormalization
@@ -16,6 +17,8 @@ from tests.fakes import ClientEnv
 from tests.runners.training import RND, recurrent, small_config
 
 NUM_ENVS = 8
+GRACE_S = 5.0
+"""Time that the other ranks have to end by themselves after one has failed."""
 ENCODER = {
     "class_name": "EncoderActorCritic",
     "encoder_component_names": ["privileged_obs"],
@@ -190,9 +193,24 @@ def shared_state(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
 
 
 def run_ranks(work: Callable[[Path], Any], folder: Path, num_ranks: int, backend: str = "gloo") -> list[Any]:
-    """Call `work(folder)` on every rank of a new process group; returns the results by rank."""
+    """Call `work(folder)` on every rank of a new process group; returns the results by rank.
+
+    An error of a rank comes with the logs of all ranks in the folder. No rank outlives the call.
+    """
     rendezvous = f"file://{tempfile.mkdtemp(dir=folder)}/rendezvous"
-    torch.multiprocessing.spawn(_on_rank, args=(work, str(folder), num_ranks, rendezvous, backend), nprocs=num_ranks)
+    arguments = (work, str(folder), num_ranks, rendezvous, backend)
+    ranks = torch.multiprocessing.spawn(_on_rank, args=arguments, nprocs=num_ranks, join=False)
+    try:
+        # A rank that has lost another one gets the time to say so before torch sends it SIGTERM.
+        while not ranks.join(grace_period=GRACE_S):
+            pass
+    except ProcessException as error:
+        logs = [f"{path}:\n{path.read_text(errors='replace')[-2000:]}" for path in folder.rglob("rank_*.log")]
+        raise RuntimeError("\n".join([str(error), *logs])) from error
+    finally:
+        for process in ranks.processes:
+            process.kill()
+            process.join()
     return [torch.load(folder / f"result_{number}.pt", weights_only=True) for number in range(num_ranks)]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from st_rl.engine import engine
 from st_rl.engine.engine import Plan
-from st_rl.runners import OnPolicyRunner
+from st_rl.runners import OnPolicyRunner, on_policy_runner
 from st_rl.utils import distributed
 from st_rl.utils.distributed import rank
 from st_rl.utils.files import load_checkpoint
@@ -238,3 +238,18 @@ def test_all_ranks_reject_different_numbers_of_environments(careless):
 def test_all_ranks_stop_when_one_environment_is_never_finite(careless):
     assert careless[1]["never_finite"].startswith("iteration 0: observations of the environment of rank 1 were NaN")
     assert "of the environment of rank 1 were NaN" in careless[0]["never_finite"]
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_time_limit_of_exchanges_begins_after_the_first_iteration(monkeypatch):
+    """Until then rank 0 may load TensorBoard or evaluate while the others wait for it."""
+    limits = []
+    runner = OnPolicyRunner(EchoEnv(num_envs=4), small_config(engine="eager", rank_timeout_s=7.0))
+    monkeypatch.setattr(
+        on_policy_runner, "limit_exchanges", lambda seconds: limits.append((runner.current_learning_iteration, seconds))
+    )
+    runner.learn(2)
+    runner.learn(2)
+    assert limits == [(0, 600.0), (1, 7.0), (2, 600.0), (3, 7.0)]
