@@ -252,7 +252,8 @@ def train_families(
             runner = make_training(name, folder, optimizer=optimizer, engine=engine, device=device)
             runner.learn(EQUAL_ITERATIONS)
             steps = runner.alg.engine._steps.values()
-            plan, num_graphs = runner.alg.engine.plan, sum(len(step._captures) for step in steps)
+            captures = [capture for step in steps for capture in step._captures.values()]
+            plan, num_graphs = runner.alg.engine.plan, sum(len(capture.graphs) for capture in captures)
             results[name, optimizer, engine] = (shared_state(runner), plan.captures_exchanges, num_graphs)
     file = folder / f"{os.getpid()}.pt"
     torch.save(results, file)

@@ -323,12 +323,12 @@ class APPOAlgoMixin(_Algorithm):
             norms["discriminator_gradient_norm"] = trainer.apply_gradients(trainer.optimizer, self.max_grad_norm)
         return norms
 
-    def _exchange_counts(self, minibatch: MiniBatch) -> None:
-        """Average the number of valid transitions over the mini-batches of all ranks."""
-        super()._exchange_counts(minibatch)
+    def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
+        """One gradient step on one mini-batch; returns its losses, statistics and gradient norms as 0-d tensors."""
         if self._masks_resets and has_exchanges():
             num_valid = average(minibatch.ref_mask.sum(dtype=torch.float32))
             self._num_valid.copy_(num_valid.clamp(min=1.0 / world_size()))
+        return super().minibatch_step(minibatch)
 
     def compute_losses(self, minibatch: MiniBatch) -> Losses:
         """The named losses of a mini-batch (0-d), intermediate values, and statistics."""

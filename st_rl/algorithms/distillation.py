@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from st_rl.algorithms.losses import gaussian_kl
 from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.networks.gaussian import gaussian_kl
 from st_rl.modules.policy import EncoderPolicy, GaussianPolicy, Policy
 from st_rl.utils.config import unknown_name_message
 

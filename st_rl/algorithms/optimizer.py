@@ -12,6 +12,9 @@ from st_rl.utils.config import unknown_name_message
 
 # Their fused step divides by `grad_scale` and skips itself where `found_inf` is 1, without a host sync.
 FUSED_OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
+# Factor and limits of the adaptive learning rate.
+RATE_FACTOR = 1.5
+LOWEST_RATE, HIGHEST_RATE = 1.0e-5, 1.0e-2
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name: cls
     for name, cls in vars(torch.optim).items()
@@ -82,11 +85,6 @@ class GuardedOptimizer:
         return tuple([(name, value) for name, value in items if name not in ("params", "lr", "initial_lr")])
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All parameters that have a gradient."""
-        return [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-
-    @property
     def gradients(self) -> list[Tensor]:
         """The gradients of all parameters that have one."""
         groups = self.optimizer.param_groups
@@ -136,6 +134,14 @@ class GuardedOptimizer:
             self._learning_rate = groups[0]["lr"]
         else:
             self.learning_rate = groups[0]["lr"]
+
+
+def adapt_learning_rate(learning_rate: float | Tensor, kl: Tensor, desired_kl: float) -> Tensor:
+    """The next learning rate, a 0-d double: lower if `kl`, 0-d, is above twice `desired_kl`, higher if below half."""
+    rate, kl = torch.as_tensor(learning_rate, dtype=torch.float64), kl.double()
+    slower, faster = (rate / RATE_FACTOR).clamp(min=LOWEST_RATE), (rate * RATE_FACTOR).clamp(max=HIGHEST_RATE)
+    is_slow = (kl > 0.0) & (kl < 0.5 * desired_kl)
+    return torch.where(is_slow, faster, torch.where(kl > 2.0 * desired_kl, slower, rate))
 
 
 def make_lr_scheduler(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from st_rl.algorithms.averages import RunningAverages
-from st_rl.algorithms.losses import adapt_learning_rate, clipped_surrogate, clipped_value, gaussian_kl
-from st_rl.algorithms.optimizer import GuardedOptimizer
+from st_rl.algorithms.optimizer import GuardedOptimizer, adapt_learning_rate
 from st_rl.algorithms.rnd_trainer import RndTrainer
 from st_rl.algorithms.schedules import Schedule
 from st_rl.algorithms.symmetry_augmentation import make_symmetry
@@ -20,6 +19,7 @@ from st_rl.algorithms.symmetry_function import SymmetryFunction
 from st_rl.engine import Engine
 from st_rl.env.utils import split_final_observations
 from st_rl.modules.actor_critic import ActorCritic
+from st_rl.modules.networks.gaussian import gaussian_kl
 from st_rl.modules.networks.memory import preserve_hidden_states
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
@@ -31,7 +31,7 @@ from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import MiniBatch, Shape, StepTransition
 from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
-from st_rl.utils.distributed import average_in_place, flatten, has_exchanges
+from st_rl.utils.distributed import average_in_place
 from st_rl.utils.log import logger
 from st_rl.utils.registry import resolve_class
 from st_rl.utils.tensors.segments import Segments, expand_images, segment_slices
@@ -155,9 +155,6 @@ class PPO(Configurable):
         self._annealed_rate: Schedule | None = None
         self._annealed_clip: Schedule | None = None
         self.current_learning_iteration = 0
-        # Whether `compute_losses` adapts the learning rate; else `minibatch_step` does, because compiled code has no
-        # side effects, and several ranks exchange the KL divergence with the gradients.
-        self._adapts_in_losses = not has_exchanges()
         self.lr_scheduler: LRScheduler | None = None
         # None until init_storage, which knows the sizes of the environment.
         self.storage = cast(RolloutStorage, None)
@@ -525,29 +522,17 @@ class PPO(Configurable):
         # A captured step is captured again when a Python value that it reads changes.
         settings = (self._settings(), self._optimizer.settings) if self.engine.plan.graphs else None
         can_capture = not self._optimizer.needs_host_sync
-        self._adapts_in_losses = not (has_exchanges() or self.engine.plan.compiles)
         policy = self.actor_critic
         with policy.no_sampling() if isinstance(policy, ActorCritic) else nullcontext():
             for number, minibatch in enumerate(self._mini_batches()):
                 slot = number % self.num_mini_batches
-                self._averages.add(self._run_step(minibatch, settings, slot, can_capture))
+                step = self.engine.run_step(self.minibatch_step, minibatch, settings, slot, can_capture)
+                self._averages.add(step)
         self.storage.clear()
         means = self._averages.means()
         losses = {name.removeprefix("loss/"): value for name, value in means.items() if name.startswith("loss/")}
         stats = {name.removeprefix("stat/"): value for name, value in means.items() if name.startswith("stat/")}
         return losses, stats
-
-    def _run_step(self, minibatch: MiniBatch, key: Hashable, slot: int, can_capture: bool) -> dict[str, Tensor]:
-        """Run `minibatch_step`, as one CUDA graph or, around an exchange that it cannot contain, as two."""
-        run_step = self.engine.run_step
-        if self.engine.plan.captures_exchanges:
-            return run_step(self.minibatch_step, minibatch, key, slot, can_capture)
-        if not can_capture or type(self).minibatch_step is not PPO.minibatch_step:
-            return self.minibatch_step(minibatch)
-        self._exchange_counts(minibatch)
-        measured, exchanged = run_step(self._flat_gradients, minibatch, key, slot)
-        average_in_place([exchanged])
-        return measured | run_step(self._apply_flat_gradients, exchanged, key)
 
     def _merge_normalizers(self) -> None:
         """Add what all ranks have observed in this rollout to the normalizers of every rank; none with one rank."""
@@ -580,53 +565,25 @@ class PPO(Configurable):
 
     def minibatch_step(self, minibatch: MiniBatch) -> dict[str, Tensor]:
         """One gradient step on one mini-batch; returns its losses, statistics and gradient norm as 0-d tensors."""
-        self._exchange_counts(minibatch)
-        measured, kl = self._backward(minibatch)
-        if has_exchanges():
-            # All that the ranks exchange for this step, at once.
-            average_in_place([*self._gradients(), *([] if kl is None else [kl])])
-        return measured | self._step_optimizers(kl)
-
-    def _exchange_counts(self, minibatch: MiniBatch) -> None:
-        """Exchange what the losses need to know of the mini-batches of all ranks: nothing in PPO."""
-
-    def _backward(self, minibatch: MiniBatch) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Compute the gradients of this rank; returns values to log and, if still to be used, the KL divergence."""
         objective = self.engine.compile(self._objective, casts_weights=self.mixed_precision is not None)
         with self._autocast():
             total, measured, kl = objective(minibatch)
-        for optimizer in self._optimizers():
+        optimizers = self._optimizers()
+        for optimizer in optimizers:
             optimizer.zero_grad()
         total.backward()
         if self._rnd_trainer is not None and minibatch.rnd_state is not None:
             measured["loss/rnd"] = self._rnd_trainer.backward(minibatch.rnd_state)
-        return measured, kl
-
-    def _gradients(self) -> list[Tensor]:
-        """The gradients of all optimizers."""
-        return [gradient for optimizer in self._optimizers() for gradient in optimizer.gradients]
-
-    def _step_optimizers(self, kl: Tensor | None) -> dict[str, Tensor]:
-        """Adapt the learning rate and step along the gradients of all ranks; returns the norms to log, 0-d."""
+        # All that the ranks exchange for this step, at once.
+        exchanged = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
+        average_in_place(exchanged if kl is None else [*exchanged, kl])
         if kl is not None:
-            self._adapt_learning_rate(kl)
+            rate = adapt_learning_rate(self._optimizer.learning_rate, kl, float(self.desired_kl or 0.0))
+            self._optimizer.learning_rate = rate
         norms = self._apply_gradients()
         if isinstance(self.actor_critic, ClippedStdPolicy):
             self.actor_critic.clip_std(min=self.clip_min_std)
-        return norms
-
-    def _flat_gradients(self, minibatch: MiniBatch) -> tuple[dict[str, Tensor], Tensor]:
-        """Compute the gradients of this rank; returns values to log, and gradients and KL divergence in one buffer."""
-        measured, kl = self._backward(minibatch)
-        return measured, flatten([*self._gradients(), *([] if kl is None else [kl])])
-
-    def _apply_flat_gradients(self, exchanged: Tensor) -> dict[str, Tensor]:
-        """Step along gradients in one buffer, with the KL divergence at its end if there is one."""
-        parameters = [parameter for optimizer in self._optimizers() for parameter in optimizer.parameters]
-        *parts, kl = exchanged.tensor_split(list(itertools.accumulate(parameter.numel() for parameter in parameters)))
-        for parameter, part in zip(parameters, parts):
-            parameter.grad = part.view_as(parameter)
-        return self._step_optimizers(kl[0] if len(kl) else None)
+        return measured | norms
 
     def _optimizers(self) -> list[GuardedOptimizer]:
         """All optimizers that step on a mini-batch."""
@@ -642,7 +599,7 @@ class PPO(Configurable):
         return {"gradient_norm": self._optimizer.apply_gradients(self.max_grad_norm, clip_groups=groups)}
 
     def _objective(self, minibatch: MiniBatch) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The weighted sum of all losses, values to log, and the mean KL divergence if it is still to be used."""
+        """The weighted sum of all losses, values to log, and the mean KL divergence if the learning rate follows it."""
         losses, inter_vars, stats = self.compute_losses(minibatch)
         weighted: list[Tensor] = []
         measured: dict[str, Tensor] = {}
@@ -652,8 +609,7 @@ class PPO(Configurable):
         total = torch.stack(weighted).sum()
         measured["loss/total_loss"] = total.detach()
         measured |= {f"stat/{name}": value.detach() for name, value in stats.items()}
-        needs_adaptation = "kl" in inter_vars and not self._adapts_in_losses
-        return total, measured, inter_vars["kl"].mean() if needs_adaptation else None
+        return total, measured, inter_vars["kl"].mean() if "kl" in inter_vars else None
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """The context of the losses: hidden layers in `mixed_precision`; weights and the rest stay in float32."""
@@ -710,23 +666,22 @@ class PPO(Configurable):
                 mean, std = policy.action_mean[:size], policy.action_std[:size]
                 old = minibatch.old_mu[:size], minibatch.old_sigma[:size]
                 inter_vars["kl"] = gaussian_kl(mean, std, *old, ratio_offset=0.0 if self.exact_kl else 1.0e-5)
-            if self._adapts_in_losses:
-                self._adapt_learning_rate(inter_vars["kl"].mean())
 
-        clip = self.clip_range
+        clip = cast(float, self.clip_range)  # torch's stubs know two numbers or two tensors, not their union
         ratio = torch.exp(log_prob - minibatch.old_actions_log_prob.squeeze(-1))
         advantages = minibatch.advantages.squeeze(-1)
         if self.normalize_advantage_per_mini_batch:
             recorded = advantages[:size]
             advantages = (advantages - recorded.mean()) / (recorded.std() + 1e-8)
-        surrogate, clipped = clipped_surrogate(ratio, advantages, clip)
+        surrogate, clipped = -advantages * ratio, -advantages * ratio.clamp(1.0 - clip, 1.0 + clip)
         inter_vars |= {"ratio": ratio, "surrogate": surrogate, "surrogate_clipped": clipped}
         losses = {"surrogate_loss": torch.max(surrogate, clipped).mean()}
 
         returns = minibatch.returns.squeeze(-1)
         value_errors = (values - returns).square()
         if self.use_clipped_value_loss:
-            value_clipped = clipped_value(values, minibatch.values.squeeze(-1), clip)
+            old_values = minibatch.values.squeeze(-1)
+            value_clipped = old_values + (values - old_values).clamp(-clip, clip)
             inter_vars["value_clipped"] = value_clipped
             value_errors = torch.max(value_errors, (value_clipped - returns).square())
         losses["value_loss"] = value_errors.mean()
@@ -746,12 +701,6 @@ class PPO(Configurable):
     def _initial_hidden_states(self, minibatch: MiniBatch) -> Any:
         """The hidden states at the first step of every trajectory, or None."""
         return minibatch.hidden_states
-
-    @torch.no_grad()
-    def _adapt_learning_rate(self, kl: Tensor) -> None:
-        """Set the learning rate by the mean KL divergence of the policy's step, 0-d."""
-        rate = torch.as_tensor(self._optimizer.learning_rate, dtype=torch.float64)
-        self._optimizer.learning_rate = adapt_learning_rate(rate, kl.double(), float(self.desired_kl or 0.0))
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ class Engine:
         if self._stream is None or not can_capture:
             return function(argument)
         if function not in self._steps:
-            self._steps[function] = GraphedStep(function, self._stream)
+            self._steps[function] = GraphedStep(function, self._stream, self.plan.captures_exchanges)
         return self._steps[function](argument, key, slot)
 
     def loop(

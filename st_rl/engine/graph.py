@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from st_rl.utils.distributed import any_rank, captured_exchanges, has_exchanges, world_size
+from st_rl.utils.distributed import (
+    any_rank,
+    captured_exchanges,
+    defer_sums,
+    has_exchanges,
+    sum_over_ranks,
+    world_size,
+)
 from st_rl.utils.log import logger
 from st_rl.utils.tensors.tree import tree_leaves, tree_map
 
@@ -20,12 +27,22 @@ WARM_UP_CALLS = 3
 
 
 class _Capture:
-    """One captured call: its static inputs and outputs, and the graph between them."""
+    """One captured call: its static inputs and outputs, and the graphs between them.
 
-    def __init__(self, inputs: list[Tensor], output: object, graph: torch.cuda.CUDAGraph):
+    Each of `sums` is a tensor that is summed over all ranks after one graph and before the next.
+    """
+
+    def __init__(
+        self,
+        inputs: list[Tensor],
+        output: object,
+        graphs: Sequence[torch.cuda.CUDAGraph],
+        sums: Sequence[Tensor] = (),
+    ):
         self.inputs = inputs
         self.output = output
-        self.graph = graph
+        self.graphs = graphs
+        self.sums = sums
         # The tensors that were last copied into the inputs, with their version counters.
         self._copied: list[tuple[weakref.ref[Tensor], int]] = []
 
@@ -33,7 +50,10 @@ class _Capture:
         if self.inputs and not self._holds(inputs):
             torch._foreach_copy_(self.inputs, list(inputs))  # pyright: ignore[reportPrivateImportUsage]
             self._copied = [(weakref.ref(tensor), _version(tensor)) for tensor in inputs]
-        self.graph.replay()
+        self.graphs[0].replay()
+        for tensor, graph in zip(self.sums, self.graphs[1:]):
+            sum_over_ranks(tensor)
+            graph.replay()
         return self.output
 
     def _holds(self, inputs: Sequence[Tensor]) -> bool:
@@ -53,12 +73,14 @@ class GraphedStep:
     """A function of nested tensors, captured once for each signature and slot and replayed afterwards.
 
     A signature is the shapes of the inputs and a key with all Python values that the function reads. The next call
-    overwrites what the function returns.
+    overwrites what the function returns. Without `captures_exchanges` there is a graph before and one after each
+    exchange between ranks.
     """
 
-    def __init__(self, function: Callable[[Any], Any], stream: torch.cuda.Stream):
+    def __init__(self, function: Callable[[Any], Any], stream: torch.cuda.Stream, captures_exchanges: bool = True):
         self._function = function
         self._stream = stream
+        self._captures_exchanges = captures_exchanges
         # Captures of one signature by slot; they run one after the other, so they share a memory pool.
         self._captures: dict[int, _Capture] = {}
         self._captured_signature: Hashable = None
@@ -88,11 +110,20 @@ class GraphedStep:
     def _capture(self, argument: Any, inputs: Sequence[Tensor]) -> _Capture:
         static = {id(tensor): tensor.clone() for tensor in inputs}
         argument = tree_map(lambda leaf: static.get(id(leaf), leaf), argument)
-        pool = next((capture.graph.pool() for capture in self._captures.values()), None)
-        graph = torch.cuda.CUDAGraph()
-        with capturing(graph, self._stream, pool):
-            output = self._function(argument)
-        return _Capture(list(static.values()), output, graph)
+        pool = next((capture.graphs[0].pool() for capture in self._captures.values()), None)
+        graphs, sums = [torch.cuda.CUDAGraph()], []
+        with ExitStack() as current:
+            current.enter_context(capturing(graphs[0], self._stream, pool))
+
+            def continue_in_next_graph(tensor: Tensor) -> None:
+                current.close()
+                sums.append(tensor)
+                graphs.append(torch.cuda.CUDAGraph())
+                current.enter_context(capturing(graphs[-1], self._stream, graphs[0].pool()))
+
+            with nullcontext() if self._captures_exchanges else defer_sums(continue_in_next_graph):
+                output = self._function(argument)
+        return _Capture(list(static.values()), output, graphs, sums)
 
 
 class GraphedLoop:
@@ -132,7 +163,7 @@ class GraphedLoop:
             graph = torch.cuda.CUDAGraph()
             with capturing(graph, self._stream), self._during_capture(self._stream):
                 output = self._function()
-            self._key, self._capture = key, _Capture([], output, graph)
+            self._key, self._capture = key, _Capture([], output, [graph])
             self._host_values = [getattr(owner, name) for owner, name in self._host_state]
             return self._capture.replay(())
 

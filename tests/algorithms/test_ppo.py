@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from st_rl.algorithms import PPO
-from st_rl.algorithms.losses import adapt_learning_rate
+from st_rl.algorithms.optimizer import adapt_learning_rate
 from st_rl.modules import ActorCritic, ActorCriticHiddenState, EmpiricalNormalization
 from st_rl.storage import RolloutStorage, SarsaRolloutStorage
 from tests.algorithms.rollouts import (
@@ -567,6 +567,7 @@ def test_unchanged_learning_rate_is_bit_exact():
     batch = batch._replace(old_mu=batch.old_mu + 0.7 * (1e-4) ** 0.5)
     kl = alg.compute_losses(batch)[1]["kl"].mean().item()
     assert 0.5e-4 < kl < 2e-4
+    alg.minibatch_step(batch)
     assert alg.learning_rate == 3e-4
 
 

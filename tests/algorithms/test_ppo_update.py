@@ -26,10 +26,14 @@ def record_mini_batches(alg):
         record = {name: value.item() for name, value in losses.items()}
         if "kl" in inter_vars:
             record["kl"] = inter_vars["kl"].mean().item()
-        records.append(record | {"learning_rate": float(alg.learning_rate)})
+        records.append(record)
         return losses, inter_vars, stats
 
+    def record_rate(optimizer, args, kwargs):
+        records[-1]["learning_rate"] = float(optimizer.param_groups[0]["lr"])
+
     alg.compute_losses = recording
+    alg.optimizer.register_step_pre_hook(record_rate)
     return records
 
 

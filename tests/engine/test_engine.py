@@ -122,8 +122,6 @@ def test_only_recurrent_networks_break_the_graph(combination):
     learner.engine.static_size = lambda measure: 2 * int(measure())
     roll_out(learner, seed=0)
     minibatch = next(learner._mini_batches())
-    # As in an update with compiled losses, which has no tensor of a learning rate that is a float.
-    learner._adapts_in_losses = False
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with learner.actor_critic.no_sampling():

@@ -23,7 +23,7 @@ class Doubling:
 
 def make_capture(count=2):
     fixed, output = [torch.zeros(3) for _ in range(count)], [torch.zeros(3) for _ in range(count)]
-    return _Capture(fixed, output, Doubling(fixed, output))
+    return _Capture(fixed, output, [Doubling(fixed, output)])
 
 
 def replay_counting_copies(capture, inputs, monkeypatch):
@@ -69,7 +69,7 @@ def test_captured_graphs_are_discarded_on_demand(monkeypatch):
     calls = []
     loop = GraphedLoop(lambda: calls.append(1) or "as written", stream=None)
     assert loop("key") == "as written"
-    loop._key, loop._capture = "key", _Capture([], "captured", Doubling([], []))
+    loop._key, loop._capture = "key", _Capture([], "captured", [Doubling([], [])])
     assert loop("key") == "captured"
     engine = Engine("eager")
     engine._loops.append(loop)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from st_rl.algorithms.losses import gaussian_kl
 from st_rl.modules import Actor, ActorCritic, ActorCriticRecurrent, Critic, DeterministicPolicyMixin, get_activation
 from st_rl.modules.actor_critic import make_activation
+from st_rl.modules.networks.gaussian import gaussian_kl
 
 OBS, OC, A = 5, 7, 3
 

@@ -16,6 +16,12 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 Size = torch.Size | list[int] | tuple[int, ...]
 
 
+def gaussian_kl(mean: Tensor, std: Tensor, old_mean: Tensor, old_std: Tensor, ratio_offset: float = 1.0e-5) -> Tensor:
+    """KL divergence of the new from the old diagonal Gaussian, `(..., A) -> (...)`; exact without `ratio_offset`."""
+    spread = torch.log(std / old_std + ratio_offset)
+    return (spread + (old_std.square() + (old_mean - mean).square()) / (2.0 * std.square()) - 0.5).sum(dim=-1)
+
+
 class DiagonalGaussian(Normal):
     """A `Normal` with means `(..., A)` and one standard deviation `(A,)` for all samples.
 

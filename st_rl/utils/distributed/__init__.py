@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, overload
@@ -22,6 +22,8 @@ EXCHANGE_ALONE = False
 """Whether the only rank of a process group exchanges, too; a benchmark sets it to measure exchanges on one GPU."""
 captured_exchanges: "weakref.WeakSet[torch.cuda.CUDAGraph]" = weakref.WeakSet()
 """The CUDA graphs that may hold exchanges."""
+# Takes the place of sums over ranks while CUDA graphs are captured that cannot hold them.
+_defer_sum: "Callable[[Tensor], None] | None" = None
 _SEED_STRIDE = 1_000_003
 
 Value = TypeVar("Value")
@@ -115,7 +117,7 @@ def is_main() -> bool:
 
 def has_exchanges() -> bool:
     """Whether ranks exchange anything: in a process group of several ranks."""
-    return world_size() > 1 or (EXCHANGE_ALONE and dist.is_initialized())
+    return dist.is_available() and dist.is_initialized() and (dist.get_world_size() > 1 or EXCHANGE_ALONE)
 
 
 def rank_seed(seed: int) -> int:
@@ -166,9 +168,22 @@ def gather_to_all(value: Value) -> list[Value]:
     return values
 
 
-def _sum_over_ranks(tensor: Tensor) -> None:
+@contextmanager
+def defer_sums(defer: Callable[[Tensor], None]) -> Iterator[None]:
+    """Call `defer` in this context with each tensor that is to be summed over all ranks, in place of the sum."""
+    global _defer_sum
+    before, _defer_sum = _defer_sum, defer
+    try:
+        yield
+    finally:
+        _defer_sum = before
+
+
+def sum_over_ranks(tensor: Tensor) -> None:
     """Replace a tensor by its sum over all ranks."""
-    if tensor.is_cuda and dist.get_backend() == "gloo":
+    if _defer_sum is not None:
+        _defer_sum(tensor)
+    elif tensor.is_cuda and dist.get_backend() == "gloo":
         # gloo's own copies run in a thread without inference mode.
         total = tensor.cpu()
         dist.all_reduce(total)
@@ -182,7 +197,7 @@ def average(tensor: Tensor) -> Tensor:
     if not has_exchanges():
         return tensor
     total = tensor.detach().clone() if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
-    _sum_over_ranks(total)
+    sum_over_ranks(total)
     return total / world_size()
 
 
@@ -205,12 +220,12 @@ def combine_moments(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Ten
         return joint_mean, average(var + (mean - joint_mean) ** 2), count * num_ranks
     weight = count.to(mean.dtype)
     sums = torch.cat([(weight * mean).reshape(-1), weight.reshape(1)])
-    _sum_over_ranks(sums)
+    sum_over_ranks(sums)
     total = sums[-1]
     divisor = torch.where(total > 0, total, torch.ones_like(total))
     joint_mean = (sums[:-1] / divisor).view_as(mean)
     spread = weight * (var + (mean - joint_mean) ** 2)
-    _sum_over_ranks(spread)
+    sum_over_ranks(spread)
     return joint_mean, spread / divisor, total.to(count.dtype)
 
 
@@ -222,17 +237,12 @@ def broadcast_module(module: torch.nn.Module) -> None:
         dist.broadcast(tensor.detach(), src=0)
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors of one dtype into one buffer `(K,)`."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
 def average_in_place(tensors: Sequence[Tensor]) -> None:
-    """Replace tensors by their means over all ranks, with one all-reduce; shapes are the same on every rank."""
+    """Replace tensors of one dtype by their means over all ranks, with one all-reduce; their shapes must not differ."""
     if not has_exchanges() or not tensors:
         return
-    flat = flatten(tensors)
-    _sum_over_ranks(flat)
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    sum_over_ranks(flat)
     flat /= world_size()
     parts = flat.split([tensor.numel() for tensor in tensors])
     # On a GPU one kernel instead of one for each tensor.
