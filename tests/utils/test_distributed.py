@@ -58,6 +58,8 @@ def on_rank(this_rank, folder):
     end = time.monotonic() + 60.0
     while not Path(folder, "rank_0_has_timed_out").exists() and time.monotonic() < end:
         time.sleep(0.05)
+    # Otherwise the threads of gloo, still running after the timeout, abort the process at its end.
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
