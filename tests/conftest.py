@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 # Set before torch starts its thread pools, here and in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,6 +12,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if hasattr(signal, "SIGHUP"):
+    # nohup ignores it, for the tests and for the processes that they start.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
