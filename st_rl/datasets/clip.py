@@ -173,8 +173,13 @@ def log_notes(clips: Iterable[MotionClip]) -> None:
         for note in clip.notes:
             names.setdefault(note, []).append(clip.name)
     for note, found in names.items():
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        logger.warning(f"{', '.join(found[:3])}{more}: {note}")
+        logger.warning(f"{list_names(found)}: {note}")
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first three names and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 class _ClipReader:
@@ -345,8 +350,8 @@ def _check_joints(source: str, names: Sequence[str], joint_pos: np.ndarray) -> N
         raise MotionError(
             source,
             "joint_pos",
-            f"is {width} wide, but {len(names)} joints are named ({', '.join(names)})",
-            "name the joints of the file, in its order, with joint_names",
+            f"is {width} wide, but there are {len(names)} joints ({list_names(names)})",
+            "use a clip of this robot, or name the joints of the file, in its order, with joint_names",
         )
     repeated = sorted({name for name in names if list(names).count(name) > 1})
     if repeated:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError
+from st_rl.datasets.clip import Bodies, Feet, MotionClip, MotionError, list_names
 from st_rl.modules.symmetry import joint_mirror
 from st_rl.utils.config import nearest_name
 from st_rl.utils.tensors import rotations
@@ -33,8 +33,8 @@ def reorder_joints(clip: MotionClip, joint_names: Sequence[str]) -> MotionClip:
         raise MotionError(
             clip.where,
             "joint_names",
-            f"lack {', '.join(missing)}; the clip has {', '.join(clip.joint_names)}{hint}",
-            "name the joints of the file, in its order, with joint_names, as the robot calls them",
+            f"lack {list_names(missing)}; the clip has {list_names(clip.joint_names)}{hint}",
+            "use a clip of this robot, or name the joints of the file, in its order, with joint_names",
         )
     columns = [clip.joint_names.index(name) for name in joint_names]
     return replace(

@@ -49,7 +49,7 @@ def test_quaternion_signs_are_continuous_and_input_is_kept():
     ("change", "message"),
     [
         ({"joint_pos": np.zeros((1, 2))}, r"made: joint_pos .*1 frame.*two frames"),
-        ({"joint_pos": np.zeros((101, 3))}, r"made: joint_pos is 3 wide, but 2 joints are named \(a, b\).*joint_names"),
+        ({"joint_pos": np.zeros((101, 3))}, r"made: joint_pos is 3 wide, but there are 2 joints \(a, b\).*joint_names"),
         ({"joint_pos": np.where(np.arange(202).reshape(101, 2) == 9, np.nan, 0.0)}, r"joint_pos .* frame 4 of 101"),
         ({"root_pos": np.zeros((100, 3))}, r"root_pos has shape \(100, 3\), expected \(101, 3\)"),
         ({"root_rot": np.zeros((101, 4))}, r"root_rot has a quaternion of length 0 at frame 0; .*order of the columns"),

@@ -209,7 +209,7 @@ def npz(tmp_path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dof_positions": np.zeros((4, 7))}, r"joint_pos is 7 wide, but 5 joints are named"),
+        ({"dof_positions": np.zeros((4, 7))}, r"joint_pos is 7 wide, but there are 5 joints"),
         ({"dof_positions": np.full((4, 5), np.nan)}, r"joint_pos is not a number at frame 0"),
         ({"dof_positions": np.zeros((1, 5))}, r"joint_pos .*a clip needs two frames"),
         ({"dof_positions": None}, r"joint positions are missing \(found: .*store them as dof_positions or joint_pos"),

@@ -13,6 +13,8 @@ from st_rl.utils.log import logger
 
 # A clip that is not cyclic has at least this duration, s: a shorter one is more likely a mistake than a motion.
 _MIN_DURATION_S = 1.0
+# A clip is rejected if a joint is further out of its range than this, rad: no robot turns its joints so far.
+_MAX_JOINT_EXCESS = np.pi
 # A clip is rejected if its feet are this far above or below the ground, m, and gets a warning from the second on.
 _MAX_GROUND_DISTANCE, _NOTABLE_PENETRATION = 0.15, 0.05
 
@@ -26,6 +28,17 @@ def prepare_clip(robot: Robot, clip: MotionClip, fps: float) -> MotionClip:
             "the clip",
             f"lasts only {clip.duration:.3g} s and does not end in its first pose",
             f"use one of {_MIN_DURATION_S:g} s or more, or make it a loop: st-rl motion edit CLIP OUT --loop",
+        )
+    low, high = robot.joint_range.T
+    excess = np.maximum(clip.joint_pos - high, low - clip.joint_pos).max(axis=0)
+    if excess.max() > _MAX_JOINT_EXCESS:
+        joint = int(excess.argmax())
+        raise MotionError(
+            clip.where,
+            f"the joint {robot.joint_names[joint]}",
+            f"moves from {clip.joint_pos[:, joint].min():.3g} to {clip.joint_pos[:, joint].max():.3g} rad, far out of "
+            f"its range of {low[joint]:.2f} to {high[joint]:.2f}",
+            "give angles in radians, in the order of the joints of the robot",
         )
     upright = root_uprightness(clip)
     if upright < 0:
