@@ -89,3 +89,13 @@ def test_next_commands_repeat_the_task_of_another_library(capsys, tmp_path):
     _print_next(tmp_path, "gym:Pendulum-v1")
     lines = capsys.readouterr().out.splitlines()[1:]
     assert ["--task gym:Pendulum-v1" in line for line in lines] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("part", ["policy", "algorithm"])
+def test_run_folder_cannot_name_a_class_by_path(planted_run, imports, capsys, part):
+    folder = Path(planted_run)
+    (folder / "run.json").write_text(json.dumps({"task": "balance", "num_envs": 2, "seed": 1, "device": "cpu"}))
+    (folder / "config.json").write_text(json.dumps(CONFIG | {part: {**CONFIG[part], "class_name": "os.path:join"}}))
+    assert main(["eval", planted_run]) == 1
+    assert "os.path" not in imports
+    assert "os.path:join" in capsys.readouterr().err

@@ -29,7 +29,6 @@ def test_task_by_path_gets_its_configuration():
     [
         ("comands.lin_vel_x", r"option 'comands.lin_vel_x'.*did you mean 'commands'"),  # codespell:ignore comands
         ("commands.lin_vl_x", r"did you mean 'lin_vel_x'"),
-        ("commands.forward", r"option 'commands.forward' is now called 'commands.lin_vel_x'"),
         ("rewards.gate", r"did you mean 'gait'"),
         ("episode_length_s.x", r"reaches into a value that has no parts: 10.0"),
     ],

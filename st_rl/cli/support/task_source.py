@@ -63,9 +63,8 @@ class TaskSource(ABC, Generic[EnvConfig]):
     def read_config(self, values: Mapping[str, Any]) -> EnvConfig:
         """Return the task configuration stored in `run.json`."""
         from st_rl.sim.envs.cfg import with_overrides
-        from st_rl.sim.old_names import OPTIONS, with_new_names
 
-        return with_overrides(self.default_config, with_new_names(flatten(values), OPTIONS))
+        return with_overrides(self.default_config, flatten(values))
 
 
 class BuiltInTask(TaskSource["TaskCfg"]):

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from st_rl.sim.backends import PhysicsCfg, fine_physics
 from st_rl.sim.envs.value_types import fitted
-from st_rl.sim.old_names import OPTIONS
 from st_rl.utils.config import unknown_name_message
 
 Cfg = TypeVar("Cfg")
@@ -108,8 +107,6 @@ def _replace(part: Any, keys: list[str], value: object, name: str) -> Any:
         known = [f.name for f in dataclasses.fields(part)]
     else:
         raise ValueError(f"'{name}' reaches into a value that has no parts: {part!r}")
-    if head not in known and name in OPTIONS:
-        raise ValueError(f"option '{name}' is now called '{OPTIONS[name]}'")
     if head not in known:
         raise ValueError(f"option '{name}': " + unknown_name_message("name", head, known))
     old = part[head] if isinstance(part, dict) else vars(part)[head]

@@ -13,7 +13,6 @@ from st_rl.env import VecEnv
 from st_rl.sim.backends import make_backend
 from st_rl.sim.envs.cfg import Range, TaskCfg
 from st_rl.sim.envs.term_tables import FRAMES, ObservationTable, ObsTerm, RewardTerm, Term
-from st_rl.sim.old_names import BUFFERS, with_new_names
 from st_rl.sim.require import MjModel, MjSpec
 from st_rl.sim.robots import Robot, robot_path
 from st_rl.utils.config import unknown_name_message
@@ -259,7 +258,7 @@ class Task(VecEnv):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict` of the same task with the same configuration and number of robots."""
-        buffers = with_new_names(state["buffers"], BUFFERS)
+        buffers = state["buffers"]
         saved = {name: tuple(value.shape) for name, value in buffers.items()}
         mine = {name: tuple(value.shape) for name, value in self.buffers.items()}
         if saved != mine:

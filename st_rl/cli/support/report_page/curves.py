@@ -5,7 +5,6 @@ import io
 import math
 from pathlib import Path
 
-from st_rl.sim.old_names import LOG_TAGS
 from st_rl.utils.files import name_file, read_text
 from st_rl.utils.files.limits import check_columns
 
@@ -34,7 +33,7 @@ def read_curves(progress: Path) -> Curves:
                 value = read_number(text)
                 if value is None or tag == step_column or tag is None or tag.endswith(_OVER_TIME):
                     continue
-                xs, ys = curves.setdefault(LOG_TAGS.get(tag, tag), ([], []))
+                xs, ys = curves.setdefault(tag, ([], []))
                 xs.append(step)
                 ys.append(value)
     return curves

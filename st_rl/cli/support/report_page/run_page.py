@@ -19,13 +19,11 @@ from st_rl.cli.support.run_folders.run_folder import (
 
 def build_run_page(run: RunFolder) -> tuple[ReportData, str]:
     """Return the contents of a run folder and the page of them; CommandError names a damaged file."""
-    from st_rl.sim.old_names import EVALUATION_METRICS, rename_keys
-
     data = ReportData(
         settings=run.settings,
         config=run.read_optional_json(CONFIG_FILE) or {},
         curves=read_curves(run.file(PROGRESS_FILE)),
-        evaluation=rename_keys(run.read_optional_json(EVAL_FILE), EVALUATION_METRICS),
+        evaluation=run.read_optional_json(EVAL_FILE),
         traces=run.read_optional_json(TRACES_FILE),
         video=_read_video(run) if run.file(VIDEO_FILE).is_file() else None,
         export=run.read_optional_json(EXPORT_FILE),

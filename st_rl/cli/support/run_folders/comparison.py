@@ -162,11 +162,10 @@ def compare_runs(runs: Sequence[RunFolder]) -> Comparison:
 
 def _read(run: RunFolder) -> RunGroup:
     """Return the group of a single run."""
-    from st_rl.sim.old_names import EVALUATION_METRICS, rename_keys
     from st_rl.utils.files import name_file
 
     settings, config = run.settings, run.read_optional_json(CONFIG_FILE) or {}
-    result = rename_keys(run.read_optional_json(EVAL_FILE), EVALUATION_METRICS)
+    result = run.read_optional_json(EVAL_FILE) or {}
     with name_file(run.file(CONFIG_FILE), run.remedy(CONFIG_FILE), CommandError):
         flat = flat_settings(settings, config)
         per_env = int(flat.get("runner.num_steps_per_env") or 1)
@@ -174,8 +173,8 @@ def _read(run: RunFolder) -> RunGroup:
         flat.pop(name, None)
     flat |= {name: settings.get(name) for name in ("num_envs", "iterations", "minutes", "num_ranks")}
     with name_file(run.file(EVAL_FILE), run.remedy(EVAL_FILE), CommandError):
-        columns = list((result or {}).get("columns", {}).values())
-        titles = {str(name): str(title) for name, title in (result or {}).get("rows", {}).items()}
+        columns = list(result.get("columns", {}).values())
+        titles = {str(name): str(title) for name, title in result.get("rows", {}).items()}
         evaluations: list[Mapping[str, Any]] = [dict(columns[-1])] if columns else []
     with name_file(run.file(RUN_FILE), run.remedy(RUN_FILE), CommandError):
         flat["from"] = parent_name(settings)

@@ -147,9 +147,7 @@ def _parse_ends(head: bytes, tail: bytes, is_whole: bool) -> list[dict[str, str]
 
 def _evaluation(evaluation: Mapping[str, Any], progress: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """Return error, falls and return of `eval.json`, else of the best evaluation at the end of `progress.csv`."""
-    from st_rl.sim.old_names import EVALUATION_METRICS, rename_keys
-
-    columns = _mapping((rename_keys(dict(evaluation), EVALUATION_METRICS) or {}).get("columns"))
+    columns = _mapping(evaluation.get("columns"))
     found = _mapping(list(columns.values())[-1]) if columns else {}
     if found:
         falls, count = read_number(found.get("falls")), read_number(found.get("num_envs"))

@@ -1,1 +1,0 @@
-"""Files of earlier versions can still be read."""
