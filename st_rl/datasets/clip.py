@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from st_rl.utils.files.limits import check_columns
-from st_rl.utils.files.readers import explain
+from st_rl.utils.files.readers import check_columns, explain
 from st_rl.utils.log import logger
 from st_rl.utils.tensors import rotations
 

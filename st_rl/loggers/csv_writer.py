@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from st_rl.utils.files import atomic_write, flush_to_disk, name_file, read_text
-from st_rl.utils.files.limits import check_columns
+from st_rl.utils.files.readers import check_columns
 
 _STEP = re.compile(r"-?[0-9]{1,18}")
 _REMEDY = "restore it from a copy, or move it away to start a new one"

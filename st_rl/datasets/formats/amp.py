@@ -13,7 +13,7 @@ from st_rl.datasets.checks import find_posture_problems
 from st_rl.datasets.clip import MotionClip, MotionError, make_clip, require_keys, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils.files import FileError, atomic_write, read_json
-from st_rl.utils.files.limits import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
+from st_rl.utils.files.readers import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
 from st_rl.utils.tensors import rotations
 from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW
 

@@ -18,8 +18,7 @@ from st_rl.datasets.clip import (
 )
 from st_rl.datasets.formats.quaternion_order import TO_WXYZ, QuatOrder, read_in_order
 from st_rl.utils.files import atomic_write, load_arrays
-from st_rl.utils.files.limits import check_columns
-from st_rl.utils.files.readers import explain
+from st_rl.utils.files.readers import check_columns, explain
 from st_rl.utils.tensors import rotations
 
 # Key of each quantity in the kinds of file.

@@ -19,7 +19,8 @@ from st_rl.datasets.clip import (
     stored_frame_rate,
 )
 from st_rl.datasets.formats.quaternion_order import ORDERS, TO_WXYZ, QuatOrder, read_in_order
-from st_rl.utils.files import atomic_write, limits
+from st_rl.utils.files import atomic_write
+from st_rl.utils.files.readers import MAX_ELEMENTS, MAX_TEXT_BYTES, LimitError, check_columns, read_bytes
 from st_rl.utils.log import logger
 from st_rl.utils.tensors.rotations import WXYZ_TO_XYZW
 
@@ -107,11 +108,11 @@ def read_csv(
     source = str(path)
     try:
         # Spreadsheets write a byte order mark, which would make the first number a name.
-        text = limits.read_bytes(path, limits.MAX_TEXT_BYTES).decode("utf-8-sig")
+        text = read_bytes(path, MAX_TEXT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise MotionError(source, "the text", f"is not UTF-8 ({error})", "write comma-separated numbers") from error
     lines = [line for line in text.splitlines() if line.strip()]
-    limits.check_table(lines)
+    check_table(lines)
     header = _header(lines[0]) if lines else None
     try:
         table = np.array([[float(cell) for cell in line.split(",")] for line in lines[header is not None :]])
@@ -163,3 +164,11 @@ def write_csv(path: Path, clips: Sequence[MotionClip]) -> None:
     table = np.concatenate([clip.root_pos, clip.root_rot[:, WXYZ_TO_XYZW], clip.joint_pos], axis=1)
     with atomic_write(path) as temporary:
         temporary.write_text("".join(",".join(f"{value:.9g}" for value in row) + "\n" for row in table))
+
+
+def check_table(lines: Sequence[str]) -> None:
+    """LimitError for comma-separated text with too many columns or cells."""
+    commas = [line.count(",") for line in lines]
+    check_columns(max(commas, default=0) + 1)
+    if sum(commas) + len(lines) > MAX_ELEMENTS:
+        raise LimitError(f"it has more than {MAX_ELEMENTS:,} cells")

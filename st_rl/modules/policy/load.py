@@ -1,6 +1,7 @@
 """Trained policies as functions of raw observations, and how to load one from a run folder."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from st_rl.modules.policy.build import EnvSpec, SizedEnv, build_actor_critic, re
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import name_file, read_json_object
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT, CheckpointError, load_checkpoint, newest_checkpoint
-from st_rl.utils.files.limits import check_layers
+from st_rl.utils.files.readers import LimitError
 from st_rl.utils.registry import reject_unsafe_settings
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
 from st_rl.utils.tensors.segments import segment_width
@@ -25,6 +26,8 @@ _ENV_KEYS = frozenset(
 )
 # Widest observation of a policy with fewer weights.
 _MAX_WIDTH = 2**16
+# Weights that the sizes in a configuration may ask for, whatever the checkpoint holds.
+_MAX_UNEXPLAINED_WEIGHTS = 2**28
 
 
 class InferencePolicy:
@@ -138,7 +141,7 @@ def _build_policy(
     own_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
     num_weights = sum(value.numel() for value in loaded["model_state_dict"].values())
     # Before networks are built that the checkpoint cannot fill.
-    check_layers(own_cfg, num_weights)
+    _check_layers(own_cfg, num_weights)
     if env is not None:
         policy_cfg, spec = own_cfg, read_env_spec(env)
     else:
@@ -245,3 +248,24 @@ def _input_width(
         return statistics["_mean"].numel()
     first = weights.get(f"{rnn}.rnn.weight_ih_l0", weights.get(f"{head}.0.weight"))
     return None if first is None else first.shape[1]
+
+
+def _check_layers(config: object, num_weights: int) -> None:
+    """LimitError for sizes in a configuration that need far more weights than there are.
+
+    Successive numbers of a list, such as hidden dimensions, count as layers, any other number as a square layer.
+    """
+    needed, limit = _count_weights(config), max(2 * num_weights, _MAX_UNEXPLAINED_WEIGHTS)
+    if needed > limit:
+        raise LimitError(f"its sizes need {needed:,} weights, more than {limit:,}")
+
+
+def _count_weights(config: object) -> int:
+    if isinstance(config, Mapping):
+        return sum(map(_count_weights, config.values()))
+    if isinstance(config, list | tuple):
+        sizes = [abs(item) for item in config if isinstance(item, int)]
+        if len(sizes) == len(config) > 1:
+            return sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+        return sum(map(_count_weights, config))
+    return config * config if isinstance(config, int) else 0

@@ -6,8 +6,7 @@ import struct
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from st_rl.utils.files.limits import LimitError, check_file
-from st_rl.utils.files.readers import name_file
+from st_rl.utils.files.readers import LimitError, check_file, name_file
 
 MAX_MJCF_BYTES = 2**24
 """Size of an MJCF file, of which meshes and height fields are usually files of their own."""

@@ -14,8 +14,8 @@ import torch
 from st_rl.storage.rollout_files.layout import frame_range
 from st_rl.utils.data_compresser import get_decompressor
 from st_rl.utils.files import StrPath, atomic_write, load_arrays, load_plain_pickle
-from st_rl.utils.files.limits import read_bytes
 from st_rl.utils.files.plain_pickle import ArrayType, PlainPickleError
+from st_rl.utils.files.readers import read_bytes
 
 Frames = dict[str, np.ndarray]
 # The only globals in pickles of arrays; a pickle can modify none of them.

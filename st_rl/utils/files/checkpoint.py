@@ -1,20 +1,24 @@
 """Checkpoints of tensors, numbers and plain containers, which load with `weights_only=True`."""
 
+import io
+import math
 import os
+import pickle
 import re
 import warnings
+import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from st_rl.utils.files.atomic import StrPath, atomic_write
-from st_rl.utils.files.checkpoint_scan import scan_checkpoint
 from st_rl.utils.files.numpy_globals import NUMPY_GLOBALS
-from st_rl.utils.files.readers import FileError
+from st_rl.utils.files.plain_pickle import PlainPickleError, PlainUnpickler
+from st_rl.utils.files.readers import FileError, LimitError, check_archive, check_file, check_tree
 from st_rl.utils.log import logger
 
 CHECKPOINT_NAME = re.compile(r"model_([0-9]+)\.pt")
@@ -24,6 +28,17 @@ _MAX_LISTED_NAMES = 20
 _PLAIN_TYPES = frozenset(
     {type(None), bool, int, float, complex, str, bytes, bytearray, torch.dtype, torch.device, torch.Size}
 )
+# Bytes of an element by the class of its storage; one byte of an untyped storage.
+_ITEM_BYTES = {
+    **dict.fromkeys(("ComplexDoubleStorage",), 16),
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    **dict.fromkeys(("FloatStorage", "IntStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+}
+# Elements of a tensor that repeats the elements of a smaller storage.
+_MAX_EXPANDED = 2**20
+_FOLDER_BIT = 0x10
+_CHUNK_BYTES = 2**20
 
 
 class CheckpointError(FileError, RuntimeError):
@@ -139,7 +154,7 @@ def load_checkpoint(
             # Warnings about old pickle protocols; the error below says what matters.
             warnings.simplefilter("ignore", UserWarning)
             if not trust_pickle:
-                scan_checkpoint(path)
+                _scan(path)
             with torch.serialization.safe_globals(NUMPY_GLOBALS):
                 loaded = torch.load(path, map_location=map_location, weights_only=not trust_pickle)
     # The errors of a corrupt or foreign file have no common base class.
@@ -151,6 +166,120 @@ def load_checkpoint(
             "model_*.pt file of a run"
         )
     return loaded
+
+
+def _scan(path: Path) -> None:
+    """Raise nearly any exception for a file that is damaged, or that torch would need too much memory or time for."""
+    size = check_file(path, max_bytes=2**63)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_archive(archive, size)
+            _scan_archive(archive, size)
+        return
+    with open(path, "rb") as file:
+        unpickler = _CheckpointUnpickler(file, lambda key: size)
+        # The content follows the magic number, the version and the byte order; torch rejects other files.
+        if unpickler.load() == torch.serialization.MAGIC_NUMBER:
+            unpickler.load()
+            unpickler.load()
+            check_tree(unpickler.load())
+            if sum(unpickler.declared.values()) > size:
+                raise LimitError(f"it declares more bytes of tensors than its {size:,}")
+
+
+def _scan_archive(archive: zipfile.ZipFile, size: int) -> None:
+    """Compare the records of torch's archive with their checksums, which torch does not, and check its pickle."""
+    records = {record.filename: record for record in archive.infolist()}
+    for name, record in records.items():
+        # torch reads nothing into the memory of a record that is marked as a folder.
+        if record.compress_type != zipfile.ZIP_STORED or record.external_attr & _FOLDER_BIT:
+            raise zipfile.BadZipFile(f"its record {name} is compressed or a folder")
+    if len(records) != len(archive.infolist()) or sum(record.file_size for record in records.values()) > size:
+        raise zipfile.BadZipFile("its records overlap")
+    for record in records.values():
+        # torch writes 0 when the user has switched checksums off.
+        if record.CRC:
+            with archive.open(record) as file:
+                while file.read(_CHUNK_BYTES):
+                    pass
+    pickle_name = next((name for name in records if name.endswith("/data.pkl")), None)
+    if pickle_name is None:
+        raise zipfile.BadZipFile("it holds no data.pkl")
+    folder = f"{pickle_name.removesuffix('data.pkl')}data/"
+    records[pickle_name].CRC = None  # checked above
+    stored = {name.removeprefix(folder): record.file_size for name, record in records.items()}
+    unpickler = _CheckpointUnpickler(io.BytesIO(archive.read(pickle_name)), stored.__getitem__)
+    check_tree(unpickler.load())
+
+
+class _Storage(NamedTuple):
+    """The elements of tensors, without the data."""
+
+    num_elements: int
+
+
+class _Inert:
+    """Stands for a global of torch; a call returns another one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *args: Any) -> "_Inert":
+        if self.name.endswith(("Storage", "Tensor")):
+            raise LimitError(f"it calls {self.name}, which allocates memory")
+        if self.name.startswith(("_rebuild_tensor", "_rebuild_qtensor")):
+            _check_tensor(*args[:3])
+        if self.name == "_rebuild_from_type_v2":
+            args[0](*args[2])
+        if self.name == "Counter" and not all(isinstance(arg, Mapping) for arg in args):
+            raise PlainPickleError("it counts the items of a sequence")
+        return _Inert(f"result of {self.name}")
+
+
+def _check_tensor(storage: _Storage, offset: int, size: tuple[int, ...]) -> None:
+    """LimitError for a tensor with more elements than its storage."""
+    count = math.prod(size)
+    if count > max(storage.num_elements - offset, _MAX_EXPANDED):
+        raise LimitError(f"it has a tensor of {count:,} elements with {storage.num_elements:,} stored")
+
+
+class _CheckpointUnpickler(PlainUnpickler):
+    """Reads the pickle of a checkpoint within the limits of `PlainUnpickler`, without tensors."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(PlainUnpickler.dispatch)
+
+    def __init__(self, file: IO[bytes], stored_bytes: Callable[[str], int]) -> None:
+        super().__init__(file)
+        self.stored_bytes = stored_bytes
+        self.declared: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a plain container; everything else is inert here, and torch decides whether it admits it."""
+        is_plain = module in ("builtins", "__builtin__", "_codecs") or name == "OrderedDict"
+        try:
+            return super().find_class(module, name) if is_plain else _Inert(name)
+        except PlainPickleError:
+            return _Inert(name)
+
+    def persistent_load(self, pid: tuple[Any, ...]) -> _Storage:
+        """Return the storage of tensors; LimitError if the file does not hold all of it."""
+        _, kind, key, _, count, *_ = pid
+        declared = int(count) * _ITEM_BYTES.get(kind.name, 1)
+        if declared > self.stored_bytes(str(key)):
+            raise LimitError(f"it declares {declared:,} bytes of tensors and holds fewer")
+        self.declared[str(key)] = declared
+        return _Storage(int(count))
+
+    def load_build(self) -> None:
+        """Ignore the state of an object, which is within the limits by itself."""
+        self.stack.pop()
+
+    def load_newobj(self) -> None:
+        """Create an object by a call."""
+        args = self.stack.pop()
+        self.stack[-1] = self.stack[-1](*args)
+
+    dispatch |= {pickle.BUILD[0]: load_build, pickle.NEWOBJ[0]: load_newobj}
 
 
 def _explain_load_error(error: Exception) -> str:

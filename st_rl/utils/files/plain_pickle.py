@@ -1,18 +1,23 @@
 """Restricted unpickler for numpy arrays and plain containers; rejects everything else before it runs."""
 
+import bz2
 import functools
 import io
+import lzma
 import os
 import pickle
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from st_rl.utils.files import limits
 from st_rl.utils.files.atomic import StrPath
+from st_rl.utils.files.readers import LimitError, check_tree, max_unpacked, read_bytes
 
+# Containers, calls and references of a pickle.
+MAX_OBJECTS = 750_000
 # Longest text that names a dtype; structured ones have fields instead.
 _MAX_DTYPE_TEXT = 64
 # Largest tuple, and bits of the largest integer, as a key: Python does not cache their hashes.
@@ -173,8 +178,8 @@ def _counted(instruction: Instruction) -> Instruction:
 
     def run(self: "PlainUnpickler") -> None:
         self.num_objects += 1
-        if self.num_objects > limits.MAX_OBJECTS:
-            raise limits.LimitError(f"it has more than {limits.MAX_OBJECTS:,} containers, calls and references")
+        if self.num_objects > MAX_OBJECTS:
+            raise LimitError(f"it has more than {MAX_OBJECTS:,} containers, calls and references")
         instruction(self)
 
     return run
@@ -246,7 +251,7 @@ def _check_built(instance: np.ndarray | np.dtype) -> None:
         if instance.dtype.hasobject:
             raise PlainPickleError("it holds an array of Python objects")
         if instance.size and not instance.itemsize:
-            raise limits.LimitError(f"it has an array of {instance.size:,} elements without content")
+            raise LimitError(f"it has an array of {instance.size:,} elements without content")
         return
     if _has_objects(instance) != instance.hasobject:
         raise PlainPickleError("it holds a dtype that denies its objects")
@@ -263,9 +268,9 @@ def load_plain_pickle(path_or_file: StrPath | IO[bytes]) -> Any:
     is_path = isinstance(path_or_file, str | os.PathLike)
     name = str(path_or_file) if is_path else str(getattr(path_or_file, "name", "the given file"))
     try:
-        data = limits.read_bytes(path_or_file) if is_path else path_or_file.read()
-        content = PlainUnpickler(io.BytesIO(limits.decompress(data))).load()
-        limits.check_tree(content)
+        data = read_bytes(path_or_file) if is_path else path_or_file.read()
+        content = PlainUnpickler(io.BytesIO(decompress(data))).load()
+        check_tree(content)
         return content
     except FileNotFoundError:
         raise
@@ -275,3 +280,25 @@ def load_plain_pickle(path_or_file: StrPath | IO[bytes]) -> Any:
             f"cannot load {name}: {str(error) or type(error).__name__}; only numpy arrays and plain containers are "
             "admitted, and the file must be complete"
         ) from error
+
+
+def decompress(data: bytes) -> bytes:
+    """Undo gzip, zlib, bz2, lzma or xz, found by the first bytes; other data is returned unchanged."""
+    if data.startswith(b"\x1f\x8b"):
+        decompressor = zlib.decompressobj(wbits=31)
+    elif data.startswith(b"BZh"):
+        decompressor = bz2.BZ2Decompressor()
+    elif data.startswith((b"\xfd7zXZ", b"\x5d\x00\x00")):
+        # The dictionary alone may be 4 GB.
+        decompressor = lzma.LZMADecompressor(memlimit=2**28)
+    elif data[:1] == b"\x78" and data[1:2] in (b"\x01", b"\x5e", b"\x9c", b"\xda"):
+        decompressor = zlib.decompressobj()
+    else:
+        return data
+    limit = max_unpacked(len(data))
+    unpacked = decompressor.decompress(data, limit + 1)
+    if len(unpacked) > limit:
+        raise LimitError(f"its {len(data):,} bytes unpack to more than {limit:,}")
+    if not decompressor.eof:
+        raise EOFError("the compressed data is incomplete")
+    return unpacked

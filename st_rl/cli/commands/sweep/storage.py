@@ -156,7 +156,7 @@ def open_study(address: StudyAddress, num_trials: int, iterations: int) -> optun
     import optuna
 
     from st_rl.utils.files import name_file
-    from st_rl.utils.files.limits import check_journal
+    from st_rl.utils.files.readers import check_journal
 
     # No pruning before a few trials are complete, nor in the first quarter of a trial.
     pruner = optuna.pruners.MedianPruner(max(2, min(5, num_trials // 4)), n_warmup_steps=iterations // 4)
@@ -201,7 +201,7 @@ def _find_study(address: StudyAddress) -> dict[str, Any]:
     import optuna
 
     from st_rl.utils.files import name_file
-    from st_rl.utils.files.limits import check_journal
+    from st_rl.utils.files.readers import check_journal
 
     if not address.is_database and not address.journal.exists():
         return {}

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from st_rl.utils.files import name_file, read_text
-from st_rl.utils.files.limits import check_columns
+from st_rl.utils.files.readers import check_columns
 
 Curves = dict[str, tuple[list[float], list[float]]]
 """Steps and values by log tag."""

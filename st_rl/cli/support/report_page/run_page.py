@@ -62,10 +62,10 @@ def _robot(run: RunFolder) -> object:
 
 def _read_video(run: RunFolder) -> bytes:
     """Return the video of `st-rl play`; CommandError if it is too large for a page."""
-    from st_rl.utils.files import limits, name_file
+    from st_rl.utils.files.readers import MAX_TEXT_BYTES, name_file, read_bytes
 
     with name_file(run.file(VIDEO_FILE), run.remedy(VIDEO_FILE), CommandError):
-        return limits.read_bytes(run.file(VIDEO_FILE), limits.MAX_TEXT_BYTES)
+        return read_bytes(run.file(VIDEO_FILE), MAX_TEXT_BYTES)
 
 
 def _current_iteration(run: RunFolder) -> int | None:

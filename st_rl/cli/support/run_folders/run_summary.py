@@ -120,11 +120,11 @@ def parent_name(settings: Mapping[str, Any]) -> str | None:
 
 def read_progress_ends(path: Path) -> list[dict[str, str]]:
     """Return the first row of `progress.csv` and those in its last 64 kB, without reading what is between."""
-    from st_rl.utils.files import limits
+    from st_rl.utils.files.readers import check_file
 
     try:
         # Not a named pipe, which would be waited for.
-        size = limits.check_file(path, _MAX_BYTES)
+        size = check_file(path, _MAX_BYTES)
         with open(path, "rb") as file:
             head = file.read(_HEAD_BYTES)
             file.seek(max(0, size - _TAIL_BYTES))

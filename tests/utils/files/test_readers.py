@@ -15,17 +15,19 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.datasets.formats.retargeted import check_table
 from st_rl.utils.files import (
     CheckpointError,
     FileError,
-    limits,
     load_arrays,
     load_checkpoint,
+    plain_pickle,
     read_json,
+    readers,
     save_checkpoint,
 )
-from st_rl.utils.files.limits import LimitError
-from st_rl.utils.files.plain_pickle import PlainPickleError, load_plain_pickle
+from st_rl.utils.files.plain_pickle import PlainPickleError, decompress, load_plain_pickle
+from st_rl.utils.files.readers import LimitError
 
 HUGE = 9_000_000_000
 
@@ -83,7 +85,7 @@ PICKLES = {
     "list in itself": b"\x80\x02]q\x00h\x00a.",
     "deep lists": b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".",
     "array without data": b"\x80\x02cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I9000000000\ntC\x01btR.",
-    "compressed": gzip.compress(b"\x80\x02" + b"]" * (limits.MAX_UNPACKED_BYTES + 1)),
+    "compressed": gzip.compress(b"\x80\x02" + b"]" * (readers.MAX_UNPACKED_BYTES + 1)),
 }
 
 
@@ -96,7 +98,7 @@ def test_rejects_pickle_bomb(tmp_path, name):
 
 
 def test_rejects_pickle_with_many_objects(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_OBJECTS", 1000)
+    monkeypatch.setattr(plain_pickle, "MAX_OBJECTS", 1000)
     with pytest.raises(PlainPickleError, match="more than 1,000 containers"):
         load_plain_pickle(io.BytesIO(b"\x80\x04]" + b"\x94" * 1001 + b"."))
 
@@ -110,13 +112,13 @@ def test_rejects_array_of_elements_without_content():
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress, bz2.compress, lzma.compress])
 def test_decompresses_up_to_the_limit_only(monkeypatch, compress):
-    monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_UNPACKED_BYTES", 1000)
     text = os.urandom(3000)
-    assert limits.decompress(compress(text)) == text
+    assert decompress(compress(text)) == text
     with pytest.raises(LimitError, match="unpack to more than 1,000"):
-        limits.decompress(compress(b"0" * 1001))
+        decompress(compress(b"0" * 1001))
     with pytest.raises(EOFError):
-        limits.decompress(compress(b"0" * 1000)[:-5])
+        decompress(compress(b"0" * 1000)[:-5])
 
 
 def test_rejects_checkpoint_bombs(tmp_path):
@@ -158,7 +160,7 @@ def test_rejects_compressed_checkpoint(tmp_path):
 
 def test_rejects_npz_bombs(tmp_path):
     path = tmp_path / "bomb.npz"
-    np.savez_compressed(path, zeros=np.zeros(limits.MAX_UNPACKED_BYTES + 1, np.uint8))
+    np.savez_compressed(path, zeros=np.zeros(readers.MAX_UNPACKED_BYTES + 1, np.uint8))
     with pytest.raises(LimitError, match="unpack to"):
         load_arrays(path)
     header = b"{'descr': '|V0', 'fortran_order': False, 'shape': (1000000000000,), }"
@@ -172,8 +174,8 @@ def test_rejects_npz_bombs(tmp_path):
 JSON = {
     "deep list": "[" * 100_000,
     "deep object": '{"a":' * 100_000,
-    "elements": "[" + "1," * (limits.MAX_SETTINGS_ELEMENTS + 1) + "1]",
-    "lists": "[" + "[]," * limits.MAX_CONTAINERS + "[]]",
+    "elements": "[" + "1," * (readers.MAX_SETTINGS_ELEMENTS + 1) + "1]",
+    "lists": "[" + "[]," * readers.MAX_CONTAINERS + "[]]",
 }
 
 
@@ -206,16 +208,16 @@ def test_brackets_in_json_text_are_not_nesting(tmp_path):
 )  # fmt: skip
 def test_rejects_yaml_bomb(text):
     with pytest.raises(LimitError):
-        limits.check_yaml(text)
+        readers.check_yaml(text)
 
 
 def test_accepts_yaml_with_aliases():
-    limits.check_yaml("a: &gains {stiffness: 20, damping: 0.5}\nb: *gains\nc: {<<: *gains, damping: 1}\n")
+    readers.check_yaml("a: &gains {stiffness: 20, damping: 0.5}\nb: *gains\nc: {<<: *gains, damping: 1}\n")
 
 
 def test_rejects_wide_table():
     with pytest.raises(LimitError, match=r"3,000,001 columns"):
-        limits.check_table(["0," * 3_000_000])
+        check_table(["0," * 3_000_000])
 
 
 def test_rejects_pipes_and_devices(tmp_path):
