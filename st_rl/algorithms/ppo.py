@@ -30,10 +30,9 @@ from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
 from st_rl.storage.fields import MiniBatch, Shape, StepTransition
-from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys
+from st_rl.utils.config import Configurable, accepted_keys, report_unused_keys, resolve_class
 from st_rl.utils.distributed import average_in_place
 from st_rl.utils.log import logger
-from st_rl.utils.registry import resolve_class
 from st_rl.utils.tensors.segments import Segments, expand_images, segment_slices
 
 SCHEDULES = ("fixed", "adaptive")

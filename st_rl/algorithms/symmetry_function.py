@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import Policy
 from st_rl.storage.fields import MiniBatch
-from st_rl.utils.config import report_unused_keys
-from st_rl.utils.registry import STORED_FUNCTION
+from st_rl.utils.config import STORED_FUNCTION, report_unused_keys
 from st_rl.utils.tensors.obs_groups import join_groups
 
 GroupShapes = Mapping[str, tuple[int, ...]]

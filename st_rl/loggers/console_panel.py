@@ -1,9 +1,10 @@
-"""The console output of a training: a live panel on a terminal, plain lines elsewhere."""
+"""The console output of a training: rows of an iteration, as a live panel on a terminal, as plain lines elsewhere."""
 
+import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 # Width of a column of rows from which on several stand side by side, and that of the values in it.
 _COLUMN_WIDTH = 60
@@ -12,6 +13,54 @@ _VALUE_WIDTH = 24
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.panel import Panel
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds as h:mm:ss."""
+    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+def console_rows(
+    scalars: Mapping[str, float],
+    episodes: Mapping[str, float],
+    locs: Mapping[str, Any],
+    total_steps: int,
+    total_seconds: float,
+    seconds_left: float,
+) -> list[tuple[str, str]]:
+    """Return the rows (label, value) that the console shows of one iteration."""
+    rows = [
+        ("Computation", f"{scalars['Perf/total_fps']:,.0f} steps/s"),
+        ("Collection + learning", f"{locs['collection_time']:.3f} s + {locs['learn_time']:.3f} s"),
+    ]
+    rows += [(tag.removeprefix("Loss/"), f"{v:.4g}") for tag, v in scalars.items() if tag.startswith("Loss/")]
+    rows.append(("Mean action noise std", f"{scalars['Policy/mean_noise_std']:.3f}"))
+    if "Train/mean_reward" in scalars:
+        rows.append(("Mean reward", f"{scalars['Train/mean_reward']:.2f}"))
+        rows.append(("Mean episode length", f"{scalars['Train/mean_episode_length']:.1f}"))
+    rows += [(tag, f"{value:.4f}") for tag, value in episodes.items()]
+    metrics = {"Metrics/velrmsd": "Velocity error", "Metrics/CoT": "Cost of transport"}
+    rows += [(label, f"{scalars[tag]:.4f}") for tag, label in metrics.items() if not math.isnan(scalars[tag])]
+    return [
+        *rows,
+        ("Total timesteps", f"{total_steps:,}"),
+        *_memory_rows(scalars),
+        ("Iteration time", f"{locs['collection_time'] + locs['learn_time']:.3f} s"),
+        ("Total time", format_duration(total_seconds)),
+        ("ETA", format_duration(seconds_left)),
+    ]
+
+
+def _memory_rows(scalars: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the row of the memory that `memory_scalars` has measured, if any."""
+    if "Perf/gpu_total" in scalars:
+        total = scalars["Perf/gpu_total"]
+        return [("GPU memory", f"{total - scalars['Perf/gpu_global_free_mem']:.2f} of {total:.2f} GiB")]
+    if "Perf/process_memory" in scalars:
+        return [("Process memory", f"{scalars['Perf/process_memory']:.2f} GiB")]
+    return []
 
 
 class ConsolePanel:

@@ -9,8 +9,14 @@ from torch import Tensor, nn
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent
 from st_rl.utils.capability import CapabilityMeta
-from st_rl.utils.config import Configurable, DictConvertible, accepted_keys, drop_none, report_unused_keys
-from st_rl.utils.registry import resolve_class
+from st_rl.utils.config import (
+    Configurable,
+    DictConvertible,
+    accepted_keys,
+    drop_none,
+    report_unused_keys,
+    resolve_class,
+)
 
 if TYPE_CHECKING:
     _Policy = ActorCritic

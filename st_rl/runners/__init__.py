@@ -9,7 +9,7 @@ from st_rl.runners.distillation_runner import DistillationRunner
 from st_rl.runners.on_policy_runner import OnPolicyRunner
 from st_rl.runners.trial import TrialPruned
 from st_rl.runners.two_stage_runner import TwoStageRunner
-from st_rl.utils.registry import resolve_class
+from st_rl.utils.config import resolve_class
 
 __all__ = [
     "AmpPolicyRunner",

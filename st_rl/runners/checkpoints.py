@@ -18,7 +18,7 @@ from st_rl.env.protocols import NamedTaskEnv, StatefulEnv
 from st_rl.modules.policy import Policy
 from st_rl.runners.setup.train_config import TrainConfig
 from st_rl.system_info import describe_system
-from st_rl.utils.config import DictConvertible
+from st_rl.utils.config import DictConvertible, drop_trust
 from st_rl.utils.files import (
     CHECKPOINT_NAME,
     CheckpointError,
@@ -28,15 +28,14 @@ from st_rl.utils.files import (
     write_json,
 )
 from st_rl.utils.log import logger
-from st_rl.utils.registry import drop_trust
 
 BEST_NAME = "best.pt"
 RUN_NAME = "run.json"
 
 
-def environment_state(env: VecEnv) -> Any:
-    """Return the state of a `StatefulEnv` for a checkpoint, else None."""
-    if not isinstance(env, StatefulEnv):
+def environment_state(env: StatefulEnv | None) -> Any:
+    """Return the state of an environment for a checkpoint; None if it cannot be saved."""
+    if env is None:
         return None
     try:
         return plain_value(env.state_dict(), "env.state_dict()")

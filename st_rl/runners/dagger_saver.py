@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from st_rl.algorithms.schedules import GET_PROB_FUNC
 from st_rl.env.utils import observe
 from st_rl.loggers.console_panel import ConsolePanel
-from st_rl.loggers.iteration_report import aggregate_infos
 from st_rl.modules import ActorCritic, build_actor_critic
 from st_rl.modules.deterministic_policy import DeterministicPolicyMixin
 from st_rl.modules.policy import GaussianPolicy
 from st_rl.modules.policy.load import load_normalizer, read_run_config, run_policy_class_name
 from st_rl.runners.demonstration import DemonstrationSaver
+from st_rl.runners.iteration_statistics import aggregate_infos
 from st_rl.runners.setup.env_sizes import read_sizes
 from st_rl.utils.config import drop_none
 from st_rl.utils.files import CheckpointError, load_checkpoint, name_file, newest_checkpoint

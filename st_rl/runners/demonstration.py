@@ -16,7 +16,7 @@ from st_rl.algorithms.appo import read_motion_features
 from st_rl.env import VecEnv
 from st_rl.env.protocols import SegmentedEnv
 from st_rl.env.utils import observe, split_step
-from st_rl.loggers.iteration_report import format_duration
+from st_rl.loggers.console_panel import format_duration
 from st_rl.modules.normalizer import normalize_without_update
 from st_rl.modules.policy import ActingPolicy
 from st_rl.storage.rollout_files import layout, maintenance

@@ -29,15 +29,7 @@ from st_rl.env.protocols import (
 )
 from st_rl.env.utils import observe, split_step
 from st_rl.export import ExportReport, export_onnx, export_torchscript
-from st_rl.loggers.console_panel import ConsolePanel
-from st_rl.loggers.iteration_report import (
-    console_rows,
-    episode_scalars,
-    evaluation_scalars,
-    infos_to_host,
-    memory_scalars,
-    read_scalars,
-)
+from st_rl.loggers.console_panel import ConsolePanel, console_rows
 from st_rl.loggers.writers import FailureGuard, make_writer
 from st_rl.modules import ActorCritic, ActorCriticMutex, InferencePolicy
 from st_rl.modules.normalizer import EmpiricalNormalization, outlier_message
@@ -53,7 +45,15 @@ from st_rl.runners.checkpoints import (
     make_run_folder,
     write_run_config,
 )
-from st_rl.runners.episode_statistics import EpisodeStatistics, stack_infos
+from st_rl.runners.iteration_statistics import (
+    EpisodeStatistics,
+    episode_scalars,
+    evaluation_scalars,
+    infos_to_host,
+    memory_scalars,
+    read_scalars,
+    stack_infos,
+)
 from st_rl.runners.non_finite import NonFiniteGuard, report_non_finite
 from st_rl.runners.setup.build_algorithm import build_algorithm
 from st_rl.runners.setup.env_sizes import critic_obs_error, read_sizes
@@ -113,11 +113,25 @@ class OnPolicyRunner(Configurable):
     """Writes the curves. Created when learning starts, so that playing a policy writes nothing."""
     logger_type: str | None = None
     """Name of the logger, known when learning starts."""
+    tot_timesteps: int = 0
+    tot_time: float = 0.0
+    current_learning_iteration: int = 0
     # State of the run folder; None until learning starts.
     _folder_lock: FolderLock | None = None
     _run_description: dict[str, Any] | None = None
     _checkpoints: CheckpointKeeper | None = None
     _saved_iteration: int | None = None
+    # State of `learn`.
+    _stop_requested: bool = False
+    _may_be_pruned: bool = False
+    _learn_begin: float = 0.0
+    _background: BackgroundCalls | None = None
+    _last_observations: tuple[Tensor, Tensor] | None = None
+    """Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads."""
+    _resumes_from_observations: bool = False
+    _has_engine: bool = False
+    _engine_rollout: Callable[[Any], Any] | None = None
+    """`_rollout_steps` as a CUDA graph; selected when learning starts, None without one."""
 
     def __init__(
         self,
@@ -131,6 +145,7 @@ class OnPolicyRunner(Configurable):
         self._rank_timeout_s = float(self.cfg.get("rank_timeout_s") or RANK_TIMEOUT_S)
         self.device = device = join_process_group(device, self._rank_timeout_s)
         self.env = env
+        self._stateful_env = env if isinstance(env, StatefulEnv) else None
         # The folder of rank 0, on every rank; only rank 0 writes to it and has a `log_dir`.
         folder = value_of_main(None if log_dir is None else str(log_dir))
         self._run_folder = None if folder is None else Path(folder)
@@ -148,8 +163,6 @@ class OnPolicyRunner(Configurable):
         self._has_std = isinstance(self.alg.actor_critic, GaussianPolicy)
         # Infos that the algorithm learns from.
         self._info_keys = ("time_outs", *self.alg.required_info_keys)
-        self.tot_timesteps = self.current_learning_iteration = 0
-        self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
         # The number of the configuration; the command line replaces it by one that is measured during the training.
         self.update_threads = UpdateThreads(self.cfg.get("update_threads"))
@@ -162,21 +175,11 @@ class OnPolicyRunner(Configurable):
         self.run_settings: dict[str, Any] = {}
         self._writer_guard = FailureGuard("runner.writer")
         self._is_learning = threading.Lock()
-        self._background = BackgroundCalls()
         self._console = ConsolePanel()
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
-        self._stop_requested = False
-        self._may_be_pruned = False
-        self._learn_begin = 0.0
         self._inference_mode = self.cfg.get("inference_mode_rollout") in (None, True)
-        # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
-        self._last_observations: tuple[Tensor, Tensor] | None = None
-        self._resumes_from_observations = False
-        # `_rollout_steps` as a CUDA graph; selected when learning starts, None without one.
-        self._engine_rollout: Callable[[Any], Any] | None = None
-        self._has_engine = False
         self._reset_env()
 
     # ---- learn ---------------------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ class OnPolicyRunner(Configurable):
         """Save the last iteration, wait until everything is written and leave the last panel on the terminal."""
         if self._saved_iteration != self.current_learning_iteration:
             self._save_checkpoint()
-        self._background.close()
+        self._finish_writing()
         self._call_writer("flush")
         self._console.close()
 
@@ -323,7 +326,7 @@ class OnPolicyRunner(Configurable):
     def close(self) -> None:
         """Close the writers and unlock the run folder; `learn` may be called again."""
         try:
-            self._background.close()
+            self._finish_writing()
         finally:
             self._console.close()
             self._call_writer("close")
@@ -371,7 +374,7 @@ class OnPolicyRunner(Configurable):
                 observe_iteration(it + 1)
         if self.log_dir is not None and self._recorded_repos != self.git_status_repos:
             self._recorded_repos = list(self.git_status_repos)
-            self._background.wait()
+            self._finish_writing()
             for path in store_code_state(self.log_dir, self.git_status_repos):
                 self._call_writer("save_file", path)
 
@@ -621,13 +624,24 @@ class OnPolicyRunner(Configurable):
 
     def _run_in_background(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function that only writes, in the background or at once."""
-        self._background.call(function, *args) if self._writes_in_background else function(*args)
+        if not self._writes_in_background:
+            function(*args)
+            return
+        if self._background is None:
+            self._background = BackgroundCalls()
+        self._background.call(function, *args)
+
+    def _finish_writing(self) -> None:
+        """Wait until everything is written that is written in the background; raises what failed there."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.close()
 
     # ---- save ----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: object = None) -> None:
         """Write a checkpoint; it appears under its name only when complete. With several ranks, call it on all."""
-        self._background.wait()
+        self._finish_writing()
         checkpoint = self._checkpoint(infos)
         if is_main():
             self._write_checkpoint(checkpoint, Path(path))
@@ -663,7 +677,7 @@ class OnPolicyRunner(Configurable):
             },
         }
         state = plain_value(state, "checkpoint")
-        env_state = environment_state(self.env)
+        env_state = environment_state(self._stateful_env)
         return state if env_state is None else state | {"env_state_dict": env_state}
 
     def _init_checkpoints(self) -> None:
@@ -795,10 +809,10 @@ class OnPolicyRunner(Configurable):
 
     def _load_env_state(self, env_state: Mapping[str, Any] | None) -> bool:
         """Load the environment's state; returns False if it starts new episodes instead."""
-        if env_state is None or not isinstance(self.env, StatefulEnv):
+        if env_state is None or self._stateful_env is None:
             return False
         try:
-            self.env.load_state_dict(env_state)
+            self._stateful_env.load_state_dict(env_state)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             logger.warning(f"the environment cannot load its saved state and starts new episodes: {error!r}")
             self._reset_env()

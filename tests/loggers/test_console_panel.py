@@ -1,6 +1,7 @@
 """The console panel: updated in place on a terminal, plain lines elsewhere."""
 
 import io
+import math
 import os
 import pty
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from st_rl.loggers.console_panel import ConsolePanel, fit_rows, make_panel
+from st_rl.loggers.console_panel import ConsolePanel, console_rows, fit_rows, format_duration, make_panel
 from tests.runners.training import make_runner
 
 ROWS = [("Mean reward", "12.3"), ("ETA", "0:01:00")]
@@ -185,3 +186,48 @@ class Screen:
                 self.lines[self.row] = ""
             elif token[0] not in "\x1b\r":
                 self.lines[self.row] += token
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (-5, "0:00:00"), (360000, "100:00:00")]
+)
+def test_format_duration(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def rows_of(**scalars):
+    base = {"Perf/total_fps": 123456.7, "Policy/mean_noise_std": 0.5, "Metrics/velrmsd": 0.25, "Metrics/CoT": 1.5}
+    base["Perf/process_memory"] = 0.534
+    locs = {"collection_time": 0.5, "learn_time": 0.25}
+    return dict(console_rows({**base, **scalars}, {"Episode/echo": 0.125}, locs, 1_000_000, 3600.0, 61.0))
+
+
+def test_rows_of_the_console():
+    assert rows_of(
+        **{"Loss/value_loss": 0.0123456, "Train/mean_reward": 12.345, "Train/mean_episode_length": 99.96}
+    ) == {
+        "Computation": "123,457 steps/s",
+        "Collection + learning": "0.500 s + 0.250 s",
+        "value_loss": "0.01235",
+        "Mean action noise std": "0.500",
+        "Mean reward": "12.35",
+        "Mean episode length": "100.0",
+        "Episode/echo": "0.1250",
+        "Velocity error": "0.2500",
+        "Cost of transport": "1.5000",
+        "Total timesteps": "1,000,000",
+        "Process memory": "0.53 GiB",
+        "Iteration time": "0.750 s",
+        "Total time": "1:00:00",
+        "ETA": "0:01:01",
+    }
+
+
+def test_rows_show_memory_of_gpu():
+    rows = rows_of(**{"Perf/gpu_allocated": 3.0, "Perf/gpu_global_free_mem": 67.5, "Perf/gpu_total": 79.25})
+    assert rows["GPU memory"] == "11.75 of 79.25 GiB"
+
+
+def test_rows_without_a_value_are_not_shown():
+    rows = rows_of(**{"Metrics/velrmsd": math.nan, "Metrics/CoT": math.nan})
+    assert not {"Mean reward", "Velocity error", "Cost of transport"} & set(rows)

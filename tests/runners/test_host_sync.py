@@ -75,5 +75,5 @@ def test_checker_detects_host_sync():
     runner.learn(1)
     record = runner._episodes.record
     runner._episodes.record = lambda rewards, dones: record(rewards, dones) or runner._episodes.drain()
-    with pytest.raises(AssertionError, match=r"waits for the device in .*episode_statistics.py"), CpuShortcutsOnly():
+    with pytest.raises(AssertionError, match=r"waits for the device in .*iteration_statistics.py"), CpuShortcutsOnly():
         runner._rollout_steps()

@@ -345,7 +345,7 @@ def test_checkpoints_written_in_background_equal_synchronous_ones(tmp_path, monk
         updates.append(iteration)
         # The first iteration waits for background writes; the second does not.
         if len(updates) == 2:
-            background._background.call(may_write.wait, 30)
+            background._run_in_background(may_write.wait, 30)
         if len(updates) == 4:
             assert not (tmp_path / "background" / "model_2.pt").exists()
             may_write.set()

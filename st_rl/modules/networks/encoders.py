@@ -10,9 +10,8 @@ from st_rl.modules.conv2d import Conv2dHeadModel
 from st_rl.modules.mlp import MlpModel
 from st_rl.modules.networks.cnn import CnnModel
 from st_rl.modules.utils import check_settings
-from st_rl.utils.config import drop_none
+from st_rl.utils.config import drop_none, is_class_path, resolve_class
 from st_rl.utils.log import logger
-from st_rl.utils.registry import is_class_path, resolve_class
 from st_rl.utils.tensors.segments import Segments, expand_images, get_obs_slice, segment_width
 
 Setting = TypeVar("Setting")

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.utils.config import drop_none, unknown_name_message
-from st_rl.utils.registry import resolve_class
+from st_rl.utils.config import drop_none, resolve_class, unknown_name_message
 
 # The order of the bases, and so of the steps from an observation to an action.
 MIXIN_ORDER = (

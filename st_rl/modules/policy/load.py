@@ -12,11 +12,10 @@ from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.normalizer import EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.modules.policy.build import EnvSpec, SizedEnv, build_actor_critic, read_env_spec
-from st_rl.utils.config import drop_none
+from st_rl.utils.config import drop_none, reject_unsafe_settings
 from st_rl.utils.files import name_file, read_json_object
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT, CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.files.readers import LimitError
-from st_rl.utils.registry import reject_unsafe_settings
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
 from st_rl.utils.tensors.segments import segment_width
 

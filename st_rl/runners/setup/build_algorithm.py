@@ -13,9 +13,8 @@ from st_rl.modules import build_actor_critic
 from st_rl.modules.policy.build import EnvSpec
 from st_rl.runners.setup.env_sizes import EnvSizes, check_policy_sizes
 from st_rl.runners.setup.train_config import TrainConfig
-from st_rl.utils.config import drop_none
+from st_rl.utils.config import drop_none, resolve_class
 from st_rl.utils.distributed import broadcast_module
-from st_rl.utils.registry import resolve_class
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS
 
 

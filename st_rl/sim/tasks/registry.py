@@ -18,8 +18,7 @@ from st_rl.sim.tasks import (
     quadruped_walk,
 )
 from st_rl.sim.tasks.training import TaskEntry
-from st_rl.utils.config import unknown_name_message
-from st_rl.utils.registry import is_class_path, resolve_class
+from st_rl.utils.config import is_class_path, resolve_class, unknown_name_message
 
 TASKS: dict[str, TaskEntry] = {
     "balance": balance.TASK,

@@ -212,12 +212,11 @@ def combine_moments(mean: Tensor, var: Tensor, count: Tensor | int) -> tuple[Ten
     rank without samples passes 0 and finite moments. Numerically stable for a mean that is large compared to the
     deviation; no host sync.
     """
-    num_ranks = world_size()
     if not has_exchanges():
         return mean, var, count
     if isinstance(count, int):
         joint_mean = average(mean)
-        return joint_mean, average(var + (mean - joint_mean) ** 2), count * num_ranks
+        return joint_mean, average(var + (mean - joint_mean) ** 2), count * world_size()
     weight = count.to(mean.dtype)
     sums = torch.cat([(weight * mean).reshape(-1), weight.reshape(1)])
     sum_over_ranks(sums)

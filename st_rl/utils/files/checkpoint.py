@@ -197,16 +197,15 @@ def _scan_archive(archive: zipfile.ZipFile, size: int) -> None:
     if len(records) != len(archive.infolist()) or sum(record.file_size for record in records.values()) > size:
         raise zipfile.BadZipFile("its records overlap")
     for record in records.values():
-        # torch writes 0 when the user has switched checksums off.
-        if record.CRC:
-            with archive.open(record) as file:
-                while file.read(_CHUNK_BYTES):
-                    pass
+        # torch writes 0 when the user has switched checksums off; zipfile compares nothing with None.
+        record.CRC = record.CRC or None  # pyright: ignore[reportAttributeAccessIssue]
+        with archive.open(record) as file:
+            while file.read(_CHUNK_BYTES):
+                pass
     pickle_name = next((name for name in records if name.endswith("/data.pkl")), None)
     if pickle_name is None:
         raise zipfile.BadZipFile("it holds no data.pkl")
     folder = f"{pickle_name.removesuffix('data.pkl')}data/"
-    records[pickle_name].CRC = None  # checked above
     stored = {name.removeprefix(folder): record.file_size for name, record in records.items()}
     unpickler = _CheckpointUnpickler(io.BytesIO(archive.read(pickle_name)), stored.__getitem__)
     check_tree(unpickler.load())

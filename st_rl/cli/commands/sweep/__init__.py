@@ -189,7 +189,7 @@ def _join_study(
 ) -> tuple[SweepOptions[EnvConfig], Sequence[str]]:
     """Return options and arguments of the study that a worker joins, with its own where it has any."""
     from st_rl.cli.commands.sweep.storage import wait_for_study
-    from st_rl.utils.registry import reject_unsafe_settings
+    from st_rl.utils.config import reject_unsafe_settings
 
     attributes = wait_for_study(address)
     trials = options.trials or attributes.get("trials")

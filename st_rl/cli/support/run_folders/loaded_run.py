@@ -73,7 +73,7 @@ class LoadedRun:
     """A run as its folder describes it; `task` is the id that the command line repeats, if any."""
 
     def __init__(self, run: RunFolder, task: str | None = None):
-        from st_rl.utils.registry import reject_unsafe_settings
+        from st_rl.utils.config import reject_unsafe_settings
 
         self.run = run
         self.settings = run.settings

@@ -23,6 +23,7 @@ from st_rl.modules.policy.rsl_rl_checkpoint import convert_checkpoint, load_into
 from st_rl.runners.checkpoints import checkpoint_path, write_run_config
 from st_rl.runners.setup.rsl_rl_settings import ALGORITHM_DEFAULTS
 from st_rl.runners.setup.train_config import TrainConfig, read_train_config
+from st_rl.utils.config import drop_trust, reject_unsafe_settings
 from st_rl.utils.files import (
     CheckpointError,
     load_checkpoint,
@@ -31,7 +32,6 @@ from st_rl.utils.files import (
     save_checkpoint,
     write_json,
 )
-from st_rl.utils.registry import drop_trust, reject_unsafe_settings
 
 if TYPE_CHECKING:
     from st_rl.cli.support.task_source import TaskSource

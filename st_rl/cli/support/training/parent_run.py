@@ -33,8 +33,8 @@ class ParentRun:
     @classmethod
     def find(cls, address: str) -> ParentRun:
         """Find the run `RUN` or `RUN:CHECKPOINT`; UsageError or CommandError if it is gone or damaged."""
+        from st_rl.utils.config import reject_unsafe_settings
         from st_rl.utils.files import name_file
-        from st_rl.utils.registry import reject_unsafe_settings
 
         try:
             run, checkpoint = find_policy(address)

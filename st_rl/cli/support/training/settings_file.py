@@ -15,7 +15,7 @@ from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX
 from st_rl.cli.support.run_folders.run_folder import CHANGED, CONFIG_FILE, PARENTS, RUN_FILE, RunFolder
 from st_rl.cli.support.task_source import flatten, is_external
 from st_rl.cli.support.training.training_config import AlgorithmConfig, PolicyConfig, RunnerConfig, TrainingConfig
-from st_rl.utils.registry import is_class_path
+from st_rl.utils.config import is_class_path
 
 OptionsT = TypeVar("OptionsT")
 # Names of the settings that have an option, by part.
@@ -41,8 +41,8 @@ class SettingsFile:
     @classmethod
     def read(cls, path: Path) -> SettingsFile:
         """Read a file; CommandError if it is missing, damaged or names a class to import."""
+        from st_rl.utils.config import reject_unsafe_settings
         from st_rl.utils.files import name_file, read_yaml_object
-        from st_rl.utils.registry import reject_unsafe_settings
 
         if not path.is_file():
             raise UsageError(f"--config {quote(path)}: no such file; st-rl config RUN prints one of a run")
