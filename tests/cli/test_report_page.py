@@ -323,7 +323,7 @@ def test_report_prints_commands_for_outdated_parts(tmp_path, capsys):
     assert f"To update outdated parts, run:\n  st-rl eval '{folder}'\n" in capsys.readouterr().out
     assert "Outdated: the training has continued to iteration 2." in (folder / "report.html").read_text()
     curve = {"Train/mean_reward": ([0], [1.0])}
-    assert "mean episode return after 1 iteration<" in build_page(ReportData({}, curves=curve))
+    assert "mean episode return 1.0 after 1 iteration<" in build_page(ReportData({}, curves=curve))
 
 
 def evaluated(falls, error, **others):
@@ -431,7 +431,7 @@ def test_changed_settings_and_parents_are_shown():
 
 def test_video_is_at_the_top():
     page = build_page(make_data())
-    assert page.index('class="verdict') < page.index("<video") < page.index('class="tiles"')
+    assert page.index('class="verdict') < page.index("<video") < page.index('id="evaluation"')
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install -y chromium")

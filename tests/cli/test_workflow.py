@@ -145,7 +145,8 @@ def test_run_of_an_unregistered_task_names_its_script(run, tmp_path, capsys):
 
 
 def test_missing_metrics_are_null_in_json_and_a_dash_in_the_table():
-    from st_rl.cli.commands.eval import format_metric, replace_nan
+    from st_rl.cli.commands.eval import replace_nan
+    from st_rl.cli.support.metrics import format_metric
 
     assert replace_nan({"a": [float("nan"), 1.0], "b": (float("inf"), 2)}) == {"a": [None, 1.0], "b": [None, 2]}
     assert format_metric("lin_vel_x_error", float("nan"), 64) == "-"

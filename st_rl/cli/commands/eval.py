@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import UsageError, escape_control, parse_options, program
+from st_rl.cli.support.metrics import format_metric
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, RunOptions, writable_file
 from st_rl.cli.support.task_source import is_external
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from st_rl.sim.evaluation.evaluator import EvaluationCfg
 
 COLUMNS = {"training physics": False, "fine physics": True}
-_PERCENT = ("success", "push_survival", "reached_time_limit", "reached_end", "completed")
 
 
 @dataclass
@@ -139,19 +139,6 @@ def _describe(plan: EvaluationCfg, rows: Mapping[str, str], is_fine: bool) -> st
         f"noise or randomization; the first {plan.warmup_s:g} s is not counted. "
         f"{pushes if plan.pushes else ''}{physics}"
     ).rstrip()
-
-
-def format_metric(key: str, value: Any, num_envs: int) -> str:
-    """Format a metric for the table: `-` if it could not be measured."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "-"
-    if key in ("falls", "knee_contacts"):
-        return f"{value} of {num_envs}"
-    if key in _PERCENT:
-        return f"{value:.0%}"
-    if isinstance(value, (list, tuple)):
-        return " ".join("-" if item is None or not math.isfinite(item) else f"{item:.2f}" for item in value)
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 def print_table(result: Mapping[str, Any]) -> None:

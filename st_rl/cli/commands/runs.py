@@ -20,6 +20,7 @@ from st_rl.cli.support.command_line import (
     parse_options,
     repeated_words,
 )
+from st_rl.cli.support.metrics import format_duration
 from st_rl.cli.support.run_folders.run_folder import RUNS, list_runs
 from st_rl.cli.support.run_folders.run_summary import RunSummary, summarize
 from st_rl.utils.config import unknown_name_message
@@ -131,7 +132,7 @@ def _cells(summary: RunSummary, folder: Path) -> list[str]:
     cells = {
         "run": str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else summary.run,
         "steps": "-" if summary.steps is None else format_steps(summary.steps),
-        "time": "-" if summary.seconds is None else format_seconds(summary.seconds),
+        "time": "-" if summary.seconds is None else format_duration(summary.seconds),
         "error": error,
         "falls": "-" if summary.falls is None else f"{mark}{summary.falls:.0%}",
     }
@@ -142,12 +143,6 @@ def _cells(summary: RunSummary, folder: Path) -> list[str]:
 def format_steps(steps: int) -> str:
     """Return a number of steps in thousands or millions."""
     return f"{steps / 1e6:.1f}M" if steps >= 1e6 else f"{steps / 1e3:.0f}k" if steps >= 1e4 else str(steps)
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a duration as h:mm:ss, or m:ss below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 def _print_table(rows: Sequence[Sequence[str]], num_found: int) -> None:

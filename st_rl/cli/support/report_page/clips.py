@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from st_rl.cli.support.metrics import format_metric
 from st_rl.cli.support.report_page.charts import Series, line_chart
-from st_rl.cli.support.report_page.sections import format_cell, make_section
+from st_rl.cli.support.report_page.sections import make_section
 
 _COLUMNS = {
     "seconds": "s",
@@ -42,8 +43,7 @@ def clips(result: Mapping[str, Any] | None) -> str:
 
 
 def _cells(clip: Mapping[str, Any]) -> str:
-    texts = (f"{clip[key]:.0%}" if key == "reached_end" else format_cell(clip.get(key), 3) for key in _COLUMNS)
-    return "".join(f'<td class="n">{text}</td>' for text in texts)
+    return "".join(f'<td class="n">{format_metric(key, clip.get(key))}</td>' for key in _COLUMNS)
 
 
 def _charts(by_physics: Mapping[str, Any]) -> list[str]:

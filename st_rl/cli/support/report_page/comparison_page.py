@@ -2,9 +2,10 @@
 
 from html import escape
 
+from st_rl.cli.support.metrics import format_duration
 from st_rl.cli.support.report_page.charts import NUM_COLORS, Series, line_chart
 from st_rl.cli.support.report_page.page import make_page
-from st_rl.cli.support.report_page.sections import MAIN_CURVES, format_duration, is_shown, make_section
+from st_rl.cli.support.report_page.sections import MAIN_CURVES, is_shown, make_section
 from st_rl.cli.support.run_folders.comparison import Band, Comparison, RunGroup, format_statistic
 
 

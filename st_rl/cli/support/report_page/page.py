@@ -76,7 +76,6 @@ def build_page(data: ReportData) -> str:
     current = (EVAL_FILE, None if eval_note[1] else data.evaluation)
     body = [
         _build(sections.video, (VIDEO_FILE, _data_address(data.video)), traces, video_note),
-        _build(sections.tiles, curves, current),
         _build(sections.evaluation, evaluation, eval_note),
         _build(clips, evaluation),
         _build(sections.tracking, traces, evaluation),
@@ -88,7 +87,7 @@ def build_page(data: ReportData) -> str:
         _build(sections.configuration, run, config),
         _build(sections.reproduction, run, evaluation, traces, (EXPORT_FILE, data.export)),
     ]
-    header = _build(functools.partial(sections.heading, task), run)
+    header = _build(functools.partial(sections.heading, task), run, curves)
     header += _build(functools.partial(verdict, reference=data.reference), current, curves)
     return make_page(f"{task} · st_rl run report", header, "".join(body), "st-rl report")
 

@@ -1,11 +1,12 @@
 """Sections of a report as HTML; empty if the run has no data for them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from statistics import fmean
 from typing import Any
 
 from st_rl.cli.support.command_line import count_of
+from st_rl.cli.support.metrics import format_duration, format_metric
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
 from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS
@@ -30,8 +31,6 @@ MAIN_CURVES = (
     ("Perf/total_fps", "Steps per second", False),
 )
 
-# Metrics of an evaluation in percent.
-_PERCENT = ("success", "push_survival", "reached_end", "completed")
 # Curves of the machine and the training loop, not shown.
 _NOT_SHOWN = ("Perf/", "Train/ratio", "Train/mean_reward_each")
 
@@ -46,23 +45,9 @@ def make_section(title: str, content: str, words: str = "", name: str = "") -> s
     )
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration in minutes and seconds."""
-    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
-
-
 def is_shown(tag: str) -> bool:
     """Whether a curve is one of the learning, not of the machine or the training loop."""
     return "/" in tag and not tag.startswith(_NOT_SHOWN)
-
-
-def format_cell(value: Any, digits: int = 3) -> str:
-    """Format a value, `-` if it is missing."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
 
 
 def _describe_robots(settings: Mapping[str, Any]) -> str:
@@ -73,52 +58,19 @@ def _describe_robots(settings: Mapping[str, Any]) -> str:
     return f"{num_ranks * num_envs} robots on {num_ranks} ranks, {num_envs} each,"
 
 
-def heading(task: str, settings: Mapping[str, Any]) -> str:
+def heading(task: str, settings: Mapping[str, Any], curves: Curves) -> str:
     """Return the title and a line about the run."""
     facts = [f"started {settings['started']}" if settings.get("started") else ""]
     facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
     facts += [f"{_describe_robots(settings)} in training" if "num_envs" in settings else ""]
-    line = " · ".join(escape(fact) for fact in facts if fact)
-    return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
-
-
-def tiles(curves: Curves, evaluation: Mapping[str, Any] | None) -> str:
-    """Return the key metrics."""
-    entries: list[tuple[str, str]] = []
-    reward = curves.get("Train/mean_reward")
-    if reward:
-        entries.append(
-            (f"{reward[1][-1]:.1f}", f"mean episode return after {count_of(int(reward[0][-1]) + 1, 'iteration')}")
-        )
-    column = reported_column(evaluation)
-    if column is not None:
-        name, figures = column
-        for key, words, digits in (
-            ("falls", f"of {figures.get('num_envs', '?')} robots fall", 0),
-            ("success", "pass all obstacles", 2),
-            ("reached_end", "reach the end of their clip", 2),
-            ("body_pos_error", "m body position error", 3),
-            ("joint_pos_error", "rad joint position error", 3),
-            ("lin_vel_x_error", "m/s forward velocity error", 3),
-            ("lin_vel_y_error", "m/s lateral velocity error", 3),
-            ("ang_vel_yaw_error", "rad/s yaw rate error", 3),
-            ("foot_clearance", "m foot clearance", 3),
-            ("push_survival", "survive pushes", 2),
-            ("return_mean", "mean episode return without noise", 1),
-        ):
-            value = figures.get(key)
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                text = f"{value:.0%}" if key in _PERCENT else format_cell(value, digits)
-                entries.append((text, f"{words} ({name})"))
+    if reward := curves.get("Train/mean_reward"):
+        iterations = count_of(int(reward[0][-1]) + 1, "iteration")
+        facts.append(f"mean episode return {reward[1][-1]:.1f} after {iterations}")
     rate = curves.get("Perf/total_fps")
     seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
-    if rate and seconds:
-        speed = sum(rate[1]) / len(rate[1])
-        entries.append((f"{format_duration(seconds)} min", f"of training at {speed:,.0f} steps/s"))
-    cells = "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in entries
-    )
-    return f'<div class="tiles">{cells}</div>' if cells else ""
+    facts += [f"{format_duration(seconds)} at {fmean(rate[1]):,.0f} steps/s" if rate and seconds else ""]
+    line = " · ".join(escape(fact) for fact in facts if fact)
+    return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
 
 
 def reported_column(evaluation: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
@@ -158,18 +110,13 @@ def evaluation(result: Mapping[str, Any] | None, note: str = "") -> str:
     rows = []
     for key, row in (result.get("rows") or {}).items():
         cells = "".join(
-            f'<td class="n">{escape(_figure_text(key, column.get(key)))}</td>' for column in columns.values()
+            f'<td class="n">{escape(format_metric(key, column.get(key), column.get("num_envs")))}</td>'
+            for column in columns.values()
         )
         rows.append(f"<tr><td>{escape(row)}</td>{cells}</tr>")
     words = f"{describe_checkpoint(result, note)} {escape(str(result.get('description', '')))}".strip()
     table = f'<div class="card scroll"><table><tr><th></th>{head}</tr>{"".join(rows)}</table></div>'
     return make_section("Evaluation", table, words)
-
-
-def _figure_text(key: str, value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " / ".join(format_cell(item, 2) for item in value)
-    return f"{value:.0%}" if key in _PERCENT and isinstance(value, float) else format_cell(value)
 
 
 def tracking(traces: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> str:

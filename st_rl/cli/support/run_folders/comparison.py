@@ -11,6 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from st_rl.cli.support.command_line import CommandError, UsageError
+from st_rl.cli.support.metrics import format_metric
 from st_rl.cli.support.report_page.curves import Curves, read_curves
 from st_rl.cli.support.run_folders.run_folder import (
     CONFIG_FILE,
@@ -209,7 +210,6 @@ def format_statistic(name: str, statistic: Statistic | None) -> str:
     """Return a mean, with its spread if there are several runs; fractions in percent."""
     if statistic is None:
         return _MISSING
-    is_percent = name in ("success", "push_survival", "reached_time_limit")
-    digits = 0 if all(value == int(value) for value in statistic[:2]) else 1 if abs(statistic.mean) >= 100 else 3
-    texts = [f"{value:.0%}" if is_percent else f"{value:.{digits}f}" for value in statistic[:2]]
+    is_whole = all(value == int(value) for value in statistic[:2])
+    texts = [format_metric(name, int(value) if is_whole else value) for value in statistic[:2]]
     return texts[0] if statistic.num_runs == 1 else f"{texts[0]} ± {texts[1]}"
