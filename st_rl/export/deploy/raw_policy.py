@@ -34,7 +34,7 @@ class SensorInterface(Protocol):
         """Actions `(N, J)` within their limits."""
         ...
 
-    def joint_targets(self, actions: Tensor) -> Tensor:
+    def joint_targets(self, inputs: Tensors, state: Tensors, actions: Tensor) -> Tensor:
         """`(N, J)` joint position targets of clipped actions, rad."""
         ...
 
@@ -113,7 +113,7 @@ class RawPolicy(nn.Module):
         actions = self.interface.clip(actions)
         next_state = self.interface.next_state(inputs, state, obs, actions)
         next_state |= {name: leaf.transpose(0, 1) for name, leaf in zip(self.policy.state_names, following)}
-        return PolicyStep(self.interface.joint_targets(actions), actions, obs, next_state)
+        return PolicyStep(self.interface.joint_targets(inputs, state, actions), actions, obs, next_state)
 
 
 @torch.inference_mode()

@@ -78,9 +78,9 @@ class RobotInterface(nn.Module):
         """Actions `(N, J)` within `clip_actions`."""
         return actions.clamp(-self.clip_actions, self.clip_actions)
 
-    def joint_targets(self, actions: Tensor) -> Tensor:
+    def joint_targets(self, inputs: Tensors, state: Tensors, actions: Tensor) -> Tensor:
         """`(N, J)` joint position targets of clipped actions `(N, J)`, within the limits, rad."""
-        targets = torch.addcmul(self.default_joint_pos, actions, self.action_scale)
+        targets = torch.addcmul(self.action_center(inputs, state), actions, self.action_scale)
         return torch.minimum(torch.maximum(targets, self.lower), self.upper)
 
     def next_state(self, inputs: Tensors, state: Tensors, obs: Tensor, actions: Tensor) -> dict[str, Tensor]:
@@ -167,6 +167,10 @@ class RobotInterface(nn.Module):
     def measure(self, inputs: Tensors, state: Tensors) -> MeasuredState:
         """What observation terms read."""
         return MeasuredState(self.robot, self.cfg, inputs, state)
+
+    def action_center(self, inputs: Tensors, state: Tensors) -> Tensor:
+        """Joint targets `(J,)` or `(N, J)` of actions of zero, rad."""
+        return self.default_joint_pos
 
     def _readings(self, task: LeggedTask) -> dict[str, Tensor]:
         """Raw inputs of all robots of a task by name."""

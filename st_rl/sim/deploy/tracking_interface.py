@@ -80,11 +80,6 @@ class TrackingInterface(RobotInterface):
     def _read_settings(self, task: LeggedTask) -> None:
         """Copy the clips of the task."""
         task = cast("MotionTracking", task)
-        if task.cfg.action_center != "default_pose":
-            raise ValueError(
-                f"a policy with action_center '{task.cfg.action_center}' cannot be deployed yet: its targets need "
-                "the clip; train it with --env.action-center default_pose"
-            )
         reference, robot = task.reference, task.robot
         counts = torch.tensor(reference.num_frames)
         repeats = (reference.followers(task.cfg.transition_distance).diagonal() > 0).cpu()
@@ -120,6 +115,12 @@ class TrackingInterface(RobotInterface):
     def measure(self, inputs: Tensors, state: Tensors) -> MeasuredState:
         """What observation terms read."""
         return TrackedState(self, inputs, state)
+
+    def action_center(self, inputs: Tensors, state: Tensors) -> Tensor:
+        """The default pose, or the joint positions of the next frame of the clip."""
+        if self.cfg.action_center == "default_pose":
+            return self.default_joint_pos
+        return TrackedState(self, inputs, state).next_frame.joint_pos
 
     def anchor_rotation(self, orientation: Tensor, joint_pos: Tensor) -> Tensor:
         """`(N, 3, 3)` rotation of the anchor of robots with orientation `(N, 4)` and joints `(N, J)`."""

@@ -74,5 +74,5 @@ def test_rejects_term_that_reads_hidden_values():
 def test_targets_stay_within_limits():
     task = make_golden_task()
     interface = RobotInterface(task)
-    targets = interface.joint_targets(torch.full((1, 12), 100.0))
+    targets = interface.joint_targets({}, {}, torch.full((1, 12), 100.0))
     torch.testing.assert_close(targets[0], interface.upper)

@@ -232,7 +232,18 @@ def test_controller_plays_the_clips_that_are_asked_for(kit):
         runner.set_clip(3)
 
 
-def test_rejects_actions_around_the_clip():
-    task = make_task("quadruped-track", 2, deployable=True, action_center="reference")
-    with pytest.raises(ValueError, match="action_center 'reference' cannot be deployed yet"):
-        make_interface(task)
+def test_kit_with_actions_around_the_clip(clips, tmp_path):
+    """Targets of the policy without training are near the clip, in the task, ONNX, controller and header."""
+    settings = {"noise.level": 0.0, "deployable": True, "continue_to_next_clip": False}
+    task = make_task("quadruped-track", 4, seed=3, motions=clips, action_center="reference", **settings)
+    trained = make_policy(task)
+    raw = RawPolicy(make_interface(task), DeployedPolicy(trained.actor_critic, trained.obs_normalizer))
+    write_kit(tmp_path / "kit", raw, trained, task, {"st_rl_version": "test"})
+    test_policy_controller_and_header_agree_on_the_golden_run(tmp_path / "kit")
+    inputs = {name: torch.zeros(1, *signal.shape) for name, signal in raw.inputs.items()}
+    inputs |= {"orientation": torch.tensor([[1.0, 0.0, 0.0, 0.0]]), "clip": torch.tensor([[1.0]])}
+    state = {**raw.initial_state(), "played_clip": torch.tensor([[2.0]]), "frame": torch.tensor([[4.0]])}
+    state["heading"] = torch.tensor([[1.0, 0.0]])
+    actions = torch.full((1, 12), 0.1)
+    expected = task.reference.clips[1].joint_pos[5] + 0.1 * task.cfg.control.action_scale
+    np.testing.assert_allclose(raw.interface.joint_targets(inputs, state, actions)[0], expected, atol=1e-6)
