@@ -13,9 +13,11 @@ from importlib.util import find_spec
 import pytest
 
 from st_rl.cli import main
+from st_rl.cli.commands import sweep
 from st_rl.cli.commands.sweep import trials as trials_module
 from st_rl.cli.commands.sweep.shared_trials import Heartbeat, SharedTrials
 from st_rl.cli.commands.sweep.storage import StudyAddress, open_study
+from st_rl.cli.support.command_line import UsageError
 from tests.ray_cluster import ray_cluster
 
 pytest.importorskip("mujoco")
@@ -262,6 +264,13 @@ def test_rejects_impossible_workers_without_showing_the_password(arguments, mess
     assert message in shown.err
     assert "secret" not in shown.out + shown.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_is_not_started_by_torchrun(tmp_path, monkeypatch):
+    """Its ranks would wait for each other, each in a trial of its own."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    with pytest.raises(UsageError, match="--workers N"):
+        sweep.main(["balance", *SMALL, *SEARCH, "--log-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize("has_journal", [False, True])

@@ -111,8 +111,13 @@ def sweep(source: TaskSource[EnvConfig], options: SweepOptions[EnvConfig], argum
 def _check_workers(options: SweepOptions[EnvConfig]) -> list[str]:
     """Return the device of each worker on this machine; UsageError for options that do not fit."""
     from st_rl.cli.support.torch_setup import check_device
-    from st_rl.cli.support.training.ranks import check_gpus
+    from st_rl.cli.support.training.ranks import check_gpus, torchrun_id
 
+    if torchrun_id() is not None:
+        raise UsageError(
+            "torchrun starts the ranks of one training; start a sweep without it: st-rl sweep with --gpus all or "
+            "--workers N on this machine, and with --join on others"
+        )
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")
     if not options.worker_timeout_s > 0:
