@@ -65,12 +65,10 @@ class EncoderActorCriticMixin(_Policy):
             critic_encoder_class_name = same_by_name(critic_names, encoder_class_name, names)
         if critic_encoder_kwargs is None:
             critic_encoder_kwargs = same_by_name(critic_names, encoder_kwargs or {}, names)
-        actor_sizes = self._latent_sizes(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs)
-        critic_sizes = actor_sizes
-        if not self.shares_encoders:
-            critic_sizes = self._latent_sizes(
-                critic_names, critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs
-            )
+        actor = encoder_class_name, self.encoder_obs_slices, encoder_kwargs
+        critic = critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs
+        actor_sizes = self._latent_sizes(names, *actor)
+        critic_sizes = actor_sizes if self.shares_encoders else self._latent_sizes(critic_names, *critic)
         super().__init__(
             embedded_width(num_actor_obs, self.encoder_obs_slices, actor_sizes),
             embedded_width(num_critic_obs, self.critic_encoder_obs_slices, critic_sizes),
@@ -80,14 +78,11 @@ class EncoderActorCriticMixin(_Policy):
             **kwargs,
         )
         self.num_actor_obs, self.num_critic_obs = int(num_actor_obs), int(num_critic_obs)
-        size = self.encoder_output_size
-        self.encoders = self.build_encoders(names, encoder_class_name, self.encoder_obs_slices, encoder_kwargs, size)
+        self.encoders = self.build_encoders(names, *actor, self.encoder_output_size)
         # Empty if the critic shares the actor's encoders or has none.
         self.critic_encoders = nn.ModuleList()
         if critic_names and not self.shares_encoders:
-            self.critic_encoders = self.build_encoders(
-                critic_names, critic_encoder_class_name, self.critic_encoder_obs_slices, critic_encoder_kwargs, size
-            )
+            self.critic_encoders = self.build_encoders(critic_names, *critic, self.encoder_output_size)
 
     @property
     def shares_encoders(self) -> bool:

@@ -387,8 +387,8 @@ class OnPolicyRunner(Configurable):
     def _init_engine(self, num_iterations: int | None) -> None:
         """Select how rollout and update run (eager, compiled or captured) and log the choice."""
         setting = self.cfg.get("engine") or "auto"
-        obstacle = self.alg.capture_obstacle()
-        if setting != "eager" and obstacle is not None:
+        obstacle = None if setting == "eager" else self.alg.capture_obstacle()
+        if obstacle is not None:
             if not self._has_engine:
                 logger.warning(obstacle)
             setting = "eager"
