@@ -167,9 +167,8 @@ def test_gpus_start_the_command_once_per_gpu(command, monkeypatch):
 
 
 def test_report_shows_the_robots_of_all_ranks():
-    assert "1 · 512 robots on 4 ranks, 128 each, in training" in heading(
-        "balance", {"seed": 1, "num_envs": 128, "num_ranks": 4}
-    )
+    settings = {"seed": 1, "num_envs": 128, "num_ranks": 4}
+    assert "1 · 512 robots on 4 ranks, 128 each" in heading("balance", settings, {})
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs SIGTERM")

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from st_rl.cli.commands.collect import collect
 from st_rl.cli.commands.distill import Schedule
 from st_rl.cli.support.command_line import CommandError, parse_options
-from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
+from st_rl.cli.support.observation_layout import policy_arguments, read_layout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
 
 if TYPE_CHECKING:
-    from st_rl.env import VecEnv
     from st_rl.modules import ActorCritic, EmpiricalNormalization
 
 
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     student = LoadedRun(RunFolder(options.student), options.task)
     env = student.make_env(options.num_envs, options.device, seed)
     policy, normalizer, uses_critic_obs = load_teacher_for(
-        env, LoadedRun(teacher_run, options.task), checkpoint, student, options.device
+        LoadedRun(teacher_run, options.task), checkpoint, student, options.device
     )
     config = student.training.to_dict()
     algorithm, act_prob = config["algorithm"], options.teacher_act_prob
@@ -122,20 +121,17 @@ def wait_for_run(folder: Path, wait_seconds: float) -> None:
 
 
 def load_teacher_for(
-    env: VecEnv, teacher: LoadedRun, checkpoint: Path, student: LoadedRun, device: str
+    teacher: LoadedRun, checkpoint: Path, student: LoadedRun, device: str
 ) -> tuple[ActorCritic, EmpiricalNormalization | None, bool]:
     """Return the teacher's policy, its observation normalizer, and whether it acts on the critic observation."""
     from st_rl.algorithms.teacher import load_teacher
     from st_rl.modules import EmpiricalNormalization
-    from st_rl.modules.policy.build import EnvSpec
 
-    teacher_layout = ObservationLayout.of(teacher.source, teacher.env_config)
-    student_layout = ObservationLayout.of(student.source, student.env_config)
+    teacher_layout = read_layout(teacher.source, teacher.env_config)
+    student_layout = read_layout(student.source, student.env_config)
     uses_critic_obs = teacher_uses_critic_obs(teacher_layout, student_layout)
-    sizes = student_layout.num_obs, student_layout.num_critic_obs, env.num_actions
-    spec = EnvSpec(*sizes, student_layout.actor, student_layout.critic)
-    settings = {**teacher.training.to_dict()["policy"], **teacher_layout.policy_arguments()}
-    loaded = load_teacher(spec, settings, "ActorCritic", str(checkpoint), uses_critic_obs, device)
+    settings = {**teacher.training.to_dict()["policy"], **policy_arguments(teacher_layout)}
+    loaded = load_teacher(student_layout, settings, "ActorCritic", str(checkpoint), uses_critic_obs, device)
     if loaded.obs_statistics is None:
         return loaded.policy, None, uses_critic_obs
     normalizer = EmpiricalNormalization(teacher_layout.num_obs).to(device).eval()

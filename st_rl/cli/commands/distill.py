@@ -28,7 +28,7 @@ from st_rl.cli.support.command_line import (
     program,
     quote,
 )
-from st_rl.cli.support.observation_layout import ObservationLayout, teacher_uses_critic_obs
+from st_rl.cli.support.observation_layout import policy_arguments, read_layout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import TEACHER_FILE, PolicyAddress, RunFolder, find_run
 from st_rl.cli.support.task_source import TaskSource, find_source, is_external
@@ -184,9 +184,9 @@ def distill(
 ) -> int:
     """Copy the teacher into the student's run folder, then train."""
     check_minutes(options.minutes)
-    layout = ObservationLayout.of(teacher.source, teacher.env_config)
+    layout = read_layout(teacher.source, teacher.env_config)
     try:
-        uses_critic_obs = teacher_uses_critic_obs(layout, ObservationLayout.of(source, options.env))
+        uses_critic_obs = teacher_uses_critic_obs(layout, read_layout(source, options.env))
     except CommandError as error:
         if teacher.source.name == source.name:
             raise
@@ -199,7 +199,7 @@ def distill(
         "label_action_with_critic_obs": uses_critic_obs,
         "teacher_policy": {
             **teacher.training.to_dict()["policy"],
-            **layout.policy_arguments(),
+            **policy_arguments(layout),
             "teacher_ac_path": str(run.file(TEACHER_FILE)),
         },
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from st_rl.cli.support.command_line import (
     CommandError,
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     torch_setup.set_threads(threads, device, loaded.training.to_dict()["policy"], loaded.env_config)
     seed = rank_seed(loaded.setting("seed", int))
     torch_setup.seed_everything(seed)
-    num_ranks = loaded.setting("num_ranks", int) if "num_ranks" in settings else 1
+    num_ranks = loaded.optional_setting("num_ranks", int) or 1
     num_envs = divide_envs(loaded.setting("num_envs", int), num_ranks)
     runner = loaded.make_runner(loaded.make_env(num_envs, device, seed), device, run.path)
     if settings.get("measures_update_threads") and options.threads is None and world_size() == 1:
@@ -122,14 +122,6 @@ class Limits(NamedTuple):
     minutes: float | None
 
 
-def _optional_int(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _optional_float(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 def _record_session(
     loaded: LoadedRun, options: ResumeOptions, done: int, left: Limits, checkpoint: Path, command_line: str
 ) -> None:
@@ -141,7 +133,7 @@ def _record_session(
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "command_line": command_line,
     }
-    planned = loaded.setting("iterations", _optional_int)
+    planned = loaded.optional_setting("iterations", int)
     if planned is not None and left.iterations is not None:
         is_by_steps = settings.get("steps") is not None and options.iterations is None
         settings["iterations"] = done + left.iterations if is_by_steps else max(planned, done + left.iterations)
@@ -158,9 +150,8 @@ def _what_is_left(loaded: LoadedRun, options: ResumeOptions, runner: OnPolicyRun
         by_steps = None if options.steps is None else iterations_within(options.steps, config, runner.env)
         limits = [limit for limit in (options.iterations, by_steps) if limit is not None]
         return Limits(min(limits, default=None), options.minutes)
-    run, iterations = loaded.run, loaded.setting("iterations", _optional_int)
-    minutes = loaded.setting("minutes", _optional_float) if "minutes" in loaded.settings else None
-    steps = loaded.setting("steps", _optional_int) if "steps" in loaded.settings else None
+    run, iterations = loaded.run, loaded.optional_setting("iterations", int)
+    minutes, steps = loaded.optional_setting("minutes", float), loaded.optional_setting("steps", int)
     if steps is not None:
         # The number of environments may have changed.
         steps_left = steps - runner.tot_timesteps

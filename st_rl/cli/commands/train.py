@@ -24,13 +24,13 @@ from st_rl.cli.support.command_line import (
     renamed_option,
     wrap,
 )
+from st_rl.cli.support.metrics import describe_size
 from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS, RunFolder
 from st_rl.cli.support.task_source import EXTERNAL_TASKS, EnvConfig, TaskSource, find_source
 from st_rl.cli.support.training.device_defaults import AUTO, choose_device, describe_choice, fit_to_device
 from st_rl.cli.support.training.parent_run import ParentRun
 from st_rl.cli.support.training.ranks import (
     RUN_ID,
-    describe_size,
     iterations_within,
     join_ranks,
     launch_ranks,
@@ -247,10 +247,12 @@ def train(
 ) -> int:
     """Build the task and the runner, and train; returns the exit code."""
     from st_rl.cli.support.training.session import learn
+    from st_rl.utils.distributed import world_size
 
     check_viewer(source, options)
     runner, run = prepare_training(source, options, training, command_line)
-    print(f"Training {escape_control(source.name)} with {describe_size(runner.env.num_envs)}. Run: {run.path}")
+    size = describe_size(runner.env.num_envs, world_size())
+    print(f"Training {escape_control(source.name)} with {size}. Run: {run.path}")
     print(describe_choice(source, options, runner.env.num_envs, training.runner.max_iterations))
     with show_training(runner, options):
         return learn(runner, training.runner.max_iterations, options.minutes, run, random_episode_start=True)

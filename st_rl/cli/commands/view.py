@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from st_rl.cli.support.command_line import CommandError, UsageError, parse_options
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
-from st_rl.cli.support.run_folders.run_folder import RunFolder, RunOptions
+from st_rl.cli.support.run_folders.run_folder import BEST_FILE, RunFolder, RunOptions
 from st_rl.cli.support.task_source import is_external
 from st_rl.cli.support.viewer import DEFAULT_PORT, LOOPBACK, print_address
 
@@ -68,7 +68,6 @@ def view(run: LoadedRun, checkpoint: Path, options: ViewOptions) -> int:
 
 def checkpoint_names(run: RunFolder, current: Path) -> list[str]:
     """Return the files of a run's checkpoints: the best, then all others, the newest first, and the current one."""
-    numbered = [path for path in run.path.glob("model_*.pt") if path.stem.removeprefix("model_").isdecimal()]
-    numbered.sort(key=lambda path: int(path.stem.removeprefix("model_")), reverse=True)
-    names = [path.name for path in (run.file("best.pt"), *numbered) if path.is_file()]
+    numbered = [f"model_{iteration}.pt" for iteration in reversed(run.iterations)]
+    names = [*([BEST_FILE] if run.file(BEST_FILE).is_file() else []), *numbered]
     return names if current.name in names else [current.name, *names]

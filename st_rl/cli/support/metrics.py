@@ -1,4 +1,4 @@
-"""How commands and pages write metrics and durations."""
+"""How commands and pages write metrics, durations and numbers of robots."""
 
 import math
 from typing import Any
@@ -28,3 +28,10 @@ def format_duration(seconds: float) -> str:
     """Return a duration as h:mm:ss, or m:ss below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def describe_size(num_envs: int, num_ranks: int) -> str:
+    """Describe the number of robots, in all and on each rank."""
+    if num_ranks == 1:
+        return f"{num_envs} robots"
+    return f"{num_ranks * num_envs} robots on {num_ranks} ranks, {num_envs} each"

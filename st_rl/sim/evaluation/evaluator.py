@@ -4,9 +4,9 @@
 any other environment by the returns of its episodes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from st_rl.utils.log import logger
 if TYPE_CHECKING:
     from st_rl.sim.envs.legged_walk import LeggedWalk
 
+Rollout = TypeVar("Rollout", EvaluationRollout, ClipRollout)
 # Longer clips are cut when a checkpoint is scored, s.
 _MAX_CLIP_S = 10.0
 # Steps after which an episode that is evaluated ends.
@@ -236,39 +237,34 @@ class CheckpointEvaluator:
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with preserve_rng_state(self._env.device):
-            if isinstance(self._env, MotionTracking):
-                metrics = compute_clip_metrics(self._env, self._clip_rollout_of(self._env, policy).run())
+            task, seconds = self._env, self._cfg.seconds
+            if isinstance(task, MotionTracking):
+                rollout = self._rollout_of(policy, lambda wrap: ClipRollout(task, policy, _MAX_CLIP_S, wrap))
+                metrics = compute_clip_metrics(task, rollout.run())
                 names = ("reached_end", "completed", "body_pos_error", "joint_pos_error")
                 self.metrics = {name: metrics[name] for name in names}
                 return clip_score(metrics)
-            if is_commanded(self._env):
-                record = self._rollout_of(self._env, policy).run(evaluation_commands(self._cfg, self._env))
+            if is_commanded(task):
+                walk = self._rollout_of(policy, lambda wrap: EvaluationRollout(task, policy, seconds, wrap))
+                record = walk.run(evaluation_commands(self._cfg, task))
                 metrics = compute_tracking_metrics(record, self._cfg.warmup_s)
                 errors = {f"{name}_error": metrics[f"{name}_error"] for name in AXES}
                 self.metrics = {"falls": metrics["falls"] / metrics["num_envs"], **errors}
                 return walk_score(metrics)
-            episodes = evaluate_episodes(self._env, policy, self._max_steps)
+            episodes = evaluate_episodes(task, policy, self._max_steps)
             self.metrics = {name: episodes[name] for name in ("return_mean", "length_mean")}
             return float(episodes["return_mean"])
 
-    def _rollout_of(self, task: "LeggedWalk", policy: Policy) -> EvaluationRollout:
-        """The last rollout if the policy computes with the same tensors, else a new one."""
-        addresses = _tensor_addresses(policy)
-        if not isinstance(self._rollout, EvaluationRollout) or addresses != self._addresses:
-            # A step replaces hidden states and the progress on a course, which the next one reads: not captured.
-            wrap_step = None if _is_recurrent(policy) or isinstance(task, CourseTask) else self._wrap_step
-            self._rollout = EvaluationRollout(task, policy, self._cfg.seconds, wrap_step)
-            self._addresses = addresses
-        return self._rollout
+    def _rollout_of(self, policy: Policy, make: Callable[[StepWrapper | None], Rollout]) -> Rollout:
+        """The last rollout if the policy computes with the same tensors, else a new one of a step that can be wrapped.
 
-    def _clip_rollout_of(self, task: MotionTracking, policy: Policy) -> ClipRollout:
-        """The same for a task that tracks clips."""
+        A step replaces hidden states and the progress on a course, which the next one reads: neither is captured.
+        """
         addresses = _tensor_addresses(policy)
-        if not isinstance(self._rollout, ClipRollout) or addresses != self._addresses:
-            wrap_step = None if _is_recurrent(policy) else self._wrap_step
-            self._rollout = ClipRollout(task, policy, _MAX_CLIP_S, wrap_step)
-            self._addresses = addresses
-        return self._rollout
+        if self._rollout is None or addresses != self._addresses:
+            keeps_state = _is_recurrent(policy) or isinstance(self._env, CourseTask)
+            self._rollout, self._addresses = make(None if keeps_state else self._wrap_step), addresses
+        return cast("Rollout", self._rollout)
 
 
 def _is_recurrent(policy: Policy) -> bool:

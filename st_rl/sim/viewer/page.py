@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import html
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from st_rl.sim.viewer.controls import (
 )
 from st_rl.sim.viewer.frames import Frame, FrameLayout
 from st_rl.sim.viewer.height_fields import add_height_fields
-from st_rl.sim.viewer.traces import Traces
 from st_rl.utils.tensors import rotations
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class ViewerPage:
         add_height_fields(server, self._model, "/fixed_bodies")
         self._scene = ViserMujocoScene(server, self._model, layout.num_robots)
         self._offsets = spread_offsets(layout.num_robots, _SPACING * layout.shares_origin)
-        seconds_per_row = layout.step_dt
-        capacity = round(_TRACE_SECONDS / seconds_per_row)
-        self._velocity_traces = Traces(6, capacity)
-        self._joint_traces = Traces(2 * len(layout.joint_names), capacity)
+        capacity = round(_TRACE_SECONDS / layout.step_dt)
+        # Rows of the last seconds, each begins with its time.
+        self._velocity_traces: deque[np.ndarray] = deque(maxlen=capacity)
+        self._joint_traces: deque[np.ndarray] = deque(maxlen=capacity)
         self._shows_arrows = True
         self._tracked_place = np.zeros(3)
         self._ghost: list[tuple[int, Any]] = []
@@ -243,12 +243,11 @@ class ViewerPage:
         """Add a frame to the traces of the chosen robot."""
         robot, layout = self.controls.robot, self._layout
         with self._lock:
-            self._joint_traces.add(
-                time_s, np.concatenate([frame.qpos[robot, list(layout.joint_qpos)], frame.actions[robot]])
-            )
+            positions = frame.qpos[robot, list(layout.joint_qpos)]
+            self._joint_traces.append(np.concatenate([[time_s], positions, frame.actions[robot]]))
             if layout.has_commands:
                 velocity = self._base_velocity(frame)[robot]
-                self._velocity_traces.add(time_s, np.concatenate([frame.commands[robot], velocity]))
+                self._velocity_traces.append(np.concatenate([[time_s], frame.commands[robot], velocity]))
 
     def draw(self, frame: Frame, ghost: np.ndarray | None = None) -> None:
         """Send the poses of all robots, the arrows and the ghost with pose `(nq,)`."""
@@ -354,13 +353,20 @@ class ViewerPage:
         """Send the bars of the reward terms and the plots."""
         self._rewards_html.content = reward_bars(self._layout.reward_names, frame.rewards)
         with self._lock:
-            times, velocities = self._velocity_traces.columns()
-            joint_times, joints = self._joint_traces.columns()
+            times, *velocities = columns_of(self._velocity_traces, 7)
+            joint_times, *joints = columns_of(self._joint_traces, 1 + 2 * len(self._layout.joint_names))
         for axis, plot in enumerate(self._velocity_plots):
             plot.data = (times, velocities[axis], velocities[axis + 3])
         count = len(self._layout.joint_names)
         for plot, rows in zip(self._joint_plots, (joints[:count], joints[count:])):
             plot.data = (joint_times, *rows)
+
+
+def columns_of(rows: Collection[np.ndarray], width: int) -> np.ndarray:
+    """Rows `(n, width)` as columns `(width, n)`, time first; zeros without the two rows that a plot needs."""
+    if len(rows) < 2:
+        return np.vstack([[0.0, 1e-3], np.zeros((width - 1, 2))])
+    return np.stack(list(rows), axis=1)
 
 
 def _css(color: tuple[int, int, int]) -> str:

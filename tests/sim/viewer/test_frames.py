@@ -3,7 +3,7 @@ import torch
 
 from st_rl.sim.tasks import make_task
 from st_rl.sim.viewer.frames import FrameLayout, SharedFrames
-from st_rl.sim.viewer.traces import Traces
+from st_rl.sim.viewer.page import columns_of
 
 
 def test_frame_holds_states_and_weighted_rewards_of_the_first_robots():
@@ -48,12 +48,9 @@ def test_watched_flag_and_iteration_cross_the_file(tmp_path):
     assert page.iteration == 7
 
 
-def test_traces_keep_the_last_rows_in_order():
-    traces = Traces(width=1, capacity=4)
-    for step in range(6):
-        traces.add(float(step), np.array([10.0 * step]))
-    times, values = traces.columns()
+def test_plots_get_columns_of_two_rows_or_more():
+    rows = [np.array([float(step), 10.0 * step]) for step in range(2, 6)]
+    times, values = columns_of(rows, 2)
     assert times.tolist() == [2.0, 3.0, 4.0, 5.0]
-    assert values.tolist() == [[20.0, 30.0, 40.0, 50.0]]
-    traces.clear()
-    assert traces.columns()[1].shape == (1, 2)
+    assert values.tolist() == [20.0, 30.0, 40.0, 50.0]
+    assert columns_of(rows[:1], 2).shape == columns_of([], 2).shape == (2, 2)

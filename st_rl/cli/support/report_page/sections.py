@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from st_rl.cli.support.command_line import count_of
-from st_rl.cli.support.metrics import format_duration, format_metric
+from st_rl.cli.support.metrics import describe_size, format_duration, format_metric
 from st_rl.cli.support.report_page.charts import Series, finite, gait_chart, line_chart, scatter_chart
 from st_rl.cli.support.report_page.curves import Curves
 from st_rl.cli.support.run_folders.run_folder import CHANGED, PARENTS
@@ -50,19 +50,11 @@ def is_shown(tag: str) -> bool:
     return "/" in tag and not tag.startswith(_NOT_SHOWN)
 
 
-def _describe_robots(settings: Mapping[str, Any]) -> str:
-    """Describe the number of robots, in all and on each rank."""
-    num_envs, num_ranks = settings["num_envs"], settings.get("num_ranks", 1)
-    if not (isinstance(num_envs, int) and isinstance(num_ranks, int) and num_ranks > 1):
-        return f"{num_envs} robots"
-    return f"{num_ranks * num_envs} robots on {num_ranks} ranks, {num_envs} each,"
-
-
 def heading(task: str, settings: Mapping[str, Any], curves: Curves) -> str:
     """Return the title and a line about the run."""
     facts = [f"started {settings['started']}" if settings.get("started") else ""]
     facts += [f"seed {settings['seed']}" if "seed" in settings else ""]
-    facts += [f"{_describe_robots(settings)} in training" if "num_envs" in settings else ""]
+    facts += [describe_size(settings["num_envs"], settings.get("num_ranks", 1)) if "num_envs" in settings else ""]
     if reward := curves.get("Train/mean_reward"):
         iterations = count_of(int(reward[0][-1]) + 1, "iteration")
         facts.append(f"mean episode return {reward[1][-1]:.1f} after {iterations}")

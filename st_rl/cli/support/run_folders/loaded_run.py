@@ -92,6 +92,10 @@ class LoadedRun:
         with self._name_file(RUN_FILE):
             return kind(self.settings[key])
 
+    def optional_setting(self, key: str, kind: Callable[[Any], Value]) -> Value | None:
+        """Return a value of `run.json`, converted; None if it is missing or null."""
+        return None if self.settings.get(key) is None else self.setting(key, kind)
+
     def _name_file(self, name: str, remedy: str | None = None) -> AbstractContextManager[None]:
         """Name a file of the run in errors of a block that uses its content, with a remedy, by default of the file."""
         from st_rl.utils.files import name_file

@@ -95,6 +95,12 @@ class RunFolder:
         """Whether a checkpoint has been saved."""
         return self.file(BEST_FILE).is_file() or any(self.path.glob("model_*.pt"))
 
+    @property
+    def iterations(self) -> list[int]:
+        """Iterations with a checkpoint, in order."""
+        names = (path.stem.removeprefix("model_") for path in self.path.glob("model_*.pt"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
     def checkpoint(self, choice: str = "best") -> Path:
         """Return a checkpoint: `best` (if there is none, the newest), `last`, an iteration number, or a file.
 
@@ -115,9 +121,7 @@ class RunFolder:
         for path in (named, self.path / named):
             if path.is_file():
                 return path
-        numbers = [path.stem.removeprefix("model_") for path in self.path.glob("model_*.pt")]
-        known = ["best"] if best.is_file() else []
-        known += sorted((number for number in numbers if number.isdecimal()), key=int)
+        known = [*(["best"] if best.is_file() else []), *map(str, self.iterations)]
         raise CommandError(f"no checkpoint '{choice}' in {self.path}; it has: {', '.join(known)}")
 
 

@@ -76,14 +76,6 @@ def join_ranks(device: str, config: Mapping[str, Any]) -> str:
     return str(join_process_group(device, float(config.get("rank_timeout_s") or RANK_TIMEOUT_S)))
 
 
-def describe_size(num_envs: int) -> str:
-    """Describe the number of robots, in all and on each rank."""
-    from st_rl.utils.distributed import world_size
-
-    count = world_size()
-    return f"{num_envs} robots" if count == 1 else f"{count * num_envs} robots on {count} ranks, {num_envs} each"
-
-
 def divide_envs(num_envs: int, num_ranks: int) -> int:
     """Return the environments of each rank for a run that had `num_envs` on each of `num_ranks`.
 
