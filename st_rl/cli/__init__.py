@@ -9,7 +9,8 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -21,7 +22,6 @@ from st_rl.cli.support.command_line import (
     one_line,
     wrap,
 )
-from st_rl.cli.support.compiler_caches import use_cache_folder
 from st_rl.cli.support.graceful_shutdown import exit_on_signals
 from st_rl.utils.config import unknown_name_message
 
@@ -58,6 +58,9 @@ _NOTICE_S = 1.0
 _EXPECTED_ERRORS = (CommandError, OSError, ValueError)
 # More of them by name, so that their modules need not be imported.
 _EXPECTED_NAMES = ("ExportError", "RenderingError", "ShareError", "ViewerError")
+# One folder for everything that is compiled: kernels of MuJoCo Warp, and torch's and triton's compiled code.
+CACHE_VARIABLE = "ST_RL_CACHE"
+_CACHE_FOLDERS = {"WARP_CACHE_PATH": "warp", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 
 
 _HELP = """usage: st-rl COMMAND [OPTIONS]
@@ -137,6 +140,18 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(f"{unknown_name_message('command', name, COMMANDS)} (see st-rl --help)")
     return _module(name).main(arguments[1:])
+
+
+def use_cache_folder(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Keep compiled code in the folder that `ST_RL_CACHE` names; without it, or set apart, each compiler's own place.
+
+    Must run before torch and Warp are imported.
+    """
+    folder = environment.get(CACHE_VARIABLE)
+    if not folder:
+        return
+    for variable, name in _CACHE_FOLDERS.items():
+        environment.setdefault(variable, str(Path(folder).expanduser().resolve() / name))
 
 
 def _module(command: str) -> ModuleType:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from st_rl.cli.support.compiler_caches import use_cache_folder
+from st_rl.cli import use_cache_folder
 
 
 def test_without_the_variable_nothing_is_set():

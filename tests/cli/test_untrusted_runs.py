@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from st_rl.cli import main
+from st_rl.env.policy_metadata import FORMAT
 
 pytest.importorskip("mujoco")
 pytest.importorskip("gymnasium")
@@ -46,7 +47,7 @@ def imports(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("command", ["eval", "play", "resume", "collect", "export", "dagger"])
+@pytest.mark.parametrize("command", ["eval", "play", "resume", "collect", "dagger"])
 def test_run_folder_cannot_import_a_module(command, planted_run, imports, capsys):
     arguments = [command, planted_run, *([planted_run] if command == "dagger" else [])]
     assert main(arguments) == 2
@@ -54,6 +55,15 @@ def test_run_folder_cannot_import_a_module(command, planted_run, imports, capsys
     assert "planted_module" not in imports
     assert f"names the task {TASK}, which imports code from outside st-rl" in error
     assert error.rstrip().endswith(f"add --task {TASK}")
+
+
+def test_export_builds_no_task(planted_run, imports):
+    settings = json.loads(Path(planted_run, "run.json").read_text())
+    metadata = {"format": FORMAT, "obs_segments": {}}
+    for content in (settings, {**settings, "policy_metadata": metadata}):
+        Path(planted_run, "run.json").write_text(json.dumps(content))
+        assert main(["export", planted_run]) == 1
+        assert "planted_module" not in imports
 
 
 @pytest.mark.parametrize("command", ["distill", "motion make"])

@@ -17,7 +17,6 @@ from st_rl.utils.files import name_file, read_json_object
 from st_rl.utils.files.checkpoint import OTHER_CHECKPOINT, CheckpointError, load_checkpoint, newest_checkpoint
 from st_rl.utils.files.readers import LimitError
 from st_rl.utils.tensors.obs_groups import ACTOR_GROUPS, ObsGroups, join_groups, read_obs_groups
-from st_rl.utils.tensors.segments import segment_width
 
 # Keys of a policy's configuration that an environment decides.
 _ENV_KEYS = frozenset(
@@ -110,7 +109,8 @@ def load_policy(
     if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{file} has no 'model_state_dict' of tensors; name a model_*.pt file of a run")
     with name_file(folder / "config.json", "restore it from a copy, or name another run"):
-        policy = _build_policy(config, loaded, env, policy_class_name, folder)
+        num_weights = sum(weight.numel() for weight in weights.values())
+        policy = _build_policy(config, num_weights, env, policy_class_name)
     try:
         policy.load_state_dict(weights)
     except (AttributeError, RuntimeError, TypeError) as error:
@@ -129,33 +129,23 @@ def load_policy(
 
 
 def _build_policy(
-    config: Mapping[str, Any],
-    loaded: Mapping[str, Any],
-    env: SizedEnv | EnvSpec | None,
-    policy_class_name: str | None,
-    folder: Path,
+    config: Mapping[str, Any], num_weights: int, env: SizedEnv | EnvSpec | None, policy_class_name: str | None
 ) -> ActorCritic:
-    """Build the policy of a configuration; an error names the run folder and how to give missing segments."""
+    """Build the policy of a configuration, for a checkpoint with a number of weights."""
     policy_cfg = drop_none(config.get("policy") or {})
     own_cfg = {key: value for key, value in policy_cfg.items() if key not in _ENV_KEYS}
-    num_weights = sum(value.numel() for value in loaded["model_state_dict"].values())
     # Before networks are built that the checkpoint cannot fill.
     _check_layers(own_cfg, num_weights)
     if env is not None:
         policy_cfg, spec = own_cfg, read_env_spec(env)
+    elif "env" not in config:
+        raise ValueError("it lacks 'env', the sizes of the environment; call load_policy(run, env=...)")
     else:
-        spec = EnvSpec(**config["env"]) if "env" in config else _spec_from_weights(loaded, policy_cfg, folder)
+        spec = EnvSpec(**config["env"])
         sizes = [spec.num_obs, spec.num_privileged_obs or 0, spec.num_actions]
         if max(sizes) > max(num_weights, _MAX_WIDTH):
             raise ValueError(f"observations and actions of {sizes} do not fit a policy of {num_weights:,} weights")
-    name = policy_class_name or run_policy_class_name(config)
-    try:
-        return build_actor_critic(spec, name, policy_cfg)
-    except ValueError as error:
-        if spec.obs_segments is not None:
-            raise
-        hint = "if the policy needs the segments of its environment, call load_policy(run, env=...)"
-        raise ValueError(f"cannot build the policy of {folder}: {error}; {hint}") from error
+    return build_actor_critic(spec, policy_class_name or run_policy_class_name(config), policy_cfg)
 
 
 def load_normalizer(width: int | Sequence[int], statistics: Mapping[str, Any] | None) -> nn.Module:
@@ -209,44 +199,6 @@ def find_checkpoint(folder: Path, checkpoint: str | Path | int | None = None) ->
         return folder / "best.pt"
     file = Path(checkpoint).expanduser()
     return file if file.is_file() else folder / file
-
-
-def _spec_from_weights(loaded: Mapping[str, Any], policy_cfg: Mapping[str, Any], folder: Path) -> EnvSpec:
-    """Return the sizes of a run from segments, normalizers or first layers, if its `config.json` lacks them."""
-    critic_segments = policy_cfg.get("critic_obs_segments") or policy_cfg.get("privileged_obs_segments")
-    critic_statistics = loaded.get("critic_obs_norm_state_dict") or loaded.get("privileged_obs_norm_state_dict")
-    weights = loaded["model_state_dict"]
-    sizes = {
-        "num_actor_obs": _input_width(
-            policy_cfg.get("obs_segments"), loaded.get("obs_norm_state_dict"), weights, "memory_a", "actor"
-        ),
-        "num_critic_obs": _input_width(critic_segments, critic_statistics, weights, "memory_c", "critic"),
-        "num_actions": next((weights[key].numel() for key in ("std", "log_std") if key in weights), None),
-    }
-    sizes |= {key: int(policy_cfg[key]) for key in sizes if key in policy_cfg}
-    missing = [key for key, size in sizes.items() if size is None]
-    if missing:
-        raise ValueError(
-            f"{folder / 'config.json'} does not say {', '.join(missing)}, and the weights do not tell: call "
-            "load_policy(run, env=...) with an environment of the run's task"
-        )
-    return EnvSpec(*sizes.values())  # pyright: ignore[reportArgumentType]
-
-
-def _input_width(
-    segments: Mapping[str, Any] | None,
-    statistics: Mapping[str, Tensor] | None,
-    weights: Mapping[str, Tensor],
-    rnn: str,
-    head: str,
-) -> int | None:
-    """Return the width of raw observations; None if neither segments, normalizer nor first layer are there."""
-    if segments:
-        return sum(segment_width(shape) for shape in segments.values())
-    if statistics:
-        return statistics["_mean"].numel()
-    first = weights.get(f"{rnn}.rnn.weight_ih_l0", weights.get(f"{head}.0.weight"))
-    return None if first is None else first.shape[1]
 
 
 def _check_layers(config: object, num_weights: int) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from st_rl.modules import ActorCriticFieldMutex, EmpiricalNormalization, load_policy
 from st_rl.runners import OnPolicyRunner
-from st_rl.utils.files import load_checkpoint, save_checkpoint
+from st_rl.utils.files import save_checkpoint
 from tests.fakes import EchoEnv
 from tests.modules.mutex_runs import OBS, SEGMENTS, A, engaged, write_run
 from tests.modules.policy_matrix import (
@@ -107,41 +107,14 @@ def test_checkpoints_by_iteration_name_and_file(tmp_path):
         load_policy(tmp_path / "run", 7)
 
 
-class TestOldRuns:
-    """Runs older than the sizes and segments in `config.json`."""
-
-    def delete_env_settings(self, folder):
-        config = json.loads((folder / "config.json").read_text())
-        del config["env"]
-        (folder / "config.json").write_text(json.dumps(config))
-
-    @pytest.mark.parametrize("normalized", [True, False])
-    @pytest.mark.parametrize("name", ["ActorCritic", "ActorCriticRecurrent"])
-    def test_sizes_come_from_the_weights(self, name, normalized, tmp_path):
-        runner = train(tmp_path, PLAIN[name])
-        self.delete_env_settings(tmp_path)
-        if not normalized:
-            saved = load_checkpoint(tmp_path / "model_1.pt")
-            del saved["obs_norm_state_dict"], saved["critic_obs_norm_state_dict"]
-            save_checkpoint(saved, tmp_path / "model_1.pt")
-            runner.alg.obs_normalizer = torch.nn.Identity()
-        loaded = load_policy(tmp_path)
-        assert loaded.actor_critic.num_critic_obs == NUM_CRITIC_OBS
-        assert_same_actions(loaded, runner.get_inference_policy())
-
-    def test_segments_come_from_an_environment(self, tmp_path):
-        runner = train(tmp_path, {"class_name": "StateAc", **OPTIONS["StateAc"]["replaces"]})
-        self.delete_env_settings(tmp_path)
-        with pytest.raises(ValueError, match=r"needs obs_segments.*load_policy\(run, env=...\)"):
-            load_policy(tmp_path)
-        assert_same_actions(load_policy(tmp_path, env=MatrixEnv()), runner.get_inference_policy())
-
-    def test_error_asks_for_missing_sizes(self, tmp_path):
-        train(tmp_path, {})
-        self.delete_env_settings(tmp_path)
-        save_checkpoint({"model_state_dict": {"x": torch.ones(1)}, "iter": 1}, tmp_path / "model_1.pt")
-        with pytest.raises(ValueError, match=r"does not say num_actor_obs.*load_policy\(run, env=...\)"):
-            load_policy(tmp_path)
+def test_run_without_sizes_asks_for_an_environment(tmp_path):
+    runner = train(tmp_path, {"class_name": "StateAc", **OPTIONS["StateAc"]["replaces"]})
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["env"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config.json: it lacks 'env'.*load_policy\(run, env=...\)"):
+        load_policy(tmp_path)
+    assert_same_actions(load_policy(tmp_path, env=MatrixEnv()), runner.get_inference_policy())
 
 
 class TestFilesImportNothing:
@@ -166,7 +139,8 @@ class TestFilesImportNothing:
     def test_accepts_class_path_from_python(self, own_module, tmp_path):
         run = write_run(tmp_path / "run", 1)
         config = json.loads((run / "config.json").read_text())
-        config["policy"] |= {"class_name": f"{own_module}:Own", "obs_segments": SEGMENTS, "num_actions": A}
+        config["policy"] |= {"class_name": f"{own_module}:Own", "num_actions": A}
+        config["env"] = {"num_obs": OBS, "num_privileged_obs": None, "num_actions": A, "obs_segments": SEGMENTS}
         config["runner"]["policy_class_name"] = f"{own_module}:Own"
         (run / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match=r"by path, and a file must not import code"):

@@ -126,7 +126,7 @@ class RunFolder:
 
 
 @dataclass
-class RunOptions:
+class PolicyOptions:
     """Options of commands that read the policy of a run."""
 
     run: str
@@ -136,6 +136,12 @@ class RunOptions:
     """
     checkpoint: str = "best"
     """Checkpoint: best, last, an iteration number, or a file."""
+
+
+@dataclass
+class RunOptions(PolicyOptions):
+    """Options of commands that also build the task of the run."""
+
     task: str | None = None
     """Task of the run, to confirm that gym:... or mjlab:... in its run.json may import code."""
 
