@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import math
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from st_rl.sim.viewer.session import ViewSession
 
 Command = tuple[float, float, float]
 SPEEDS = {"1x": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}
 """Speeds of the simulation by label."""
 
 
-class Push(NamedTuple):
-    """A sudden change of the base velocity of a robot."""
-
-    direction_deg: float
-    """Direction seen from the robot: 0 is forward, 90 to its left."""
-    speed: float
-    """m/s"""
-
-
-class Reset(NamedTuple):
-    """A new episode for all robots."""
-
-
-class LoadCheckpoint(NamedTuple):
-    """Another checkpoint of the run."""
-
-    name: str
-
-
-class MoveToTerrain(NamedTuple):
-    """A robot that starts again on another kind of terrain and level."""
-
-    kind: int
-    level: int
-
-
-Event = Push | Reset | LoadCheckpoint | MoveToTerrain
+Event = Callable[["ViewSession"], None]
+"""What a session does between two steps, such as a push."""
 
 
 @dataclass
@@ -69,10 +48,10 @@ class Controls:
         return [self._events.get() for _ in range(self._events.qsize())]
 
 
-def push_velocity(push: Push, heading: float) -> np.ndarray:
-    """`(3,)` m/s in the world that a push adds to a robot with the given yaw, rad."""
-    angle = heading + math.radians(push.direction_deg)
-    return push.speed * np.array([math.cos(angle), math.sin(angle), 0.0])
+def push_velocity(direction_deg: float, speed: float, heading: float) -> np.ndarray:
+    """`(3,)` m/s in the world that a push adds to a robot with yaw `heading`, rad; 0 is forward, 90 to its left."""
+    angle = heading + math.radians(direction_deg)
+    return speed * np.array([math.cos(angle), math.sin(angle), 0.0])
 
 
 def slider_limits(low: float, high: float) -> tuple[float, float] | None:

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from st_rl.sim.require import MjData, MjModel, mujoco
-from st_rl.sim.viewer.controls import (
-    SPEEDS,
-    Controls,
-    LoadCheckpoint,
-    MoveToTerrain,
-    Push,
-    Reset,
-    slider_limits,
-    spread_offsets,
-)
+from st_rl.sim.viewer.controls import SPEEDS, Controls, slider_limits, spread_offsets
 from st_rl.sim.viewer.frames import Frame, FrameLayout
 from st_rl.sim.viewer.height_fields import add_height_fields
 from st_rl.utils.tensors import rotations
@@ -142,14 +133,18 @@ class ViewerPage:
             direction = gui.add_slider("Direction (deg)", -180, 180, 15, 90, hint="0 is forward, 90 to the left")
             speed = gui.add_slider("Strength (m/s)", 0.1, 3.0, 0.1, 1.0)
             button = gui.add_button("Push")
-            button.on_click(lambda _: controls.send(Push(direction.value, speed.value)))
+
+            @button.on_click
+            def _(_: object) -> None:
+                chosen = direction.value, speed.value
+                controls.send(lambda session: session.push(*chosen))
 
     def add_time_gui(self) -> None:
         """Add reset and slow motion."""
         gui, controls = self._server.gui, self.controls
         with self._robot_tab, gui.add_folder("Time", order=0.7):
             reset = gui.add_button("Reset")
-            reset.on_click(lambda _: controls.send(Reset()))
+            reset.on_click(lambda _: controls.send(lambda session: session.restart()))
             slow = gui.add_button_group("Speed", tuple(SPEEDS))
             slow.on_click(lambda _: setattr(controls, "speed", SPEEDS[slow.value]))
 
@@ -173,8 +168,8 @@ class ViewerPage:
 
             @move.on_click
             def _(_: object) -> None:
-                chosen = min(int(levels.value), num_levels - 1)
-                self.controls.send(MoveToTerrain(list(kinds).index(kinds_list.value), chosen))
+                chosen = list(kinds).index(kinds_list.value), min(int(levels.value), num_levels - 1)
+                self.controls.send(lambda session: session.move_to_terrain(*chosen))
 
     def add_clip_gui(self, clips: Sequence[tuple[str, float]]) -> None:
         """Add the reference ghost: which clip, and a scrubber that holds it at a time."""
@@ -219,7 +214,11 @@ class ViewerPage:
         gui = self._server.gui
         with self._robot_tab, gui.add_folder("Policy", order=0.4):
             chosen = gui.add_dropdown("Checkpoint", tuple(names), initial_value=current)
-        chosen.on_update(lambda _: self.controls.send(LoadCheckpoint(chosen.value)))
+
+        @chosen.on_update
+        def _(_: object) -> None:
+            name = chosen.value
+            self.controls.send(lambda session: session.load_checkpoint(name))
 
         def renew(found: Sequence[str]) -> None:
             if tuple(found) != tuple(chosen.options) and chosen.value in found:

@@ -16,16 +16,7 @@ from st_rl.sim.envs.task import StepOutcome, Task
 from st_rl.sim.envs.terrain_walk import TerrainWalk
 from st_rl.sim.evaluation.rollout import Policy, is_commanded, reset_policy
 from st_rl.sim.terms.observations import yaw_angle
-from st_rl.sim.viewer.controls import (
-    Command,
-    Controls,
-    Event,
-    LoadCheckpoint,
-    MoveToTerrain,
-    Push,
-    Reset,
-    push_velocity,
-)
+from st_rl.sim.viewer.controls import Command, Controls, push_velocity
 from st_rl.sim.viewer.frames import Frame, FrameLayout
 
 LoadPolicy = Callable[[str], Policy]
@@ -66,7 +57,7 @@ class ViewSession:
         """Carry out new events, then step all robots once unless paused."""
         for event in self.controls.take_events():
             self.message = ""
-            self._apply(event)
+            event(self)
             self.frame = self._read_frame()
         if self.controls.is_paused:
             return
@@ -96,23 +87,32 @@ class ViewSession:
             reset_policy(self._policy)
             self.task.hold_clips(torch.full_like(self.task.clip, self._held_clip))
 
-    def _apply(self, event: Event) -> None:
-        task, robot = self.task, min(self.controls.robot, self.layout.num_robots - 1)
-        if isinstance(event, Push) and isinstance(task, LeggedTask):
+    @property
+    def _robot(self) -> int:
+        return min(self.controls.robot, self.layout.num_robots - 1)
+
+    def push(self, direction_deg: float, speed: float) -> None:
+        """Push the chosen robot, in a direction seen from it: 0 is forward, 90 to its left."""
+        task, robot = self.task, self._robot
+        if isinstance(task, LeggedTask):
             mask = torch.zeros(task.num_envs, dtype=torch.bool, device=task.device)
             mask[robot] = True
-            velocity = push_velocity(event, float(yaw_angle(task.orientation[robot : robot + 1])))
+            velocity = push_velocity(direction_deg, speed, float(yaw_angle(task.orientation[robot : robot + 1])))
             task.push(torch.from_numpy(velocity).to(mask.device, torch.float32).repeat(task.num_envs, 1), mask)
-        elif isinstance(event, LoadCheckpoint):
-            self._swap(event.name)
-        elif isinstance(event, Reset | MoveToTerrain):
-            if isinstance(event, MoveToTerrain) and isinstance(task, TerrainWalk):
-                task.kind[robot], task.level[robot] = event.kind, event.level
-            reset_policy(self._policy)
-            task.reset()
-            self._held = None
 
-    def _swap(self, name: str) -> None:
+    def restart(self) -> None:
+        """Start a new episode for all robots."""
+        reset_policy(self._policy)
+        self.task.reset()
+        self._held = None
+
+    def move_to_terrain(self, kind: int, level: int) -> None:
+        """Let the chosen robot start again on another kind of terrain and level."""
+        if isinstance(self.task, TerrainWalk):
+            self.task.kind[self._robot], self.task.level[self._robot] = kind, level
+        self.restart()
+
+    def load_checkpoint(self, name: str) -> None:
         """Continue with the policy of another checkpoint; a file that cannot be loaded changes nothing."""
         try:
             policy = self._load_policy(name)
@@ -136,12 +136,11 @@ class ViewSession:
         """
         task, controls = self.task, self.controls
         if isinstance(task, MotionTracking):
-            robot = min(controls.robot, self.layout.num_robots - 1)
             row = None
             if controls.clip_time is not None:
                 frame = min(round(controls.clip_time / task.step_dt), task.reference.num_frames[controls.clip] - 1)
                 row = torch.full_like(task.row, int(task.reference.first_row[controls.clip]) + frame)
-            return task.reference_qpos(row)[robot].cpu().numpy().astype(np.float64)
+            return task.reference_qpos(row)[self._robot].cpu().numpy().astype(np.float64)
         if not isinstance(task, LeggedAmp):
             return None
         duration = self.clips[controls.clip][1] - 2 * task.step_dt
@@ -150,8 +149,7 @@ class ViewSession:
         pose = task.reference.state(clip, torch.tensor([moment], device=task.device, dtype=torch.float32))[0]
         qpos = pose[0].cpu().numpy().astype(np.float64)
         base = task.robot.require_locomotion("a reference").qpos
-        robot = min(controls.robot, self.layout.num_robots - 1)
-        qpos[base : base + 2] = self.frame.qpos[robot, base : base + 2]
+        qpos[base : base + 2] = self.frame.qpos[self._robot, base : base + 2]
         return qpos
 
 

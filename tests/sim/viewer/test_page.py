@@ -169,12 +169,11 @@ def test_browser_steers_pushes_swaps_and_leaves(tmp_path):
             browser.fill("lin_vel_x (m/s)", "0.4")
             wait_for(lambda: session.controls.command == (0.4, *session.controls.command[1:]), 60, "the command")
             wait_for(lambda: session.frame.commands[0, 0] == np.float32(0.4), 60, "the command to arrive")
-            pushes = []
-            original = session._apply
-            session._apply = lambda event: (pushes.append(event), original(event))
+            pushes, push = [], session.push
+            session.push = lambda *arguments: (pushes.append(arguments), push(*arguments))
             browser.click("Push")
             wait_for(lambda: pushes, 60, "the push")
-            assert (pushes[0].direction_deg, pushes[0].speed) == (90, 1)
+            assert pushes[0] == (90, 1)
             browser.choose("best.pt", "model_1.pt")
             wait_for(lambda: session.checkpoint == "model_1.pt", 60, "the other checkpoint")
         wait_for(lambda: session.time == (time.sleep(0.4), session.time)[1], 60, "the simulation to stop")

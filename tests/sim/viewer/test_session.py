@@ -5,15 +5,7 @@ import pytest
 import torch
 
 from st_rl.sim.tasks import make_task
-from st_rl.sim.viewer.controls import (
-    LoadCheckpoint,
-    MoveToTerrain,
-    Push,
-    Reset,
-    push_velocity,
-    slider_limits,
-    spread_offsets,
-)
+from st_rl.sim.viewer.controls import push_velocity, slider_limits, spread_offsets
 from st_rl.sim.viewer.session import RealTime, ViewSession
 
 
@@ -36,7 +28,7 @@ def test_push_changes_the_velocity_of_the_chosen_robot_only(name):
     session.step()
     session.controls.robot, session.controls.is_paused = 1, True
     before = session.frame.qvel.copy()
-    session.controls.send(Push(direction_deg=90.0, speed=2.0))
+    session.controls.send(lambda session: session.push(direction_deg=90.0, speed=2.0))
     session.step()
     delta = session.frame.qvel - before
     w, x, y, z = session.frame.qpos[1, 3:7]
@@ -46,14 +38,14 @@ def test_push_changes_the_velocity_of_the_chosen_robot_only(name):
 
 
 def test_push_direction_turns_with_the_robot():
-    np.testing.assert_allclose(push_velocity(Push(-90.0, 1.5), heading=math.pi / 2), [1.5, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(push_velocity(-90.0, 1.5, heading=math.pi / 2), [1.5, 0.0, 0.0], atol=1e-12)
 
 
 def test_command_of_the_sliders_reaches_all_robots_and_survives_a_reset(session):
     session.controls.command = (0.4, -0.1, 0.2)
     session.step()
     np.testing.assert_allclose(session.frame.commands, [[0.4, -0.1, 0.2]] * 2)
-    session.controls.send(Reset())
+    session.controls.send(lambda session: session.restart())
     session.step()
     np.testing.assert_allclose(session.frame.commands, [[0.4, -0.1, 0.2]] * 2)
 
@@ -76,11 +68,11 @@ def test_swapped_checkpoint_acts_and_a_broken_one_changes_nothing():
         return lambda obs: torch.full((len(obs), 12), actions[name])
 
     session = ViewSession(make_task("quadruped-walk", num_envs=1), load("a.pt"), load, "a.pt")
-    session.controls.send(LoadCheckpoint("b.pt"))
+    session.controls.send(lambda session: session.load_checkpoint("b.pt"))
     session.step()
     assert session.checkpoint == "b.pt"
     np.testing.assert_allclose(session.frame.actions, -0.3)
-    session.controls.send(LoadCheckpoint("gone.pt"))
+    session.controls.send(lambda session: session.load_checkpoint("gone.pt"))
     session.step()
     assert session.checkpoint == "b.pt"
     assert session.message == "gone.pt could not be loaded: no such file"
@@ -90,7 +82,7 @@ def test_swapped_checkpoint_acts_and_a_broken_one_changes_nothing():
 def test_robot_moves_to_the_chosen_terrain():
     task = make_task("quadruped-parkour", num_envs=1)
     session = ViewSession(task, zero_policy, lambda name: zero_policy, "best.pt")
-    session.controls.send(MoveToTerrain(kind=1, level=2))
+    session.controls.send(lambda session: session.move_to_terrain(kind=1, level=2))
     session.step()
     assert (int(task.kind[0]), int(task.level[0])) == (1, 2)
     expected = task._initial_places()[0][0].numpy()
