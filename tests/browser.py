@@ -15,6 +15,9 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # WebGL without a GPU.
 _FLAGS = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--mute-audio")
+# No connection but to the page.
+_FLAGS += ("--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update")
+_FLAGS += ("--disable-sync",)
 
 
 class Browser:

@@ -306,6 +306,9 @@ class QuadrupedParkour(TerrainWalk):
         """Put the tables of the tracks on the device."""
         super()._set_constants()
         tracks, cfg, device = self._tracks, self.cfg, self.device
+        if self.num_envs == 1:
+            # The last track has blocks of all kinds, so that a video shows them.
+            self.kind.fill_(len(cfg.terrain_kinds) - 1)
         blocks = block_table(tracks, cfg.blocks.ids)
         counts = [[float(len(row))] for row in tracks.blocks]
         parts = (tracks.edges, tracks.ground, tracks.surface, tracks.centers[:, None], counts, blocks.reshape(-1))

@@ -398,8 +398,9 @@ def reward_bars(names: Sequence[str], values: np.ndarray) -> str:
     rows = []
     for name, value in zip(names, values):
         width, color = 100 * abs(float(value)) / largest, "#2cb573" if value >= 0 else "#e5484d"
+        shown = round(float(value), 4) + 0.0  # not -0.0
         rows.append(
-            f'<div style="margin:0 1em 0.45em">{html.escape(name)}<span style="float:right">{float(value):+.4f}</span>'
+            f'<div style="margin:0 1em 0.45em">{html.escape(name)}<span style="float:right">{shown:+.4f}</span>'
             f'<div style="height:0.5em;background:rgba(128,128,128,0.2)"><div class="st-rl-bar" '
             f'style="height:100%;width:{width:.1f}%;background:{color}"></div></div></div>'
         )

@@ -1,5 +1,6 @@
 """The controller of a kit: its states, its guards, its clock, and the golden run."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from st_rl.export.deploy.files.controller import (
     Clock,
     Controller,
     GuardError,
+    Guards,
     JointCommand,
     Operator,
     Policy,
@@ -219,11 +221,11 @@ def test_frozen_values_with_new_time_stamps_damp(policy, robot):
     assert command.stiffness.any()
 
 
-@pytest.mark.parametrize("factor", [2.0, 0.5])
-def test_another_rate_damps_within_a_quarter_of_a_second(policy, robot, factor):
+@pytest.mark.parametrize(("factor", "steps"), [(2.0, 3), (0.5, 4)])
+def test_another_rate_damps_within_few_steps(policy, robot, factor, steps):
     controller = Controller(policy, stand_up_s=0.1)
     lead_to_policy(controller, robot, steps=30)
-    for _ in range(6 if factor > 1 else 10):
+    for _ in range(steps):
         robot.time_s += (factor - 1) * PERIOD
         command = controller.step(robot.read(), robot.time_s)
         if controller.state is State.DAMPING:
@@ -250,6 +252,64 @@ def test_velocities_of_another_scale_damp_while_joints_move(policy, robot, scale
         if controller.state is State.DAMPING:
             break
     check_damping(controller, command, reason)
+
+
+def swing(policy, robot, count, velocity_scale=1.0, late=0):
+    """Measurements of joints that swing by 0.3 rad, in phase, with velocities `late` steps behind, from rest."""
+    start = np.array([joint["default_pos"] for joint in policy.deploy["joints"]])
+    values = {**robot.read().values}
+    for step in range(count):
+        values["joint_pos"] = start + 0.3 * np.sin(2 * np.pi * step * PERIOD)
+        seen = step - late
+        speed = 0.6 * np.pi * np.cos(2 * np.pi * seen * PERIOD) if seen > 0 else 0.0
+        values["joint_vel"] = np.full(12, velocity_scale * speed)
+        yield Sensors(step * PERIOD, dict(values))
+
+
+def test_velocities_that_lose_their_scale_damp_within_the_step(policy, robot):
+    controller = Controller(policy, stand_up_s=9.0)
+    for step, sensors in enumerate(swing(policy, robot, 50)):
+        if step == 0:
+            controller.start_stand_up(sensors, 0.0)
+        elif step == 48:
+            sensors.values["joint_vel"][:] *= 0.05
+        command = controller.step(sensors, sensors.time_s)
+        if controller.state is State.DAMPING:
+            break
+    assert step == 48
+    check_damping(controller, command, r"joint_pos changes \d\d times as fast as joint_vel says")
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_velocities_that_are_a_step_late_do_not_damp(policy, robot, late):
+    controller = Controller(policy, stand_up_s=9.0)
+    for step, sensors in enumerate(swing(policy, robot, 100, late=late)):
+        if step == 0:
+            controller.start_stand_up(sensors, 0.0)
+        controller.step(sensors, sensors.time_s)
+        assert controller.reason == ""
+
+
+def test_message_that_is_repeated_under_a_new_time_does_not_make_the_next_one_a_jump(policy, robot):
+    deploy = copy.deepcopy(policy.deploy)
+    deploy["guards"]["max_joint_vel"] = [30.0] * 12
+    sensors, guards, speed = robot.read(), Guards(deploy), 18.0
+    # A calf at 18 rad/s: 0.36 rad in a step, within the limit; 0.72 rad from before the repeated message to after it.
+    seen = {**sensors.values, "joint_vel": np.eye(12)[2] * speed}
+    for step, place in enumerate([0, 1, 1, 3]):
+        pos = sensors.values["joint_pos"] + np.eye(12)[2] * (speed * place * PERIOD - 0.8)
+        guards.check_sensors(Sensors(step * PERIOD, {**seen, "joint_pos": pos}), step * PERIOD)
+    with pytest.raises(GuardError, match="position of FR_calf_joint jumps"):
+        guards.check_sensors(Sensors(4 * PERIOD, {**seen, "joint_pos": pos + np.eye(12)[2] * 0.7}), 4 * PERIOD)
+
+
+def test_two_late_steps_do_not_damp(policy, robot):
+    controller = Controller(policy, stand_up_s=0.1)
+    lead_to_policy(controller, robot, steps=30)
+    for late in (PERIOD, PERIOD, 0.0, 0.0, 0.0, PERIOD, 0.0):
+        robot.time_s += late
+        robot.write(controller.step(robot.read(), robot.time_s))
+        assert controller.reason == ""
 
 
 def test_slow_loop_damps(policy, robot):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.sim.evaluation.evaluator import make_eval_task
 from st_rl.sim.tasks import find_task, make_task
-from st_rl.sim.tasks.quadruped_parkour import terrain_scan
+from st_rl.sim.tasks.quadruped_parkour import QuadrupedParkourCfg, terrain_scan
 from st_rl.sim.terrain.depth_camera import DepthCameraCfg
 from st_rl.utils.tensors.segments import get_obs_slice
 
@@ -43,6 +44,12 @@ def track_row(task, robot):
 def segment(task, name, obs=None):
     obs = task.compute_observation()[:, : task.num_obs] if obs is None else obs
     return obs[:, get_obs_slice(task.obs_segments, name)[0]]
+
+
+def test_one_robot_in_an_evaluation_shows_all_blocks_at_the_last_level():
+    task = make_eval_task("quadruped-parkour", QuadrupedParkourCfg(), 1, 12.0, seed=0, fine=True)
+    assert (int(task.kind), int(task.level)) == (task.cfg.terrain_kinds.index("mixed"), task.cfg.num_levels - 1)
+    assert int(task.num_blocks) == 4
 
 
 class TestObservation:

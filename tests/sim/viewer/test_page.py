@@ -148,6 +148,7 @@ def test_reward_bars_scale_with_the_largest_term_and_escape_names():
     assert page.count("width:100.0%") == 1
     assert page.count("width:50.0%") == 1
     assert "-1.0000" in page
+    assert "+0.0000" in reward_bars(["energy"], np.array([-1e-6]))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import onnxruntime
@@ -37,8 +37,10 @@ DAMPING_S = 2.0
 """Seconds of damping before the program ends."""
 WINDOW = 25
 """Control steps over which positions and velocities are compared: a stride, since many sensors delay velocities."""
-RATE_WINDOW = 10
-"""Control steps of which the mean rate must be that of the policy; single late steps may be."""
+SLOWEST = 8.0
+"""How many times as fast as `joint_vel` says positions may change in two steps; impacts of feet make it 3."""
+RATE_WINDOW = 5
+"""Control steps of which the mean rate must be that of the policy; two late steps may be among them."""
 MAX_TURN_RAD = 0.5
 """Largest rotation of the base between two measurements, beyond what its angular velocity explains."""
 MOVING_RAD = 0.02
@@ -142,9 +144,9 @@ class Guards:
         self.reset()
 
     def reset(self) -> None:
-        """Clear the last measurement and the last step."""
+        """Clear the last measurement, with the time from which on it had its values, and the last step."""
         self._last: Arrays = {}
-        self._last_s = self._changed_s = self._step_s = np.nan
+        self._last_s = self._step_s = np.nan
         self._periods: deque[float] = deque(maxlen=RATE_WINDOW)
         self._changes: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=WINDOW)
 
@@ -159,20 +161,22 @@ class Guards:
             )
         self._check_rate(now)
         values = self._convert(sensors.values)
-        self._check_joints(values, sensors.time_s)
+        self._check_joints(values)
         if "orientation" in values:
             self._check_orientation(values["orientation"])
-            self._check_turn(values, sensors.time_s)
-        self._check_motion(values, sensors.time_s)
+        self._step_s = now
+        # A driver may repeat the last message under a new time when one is lost.
         same = values.keys() == self._last.keys()
-        if not (same and all(np.array_equal(value, self._last[name]) for name, value in values.items())):
-            self._changed_s = sensors.time_s
-        self._last, self._last_s, self._step_s = values, sensors.time_s, now
+        if same and all(np.array_equal(value, self._last[name]) for name, value in values.items()):
+            return values
+        if self._last:
+            self._check_change(values, min(sensors.time_s - self._last_s, self._age))
+        self._last, self._last_s = values, sensors.time_s
         return values
 
-    def check_change(self, now: float) -> None:
+    def check_freshness(self, now: float) -> None:
         """Raise if the last measurements repeat the same values; only a robot that moves is sure to change them."""
-        self._check_age("sensor values have not changed: they are", now - self._changed_s)
+        self._check_age("sensor values have not changed: they are", now - self._last_s)
 
     def check_targets(self, targets: np.ndarray, last_targets: np.ndarray, values: Arrays) -> None:
         """Raise unless joint targets `(J,)` are finite, near the last ones and ask for a torque that is possible."""
@@ -192,21 +196,38 @@ class Guards:
                 f"the loop runs at {1 / max(mean, 1e-9):.0f} Hz, the policy needs {1 / self._period:.0f} Hz"
             )
 
-    def _check_motion(self, values: Arrays, time_s: float) -> None:
+    def _check_change(self, values: Arrays, period: float) -> None:
+        """Raise if the values cannot have become these in the `period` s since the last ones."""
+        pos, speed = values["joint_pos"], np.maximum(np.abs(values["joint_vel"]), np.abs(self._last["joint_vel"]))
+        change = self._jump + speed * period
+        low, high = self._last["joint_pos"] - change, self._last["joint_pos"] + change
+        self._check_range("the position of {} jumps: it", pos, low, high, "rad")
+        if "orientation" in values.keys() & self._last.keys():
+            self._check_turn(values, period)
+        if period > 0:
+            self._check_motion(values, period)
+
+    def _check_motion(self, values: Arrays, period: float) -> None:
         """Raise if over the last measurements joint positions did not change as joint velocities say."""
-        if not self._last or time_s <= self._last_s:
-            return
         velocity = (values["joint_vel"] + self._last["joint_vel"]) / 2
-        self._changes.append((values["joint_pos"] - self._last["joint_pos"], velocity * (time_s - self._last_s)))
+        self._changes.append((values["joint_pos"] - self._last["joint_pos"], velocity * period))
         change, expected = np.swapaxes(np.array(self._changes), 0, 1)
-        if len(self._changes) < WINDOW or np.sqrt(np.mean(change**2)) < MOVING_RAD:
+        # The smaller change of two steps: after a step from rest, velocities may still be those of before.
+        moved = float(np.sqrt(np.mean(change[-2:] ** 2, axis=1)).min()) if len(change) > 1 else 0.0
+        said = float(np.sqrt(np.mean(values["joint_vel"] ** 2))) * period
+        if moved > max(MOVING_RAD / 2, SLOWEST * said):
+            self._refuse_motion(moved / max(said, 1e-6))
+        if len(change) < WINDOW or np.sqrt(np.mean(change**2)) < MOVING_RAD:
             return
         factor = float(np.sum(change * expected) / max(np.sum(expected**2), 1e-12))
         if not 0.33 < factor < 3:
-            raise GuardError(
-                f"joint_pos changes {factor:.2g} times as fast as joint_vel says: one of them has another unit, scale, "
-                "sign or order"
-            )
+            self._refuse_motion(factor)
+
+    def _refuse_motion(self, factor: float) -> NoReturn:
+        raise GuardError(
+            f"joint_pos changes {factor:.2g} times as fast as joint_vel says: one of them has another unit, scale, "
+            "sign or order"
+        )
 
     def _convert(self, given: Mapping[str, np.ndarray]) -> Arrays:
         """All values of a measurement as float32 arrays; raise if one is missing, misshaped or not finite."""
@@ -221,18 +242,13 @@ class Guards:
                 raise GuardError(f"{name} is NaN or infinite, first at index {int(np.argmin(np.isfinite(value)))}")
         return values
 
-    def _check_joints(self, values: Arrays, time_s: float) -> None:
+    def _check_joints(self, values: Arrays) -> None:
         """Raise if a joint is where, or moves or pushes as, it cannot."""
         pos, vel = values["joint_pos"], values["joint_vel"]
         self._check_range("the position of {}", pos, self._low, self._high, "rad (degrees?)")
         self._check_range("the velocity of {}", vel, -self._speed, self._speed, "rad/s")
         if "joint_torque" in values:
             self._check_range("the torque of {}", values["joint_torque"], -self._torque, self._torque, "Nm")
-        if self._last:
-            speed = np.maximum(np.abs(vel), np.abs(self._last["joint_vel"]))
-            change = self._jump + speed * (time_s - self._last_s)
-            low, high = self._last["joint_pos"] - change, self._last["joint_pos"] + change
-            self._check_range("the position of {} jumps: it", pos, low, high, "rad")
 
     def _check_orientation(self, quaternion: np.ndarray) -> None:
         """Raise if a quaternion w, x, y, z `(4,)` is no rotation, or leans too far."""
@@ -244,13 +260,11 @@ class Guards:
         if tilt > self._tilt:
             raise GuardError(f"the base leans by {tilt:.2f} rad, the limit is {self._tilt:.2f} rad")
 
-    def _check_turn(self, values: Arrays, time_s: float) -> None:
+    def _check_turn(self, values: Arrays, period: float) -> None:
         """Raise if the orientation jumps: a sensor that starts again, or another order of its numbers."""
-        if "orientation" not in self._last:
-            return
         cosine = abs(float(values["orientation"] @ self._last["orientation"]))
         speed = float(np.linalg.norm(values.get("base_ang_vel", np.zeros(3))))
-        turn, limit = 2 * float(np.arccos(min(1.0, cosine))), MAX_TURN_RAD + speed * (time_s - self._last_s)
+        turn, limit = 2 * float(np.arccos(min(1.0, cosine))), MAX_TURN_RAD + speed * period
         if turn > limit:
             raise GuardError(f"orientation jumps by {turn:.2f} rad, the limit is {limit:.2f} rad")
 
@@ -345,7 +359,7 @@ class Controller:
             weight = 0.5 - 0.5 * np.cos(np.pi * progress)
             targets = (1 - weight) * self._start_pos + weight * self._default_pos
         else:
-            self.guards.check_change(now)
+            self.guards.check_freshness(now)
             targets = self.policy_targets({**values, **self._asked}, now)
         self.guards.check_targets(targets, self._targets, values)
         return targets
