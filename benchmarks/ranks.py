@@ -30,7 +30,8 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.machine import describe_machine, write_results
-from tests.runners.rank_trainings import families, make_training, run_ranks, save_teacher, shared_state
+from tests.ranks import run_ranks
+from tests.runners.rank_trainings import families, make_training, save_teacher, shared_state
 from tests.runners.training import differences
 
 RESULTS = Path(__file__).parent / "results"

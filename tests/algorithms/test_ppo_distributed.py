@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from st_rl.algorithms import PPO
 from st_rl.modules import ActorCritic, ActorCriticRecurrent
+from st_rl.utils.distributed import rank
 from tests.algorithms.rollouts import CRITIC_DIM, NUM_ACTIONS, OBS_DIM, random_steps
+from tests.ranks import run_ranks
 
 NUM_ENVS, NUM_STEPS, ITERATIONS = 8, 5, 3
 RND = {"num_states": OBS_DIM, "num_outputs": 3, "predictor_hidden_dims": [8], "target_hidden_dims": [8], "weight": 0.1}
@@ -82,20 +83,16 @@ def cases():
     }
 
 
-def on_rank(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def train_half(folder):
+    """Train on half of the environments of each case."""
     half = NUM_ENVS // 2
-    envs = slice(rank * half, (rank + 1) * half)
-    torch.save({name: run(envs, rank) for name, run in cases().items()}, f"{folder}/rank_{rank}.pt")
-    dist.destroy_process_group()
+    envs = slice(rank() * half, (rank() + 1) * half)
+    return {name: run(envs, rank()) for name, run in cases().items()}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(on_rank, args=(str(folder),), nprocs=2)
-    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
+    return run_ranks(train_half, tmp_path_factory.mktemp("ranks"), 2)
 
 
 @pytest.mark.parametrize("case", list(cases()))

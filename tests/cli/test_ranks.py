@@ -20,7 +20,7 @@ from st_rl.cli.support.training import ranks
 from st_rl.cli.support.training.ranks import check_gpus, divide_envs
 from st_rl.utils import distributed
 from st_rl.utils.files import load_checkpoint
-from tests.runners.rank_trainings import run_ranks
+from tests.ranks import run_ranks
 from tests.runners.training import progress
 
 pytest.importorskip("mujoco")

@@ -1,7 +1,7 @@
 """`EmpiricalNormalization`, `Normalize`, `RunningMeanStd` and `Normalizer`."""
 
 import io
-from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +15,9 @@ from st_rl.datasets.motion_loader import AMPLoader
 from st_rl.modules import normalizer as normalizers
 from st_rl.modules.normalizer import EmpiricalNormalization, Normalize, Normalizer, RunningMeanStd
 from st_rl.storage import AmpRolloutStorage, ReplayBuffer
+from st_rl.utils.distributed import rank
 from tests.modules.graph_safety import NoHostSync
+from tests.ranks import run_ranks
 
 
 def batches(num_batches=40, width=5, seed=0):
@@ -246,19 +248,13 @@ def test_statistics_adapt_to_component_that_starts_to_vary():
     assert int(normalizer.num_clipped) < 30 * 64
 
 
-def one_rank(rank, world_size, folder, sizes):
-    """Normalize the batches of this rank and save the state."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
-    )
-    try:
-        normalizer = EmpiricalNormalization(5, until=400)
-        for batch in rank_batches(rank, sizes):
-            normalizer(batch)
-            normalizer.merge_updates()
-        torch.save(normalizer.state_dict(), f"{folder}/rank_{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+def normalize_rank_batches(sizes, folder):
+    """Normalize the batches of this rank; returns the state."""
+    normalizer = EmpiricalNormalization(5, until=400)
+    for batch in rank_batches(rank(), sizes):
+        normalizer(batch)
+        normalizer.merge_updates()
+    return normalizer.state_dict()
 
 
 def rank_batches(rank, sizes):
@@ -274,11 +270,7 @@ def rank_batches(rank, sizes):
 
 def states_of_two_ranks(tmp_path, sizes):
     """State of two ranks, which must be equal, after batches of the given sizes."""
-    other = torch.multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), sizes))
-    other.start()
-    one_rank(0, 2, str(tmp_path), sizes)
-    other.join()
-    states = [torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
+    states = run_ranks(partial(normalize_rank_batches, sizes), tmp_path, 2)
     for key, value in states[0].items():
         assert torch.equal(value, states[1][key])
     return states

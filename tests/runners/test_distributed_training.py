@@ -14,7 +14,8 @@ from st_rl.utils.files import load_checkpoint
 from st_rl.utils.log import logger
 from tests.engine.recorded_graph import plan_recorded_graphs
 from tests.fakes import EchoEnv
-from tests.runners.rank_trainings import NUM_ENVS, families, make_training, run_ranks, save_teacher, shared_state
+from tests.ranks import run_ranks
+from tests.runners.rank_trainings import NUM_ENVS, families, make_training, save_teacher, shared_state
 from tests.runners.training import differences, progress, small_config
 
 ITERATIONS = 5

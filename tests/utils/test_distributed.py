@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from st_rl.utils.distributed import (
     average,
@@ -16,6 +15,7 @@ from st_rl.utils.distributed import (
     rank,
     world_size,
 )
+from tests.ranks import run_ranks
 
 BATCH_SIZES = (5, 12)
 
@@ -25,9 +25,9 @@ def batch(number, size):
     return 1e3 * (number + 1) + np.random.default_rng(number).normal(size=(size, 3)) * 1e-3
 
 
-def on_rank(this_rank, folder):
-    """Compute on one rank and save the results for comparison with a computation over all data."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=this_rank, world_size=2)
+def exchange_on_rank(folder):
+    """Compute on one rank for comparison with a computation over all data."""
+    this_rank = rank()
     torch.manual_seed(this_rank)
     given = torch.full((2,), 1.0 + this_rank)
     result = {"rank": rank(), "world_size": world_size(), "is_main": is_main(), "average": average(given)}
@@ -49,7 +49,6 @@ def on_rank(this_rank, folder):
     module.running_mean.fill_(float(this_rank))
     broadcast_module(module)
     result["module"] = dict(module.state_dict())
-    torch.save(result, f"{folder}/rank_{this_rank}.pt")
     limit_exchanges(0.2)
     if this_rank == 0:
         with pytest.raises(RuntimeError, match=r"(?i)timed out"):
@@ -58,8 +57,7 @@ def on_rank(this_rank, folder):
     end = time.monotonic() + 60.0
     while not Path(folder, "rank_0_has_timed_out").exists() and time.monotonic() < end:
         time.sleep(0.05)
-    # Otherwise the threads of gloo, still running after the timeout, abort the process at its end.
-    dist.destroy_process_group()
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +67,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    torch.multiprocessing.spawn(on_rank, args=(str(folder),), nprocs=2)
-    return [torch.load(folder / f"rank_{number}.pt", weights_only=True) for number in range(2)]
+    return run_ranks(exchange_on_rank, folder, 2)
 
 
 def test_rank_and_world_size(results):
