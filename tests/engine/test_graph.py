@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from st_rl.engine import Engine, graph
-from st_rl.engine.graph import GraphedLoop, _Capture
+from st_rl.engine.graph import WARM_UP_CALLS, GraphedLoop, GraphedStep, _Capture
+from st_rl.utils import distributed
+from tests.engine.recorded_graph import plan_recorded_graphs
 
 
 class Doubling:
@@ -88,3 +90,32 @@ def test_no_garbage_collection_during_capture(monkeypatch):
     with pytest.raises(RuntimeError, match="spoiled"), graph.capturing(None, None):
         raise RuntimeError("spoiled")
     assert gc.isenabled()
+
+
+def test_failed_capture_after_an_exchange_leaves_nothing_behind(monkeypatch):
+    """The next call captures again, with sums over ranks as before and with garbage collection."""
+    plan_recorded_graphs(monkeypatch, captures_exchanges=False)
+    # Two ranks with the same values.
+    monkeypatch.setattr(distributed.dist, "all_reduce", lambda tensor: tensor.mul_(2.0))
+    fails = False
+
+    def step(value):
+        total = value + 1.0
+        distributed.sum_over_ranks(total)
+        if fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return total * 10.0
+
+    graphed = GraphedStep(step, stream=None, captures_exchanges=False)
+    value = torch.ones(2)
+    for _ in range(WARM_UP_CALLS):
+        assert graphed(value).tolist() == [40.0, 40.0]
+    fails = True
+    with pytest.raises(RuntimeError, match="stream is capturing"):
+        graphed(value)
+    assert gc.isenabled()
+    fails = False
+    for number in (1.0, 2.0):
+        assert graphed(torch.full((2,), number)).tolist() == [20.0 * (number + 1.0)] * 2
+    (capture,) = graphed._captures.values()
+    assert [recorded.num_replays for recorded in capture.graphs] == [2, 2]
