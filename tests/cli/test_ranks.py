@@ -157,6 +157,17 @@ def test_restart_of_a_complete_training_is_a_success(restarted, tmp_path, monkey
     assert "The training is complete" in capsys.readouterr().out
 
 
+def test_all_ranks_agree_that_the_minutes_are_over(tmp_path, monkeypatch):
+    """A rank that continues alone would wait for the others."""
+    run = tmp_path / "run"
+    options = ["--num-envs", "4", "--runner.num-steps-per-env", "8", "--iterations", "1", "--minutes", "2"]
+    assert main(["train", "balance", *options, "--log-dir", str(run)]) == 0
+    monkeypatch.setattr(distributed, "value_of_main", lambda value: 120.1 if isinstance(value, float) else value)
+    (run / "run.json").write_text(json.dumps(read_settings(run) | {"iterations": 9}))
+    with pytest.raises(resume.NothingLeftError, match="2 minutes"):
+        resume.main([str(run)])
+
+
 @pytest.mark.parametrize("command", ["train", "distill"])
 def test_gpus_start_the_command_once_per_gpu(command, monkeypatch):
     started = []

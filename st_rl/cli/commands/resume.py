@@ -143,7 +143,11 @@ def _record_session(
 
 def _what_is_left(loaded: LoadedRun, options: ResumeOptions, runner: OnPolicyRunner) -> Limits:
     """Iterations and minutes to train: those of the options, else those of the run minus what is done."""
-    done, minutes_done, config = runner.current_learning_iteration, runner.tot_time / 60.0, loaded.training.to_dict()
+    from st_rl.utils.distributed import value_of_main
+
+    done, config = runner.current_learning_iteration, loaded.training.to_dict()
+    # The ranks have measured different times, and must agree whether anything is left.
+    minutes_done = value_of_main(runner.tot_time) / 60.0
     if options.iterations is not None or options.steps is not None or options.minutes is not None:
         if options.iterations is not None and options.iterations < 1:
             raise UsageError(f"--iterations must be at least 1, got {options.iterations}")
