@@ -1,7 +1,6 @@
 """`ReadAhead`: calls that run before their result is needed."""
 
 import threading
-import time
 
 import pytest
 
@@ -10,7 +9,7 @@ from st_rl.storage.rollout_files.read_ahead import ReadAhead
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_every_result_is_taken_once(enabled):
-    ahead = ReadAhead(enabled, slow_s=0.0)
+    ahead = ReadAhead(enabled)
     for number in range(20):
         ahead.expect(str(number), lambda x: x * x, number)
     ahead.expect("3", lambda: "expected already")
@@ -22,8 +21,8 @@ def test_every_result_is_taken_once(enabled):
     ahead.close()
 
 
-def test_slow_calls_run_ahead_in_a_thread():
-    ahead, names, finished = ReadAhead(slow_s=0.0), [], threading.Semaphore(0)
+def test_calls_run_ahead_in_a_thread():
+    ahead, names, finished = ReadAhead(), [], threading.Semaphore(0)
 
     def work():
         names.append(threading.current_thread().name)
@@ -39,43 +38,8 @@ def test_slow_calls_run_ahead_in_a_thread():
     ahead.close()
 
 
-def test_fast_calls_run_in_take_until_they_become_slow():
-    ahead, threads = ReadAhead(slow_s=0.002), []
-
-    def work(seconds):
-        threads.append(threading.current_thread() is not threading.main_thread())
-        time.sleep(seconds)
-
-    for seconds in (0.0, 0.0, 0.05, 0.05, 0.05):
-        ahead.expect("x", work, seconds)
-        ahead.take("x")
-    assert threads[:3] == [False, False, False]
-    # Announced now and taken later, so that the thread can begin.
-    ahead.expect("x", work, 0.0)
-    time.sleep(0.05)
-    ahead.take("x")
-    assert threads[-1] is True
-    ahead.close()
-
-
-def test_fast_calls_run_ahead_for_a_busy_caller():
-    ahead, threads = ReadAhead(slow_s=10.0), []
-
-    def work():
-        threads.append(threading.current_thread() is not threading.main_thread())
-        time.sleep(0.002)
-
-    for _ in range(40):
-        ahead.expect("x", work)
-        time.sleep(0.01)
-        ahead.take("x")
-    assert threads[0] is False
-    assert threads[-1] is True
-    ahead.close()
-
-
 def test_take_raises_the_error_of_the_call():
-    ahead = ReadAhead(slow_s=0.0)
+    ahead = ReadAhead()
 
     def fail():
         raise OSError("lost")

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from st_rl.storage.rollout_files.read_ahead import ReadAhead
 from st_rl.storage.rollout_files.rollout_dataset import RolloutDataset, Transition
 from tests.storage.recordings import write_trajectory
 
@@ -104,8 +103,7 @@ class TestPlaying:
 
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize("read_ahead", [False, True])
-    def test_fill_transition_equals_filling_each_env(self, tmp_path, shuffle, read_ahead, monkeypatch):
-        monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
+    def test_fill_transition_equals_filling_each_env(self, tmp_path, shuffle, read_ahead):
         for index in range(11):
             write_trajectory(tmp_path, index, (3, 1 + index % 4), ends=index % 3 > 0)
         order_by_age(tmp_path)
@@ -461,9 +459,8 @@ class TestDamage:
         assert caplog.text == ""
 
     @pytest.mark.parametrize("ahead", [False, True])
-    def test_replaced_trajectory_ends_the_episode(self, tmp_path, ahead, monkeypatch):
+    def test_replaced_trajectory_ends_the_episode(self, tmp_path, ahead):
         """A writer that keeps successes only deletes failures and reuses their index."""
-        monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (True, 0.0))
         write_trajectory(tmp_path, 0, (2, 2, 2), tag=1.0)
         data = dataset(tmp_path, dataset_loops=2, read_ahead=ahead)
         data.get_batch()
