@@ -1,6 +1,5 @@
 """Symmetry by a function of the user, in the form of rsl_rl's `data_augmentation_func`."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
 from st_rl.modules.policy import Policy
 from st_rl.storage.fields import MiniBatch
-from st_rl.utils.config import STORED_FUNCTION, report_unused_keys
+from st_rl.utils.config import STORED_FUNCTION, import_object, is_class_path, report_unused_keys
 from st_rl.utils.tensors.obs_groups import join_groups
 
 GroupShapes = Mapping[str, tuple[int, ...]]
@@ -97,19 +96,12 @@ def resolve_function(function: object) -> Callable[..., Any]:
     if callable(function):
         return function
     path = str(function)
-    module, colon, name = path.partition(":")
-    if path.startswith(STORED_FUNCTION) or not colon:
+    if path.startswith(STORED_FUNCTION) or not is_class_path(path):
         raise ValueError(
             f"symmetry_cfg.data_augmentation_func is {function!r}; give the function itself, or its path as "
             "'package.module:name', from Python"
         )
-    try:
-        found: Any = importlib.import_module(module)
-        for attribute in name.split("."):
-            found = getattr(found, attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"symmetry_cfg.data_augmentation_func '{path}' cannot be imported ({error})") from error
-    return found
+    return import_object(path, "symmetry_cfg.data_augmentation_func")
 
 
 def _raw(normalizer: nn.Module, obs: Tensor) -> Tensor:

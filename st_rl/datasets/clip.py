@@ -140,7 +140,7 @@ def make_clip(
     angular velocities or None. Estimates are central differences, for rotations of their logarithm. MotionError for
     values that are not finite, shapes that do not fit, a single frame, or a frame rate that is not positive.
     """
-    source, joint_pos = source or name, _array(source or name, "joint_pos", joint_pos)
+    source, joint_pos = source or name, finite_array(source or name, "joint_pos", joint_pos)
     _check_joints(source, joint_names, joint_pos)
     _check_numbers(source, fps, weight)
     reader = _ClipReader(source, joint_pos.shape[0], 1.0 / fps)
@@ -193,7 +193,7 @@ class _ClipReader:
 
     def array(self, field: str, value: ArrayLike, *width: int) -> np.ndarray:
         """Return a finite array `(F, *width)`."""
-        return _array(self.source, field, value, (self.num_frames, *width))
+        return finite_array(self.source, field, value, (self.num_frames, *width))
 
     def rotations(self, field: str, value: ArrayLike, *width: int) -> np.ndarray:
         """Return unit quaternions `(F, *width, 4)` without sign flips; MotionError for a length not close to one."""
@@ -285,7 +285,7 @@ def numbered_names(names: Sequence[str] | None, count: int, kind: str) -> list[s
 
 def frame_rate(source: str, times: ArrayLike, num_frames: int) -> float:
     """Frames per second from one time stamp per frame; MotionError unless they are evenly spaced and increasing."""
-    times = _array(source, "time", np.ravel(times), (num_frames,))
+    times = finite_array(source, "time", np.ravel(times), (num_frames,))
     steps = np.diff(times)
     if len(steps) == 0:
         raise MotionError(source, "time", "has a single frame", "a clip needs two frames or more")
@@ -307,7 +307,7 @@ def frame_rate(source: str, times: ArrayLike, num_frames: int) -> float:
     return float(len(steps) / (times[-1] - times[0]))
 
 
-def _array(source: str, field: str, value: ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def finite_array(source: str, field: str, value: ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """A finite float64 array of the given shape; MotionError for anything else."""
     try:
         array = np.array(value, dtype=np.float64)

@@ -196,19 +196,14 @@ class Symmetry:
         """`x` twice along its batch axis: for what a mirror does not change (log-probabilities, returns, masks)."""
         return torch.cat([x, x], dim=dim)
 
-    def mirror_error(self, mean: Tensor, mean_of_mirrored: Tensor) -> Tensor:
-        """Mean squared difference, 0-d, of the action for a mirrored observation and the mirrored action `(..., A)`.
+    def mirror_loss(self, policy_mean: Callable[[Tensor], Tensor], obs: Tensor) -> Tensor:
+        """Mean squared difference, 0-d, of the action for mirrored `obs (..., D)` and the mirrored action for `obs`.
 
-        `mean` is the target: no gradient flows into it.
+        The latter is the target: no gradient flows into it.
         """
-        return (mean_of_mirrored - self.actions(mean.detach())).square().mean()
-
-    def mirror_loss(self, policy_mean: Callable[[Tensor], Tensor], obs: Tensor, mean: Tensor | None = None) -> Tensor:
-        """`mirror_error` of a policy on `obs (..., D)`; `mean` saves a pass when `policy_mean(obs)` is known."""
-        if mean is None:
-            with torch.no_grad():
-                mean = policy_mean(obs)
-        return self.mirror_error(mean, policy_mean(self.obs(obs)))
+        with torch.no_grad():
+            target = self.actions(policy_mean(obs))
+        return (policy_mean(self.obs(obs)) - target).square().mean()
 
 
 def _raw_mirror(mirror: MirrorMap | NormalizedMirror) -> MirrorMap:

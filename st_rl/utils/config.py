@@ -159,7 +159,9 @@ def resolve_class(
                 f"{kind} '{name}' comes from a file, and a file must not import code: give the class from Python, or "
                 f"use a registered name: {', '.join(sorted(classes))}"
             )
-        found = _import_class(name, kind)
+        found = import_object(name, kind)
+        if not isinstance(found, type):
+            raise ValueError(f"{kind} '{name}' is not a class but {found!r}")
     elif name in classes:
         found = classes[name]
     else:
@@ -169,17 +171,15 @@ def resolve_class(
     return found
 
 
-def _import_class(path: str, kind: str) -> type:
-    """Import the class at `package.module:Class`."""
-    module_name, class_name = path.split(":", 1)
+def import_object(path: str, kind: str) -> Any:
+    """Import the class or function at `package.module:name`; ValueError, naming the `kind`, if there is none."""
+    module_name, _, name = path.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-        for attribute in class_name.split("."):
+        for attribute in name.split("."):
             found = getattr(found, attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{kind} '{path}' cannot be imported ({error}); write it as package.module:Class") from error
-    if not isinstance(found, type):
-        raise ValueError(f"{kind} '{path}' is not a class but {found!r}")
+        raise ValueError(f"{kind} '{path}' cannot be imported ({error}); write it as package.module:name") from error
     return found
 
 

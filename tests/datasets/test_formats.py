@@ -239,8 +239,8 @@ ROOTED = [[0.0] * 6 + [1.0, 0.1, 0.2]] * 3
     ("changes", "message"),
     [
         ({"Frames": [[0.0] * 61]}, r"Frames have shape \(1, 61\); a clip needs two frames"),
-        ({"Frames": [[0.0] * 61, [0.0] * 60]}, "Frames are not lists of numbers of one length"),
-        ({"Frames": [[0.0] * 61, [float("nan")] * 61]}, "Frames hold no number at frame 1, column 0"),
+        ({"Frames": [[0.0] * 61, [0.0] * 60]}, "Frames is not an array of numbers"),
+        ({"Frames": [[0.0] * 61, [float("nan")] * 61]}, "Frames is not a number at frame 1"),
         ({"Frames": [[0.0] * 50] * 3}, r"Frames are 50 wide and have no names.*add Fields"),
         ({"Frames": [[0.0] * 3] * 3, "Fields": ["a", "b"]}, "Fields name 2 columns, the frames are 3 wide"),
         ({"Frames": [[0.0] * 2] * 3, "Fields": ["a", "a"]}, "Fields repeat a"),

@@ -154,7 +154,7 @@ def test_finds_registered_classes_and_paths():
     [
         ("OrderdDict", r"unknown mapping 'OrderdDict'; did you mean 'OrderedDict'\? known: OrderedDict, dict"),
         ("no.such.module:Thing", r"mapping 'no.such.module:Thing' cannot be imported \(No module named 'no'\)"),
-        ("collections:OrderdDict", "cannot be imported .*OrderdDict.*write it as package.module:Class"),
+        ("collections:OrderdDict", "cannot be imported .*OrderdDict.*write it as package.module:name"),
         (":Thing", "cannot be imported"),
         ("collections:", "cannot be imported"),
         ("math:pi", "'math:pi' is not a class but 3.14"),

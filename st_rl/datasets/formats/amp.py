@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from st_rl.datasets.checks import find_posture_problems
-from st_rl.datasets.clip import MotionClip, MotionError, make_clip, require_keys, single_number
+from st_rl.datasets.clip import MotionClip, MotionError, finite_array, make_clip, require_keys, single_number
 from st_rl.datasets.formats.pickles import PICKLES, load_pickle
 from st_rl.utils.files import FileError, atomic_write, read_json
 from st_rl.utils.files.readers import MAX_ELEMENTS, MAX_TEXT_BYTES, check_columns
@@ -90,23 +90,10 @@ def read_trajectories(path: Path, content: object = None) -> list[AmpTrajectory]
 def _trajectory(name: str, content: object, source: str) -> AmpTrajectory:
     keys = ("Frames", "FrameDuration")
     content = require_keys(source, content, keys, "an AMP motion has Frames and FrameDuration")
-    try:
-        frames = np.array(content["Frames"], dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise MotionError(
-            source, "Frames", "are not lists of numbers of one length", "give every frame the same columns"
-        ) from error
+    frames = finite_array(source, "Frames", content["Frames"])
     if frames.ndim != 2 or frames.shape[0] < 2:
         raise MotionError(source, "Frames", f"have shape {frames.shape}", "a clip needs two frames or more")
     check_columns(frames.shape[1])
-    if not np.isfinite(frames).all():
-        row, column = np.argwhere(~np.isfinite(frames))[0]
-        raise MotionError(
-            source,
-            "Frames",
-            f"hold no number at frame {row}, column {column}",
-            "repair the frames, or write those before and after them to files of their own",
-        )
     given_weight = content.get("MotionWeight")
     duration = single_number(source, "FrameDuration", content["FrameDuration"])
     weight = 1.0 if given_weight is None else single_number(source, "MotionWeight", given_weight)
