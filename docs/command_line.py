@@ -44,7 +44,8 @@ def render_page() -> str:
     for command in COMMANDS:
         module = importlib.import_module(f"st_rl.cli.commands.{command}")
         parts.append(_section(2, [command]))
-        parts += [_section(3, [command, action]) for action in getattr(module, "ACTIONS", ())]
+        own_options = ["RUN KIT"] if command == "deploy" else []
+        parts += [_section(3, [command, *action.split()]) for action in (*own_options, *getattr(module, "ACTIONS", ()))]
     parts.append("## All settings of a task\n\nThose of `quadruped-walk`; every task has its own list.\n")
     parts.append(_code_block(read_help(["train", "quadruped-walk"])))
     return "\n".join(parts)

@@ -17,7 +17,7 @@ SCRIPTS = {
     "update": ("ppo_cpu.py", "acting and PPO update on the CPU, st_rl and rsl_rl, without simulation"),
     "gpu": ("walk_gpu.py", "whole trainings on a GPU: physics only, st_rl, scaling with the number of robots"),
     "gpu-update": ("ppo_gpu.py", "acting and PPO update on a GPU, st_rl and rsl_rl, without simulation"),
-    "physics": ("physics_gpu.py", "physics alone on a GPU, with fused kernels and without"),
+    "physics": ("physics_gpu.py", "physics alone on a GPU, compared with the step of MuJoCo Warp itself"),
     "peers": ("peers.py", "whole trainings of Go1 and G1 on a GPU, in turn with mjlab and rsl_rl (--peer-python)"),
     "algorithms": ("algorithm_updates.py", "updates of all algorithms relative to PPO, on CPU or GPU (--device)"),
 }

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from st_rl.cli.support.command_line import escape_control, parse_options, program, quote
+from st_rl.cli.support.command_line import conf, escape_control, parse_options, program, quote
 from st_rl.cli.support.run_folders.run_folder import writable_file
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _WIDTH = 24
 class CompareOptions:
     """Options of `st-rl compare`."""
 
-    runs: tuple[str, ...]
+    runs: Annotated[tuple[str, ...], conf("arg", metavar="RUN RUN ...")]
     """Runs to compare: folders, beginnings of names, tasks (their newest run), latest; a folder of runs or of a sweep
     stands for all of its runs. Runs that differ in their seed only are a group."""
     output: Path = Path("compare.html")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from st_rl.cli.support.command_line import CommandError, parse_options
+from st_rl.cli.support.command_line import CommandError, conf, parse_options
 from st_rl.cli.support.run_folders.run_folder import RUN_FILE, find_run, writable_file
 from st_rl.cli.support.training.settings_file import describe_settings, format_settings
 
@@ -15,7 +16,7 @@ from st_rl.cli.support.training.settings_file import describe_settings, format_s
 class ConfigOptions:
     """Options of `st-rl config`."""
 
-    run: str
+    run: Annotated[str, conf("arg", metavar="RUN")]
     """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
     changed: bool = False
     """Whether to print only the settings that differ from the defaults of the task."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from st_rl.cli.commands.collect import collect
 from st_rl.cli.commands.distill import Schedule
-from st_rl.cli.support.command_line import CommandError, parse_options
+from st_rl.cli.support.command_line import CommandError, conf, parse_options
 from st_rl.cli.support.observation_layout import policy_arguments, read_layout, teacher_uses_critic_obs
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import CONFIG_FILE, RUN_FILE, RunFolder, find_policy
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class DaggerOptions:
     """Options of `st-rl dagger`."""
 
-    teacher: str
+    teacher: Annotated[str, conf("arg", metavar="TEACHER")]
     """Run of the teacher: its folder, the beginning of its name, a task (its newest run), or latest."""
-    student: Path
+    student: Annotated[Path, conf("arg", metavar="STUDENT")]
     """Run folder of the student; its training may start later."""
     output: Path | None = None
     """Folder of the dataset, with a subfolder for each collector; None uses the dataset of the student."""

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from st_rl.cli.support.command_line import CommandError, UsageError, count_of, parse_options, quote, run_action
+from st_rl.cli.support.command_line import CommandError, UsageError, conf, count_of, parse_options, quote, run_action
 from st_rl.cli.support.progress import track
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ st-rl dataset ACTION --help lists the options of each."""
 class DatasetOptions:
     """Options of an action on one dataset."""
 
-    folder: Path
+    folder: Annotated[Path, conf("arg", metavar="FOLDER")]
     """Folder of the dataset."""
 
 
@@ -38,7 +38,7 @@ class DatasetOptions:
 class MergeOptions:
     """Options of `st-rl dataset merge`."""
 
-    folders: tuple[Path, ...]
+    folders: Annotated[tuple[Path, ...], conf("arg", metavar="FOLDER ...")]
     """Folders of the datasets."""
     output: Path | None = None
     """Folder of the merged dataset, new or to extend; required."""

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from st_rl import __version__
-from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, parse_options, run_action
+from st_rl.cli.support.command_line import CommandError, UsageError, asks_for_help, conf, parse_options, run_action
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun, open_run
 from st_rl.cli.support.run_folders.run_folder import EVAL_FILE, REPORT_FILE, RunOptions
 
@@ -39,7 +39,7 @@ ACTION --help those of each action."""
 class DeployOptions(RunOptions):
     """Options of `st-rl deploy`."""
 
-    kit: Path = field(kw_only=True)
+    kit: Annotated[Path, conf("arg", metavar="KIT")] = field(kw_only=True)
     """Folder of the kit; it must not exist yet."""
     allow_estimates: bool = False
     """Whether observations that no robot measures become inputs, which the robot's own software has to estimate."""
@@ -51,7 +51,7 @@ class DeployOptions(RunOptions):
 class CheckOptions:
     """Options of `st-rl deploy check`."""
 
-    kit: Path
+    kit: Annotated[Path, conf("arg", metavar="KIT")]
     """Folder of the kit."""
     num_robots: int = 16
     """Robots that walk in each closed loop; if more than 1 of 16 fall, at least 64 walk."""
@@ -63,18 +63,17 @@ class CheckOptions:
 class CompareOptions:
     """Options of `st-rl deploy compare`."""
 
-    kit: Path
+    kit: Annotated[Path, conf("arg", metavar="KIT")]
     """Folder of the kit."""
-    log: Path
+    log: Annotated[Path, conf("arg", metavar="LOG")]
     """npz file with the inputs by name (T, ...), joint_targets (T, J) and time (T,) in s."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the kit of a run, or run the action that the first argument names."""
-    actions = {"check": check, "compare": compare}
-    if not asks_for_help(arguments[:1]) and arguments[0] not in actions:
+    if not asks_for_help(arguments[:1]) and arguments[0] not in ACTIONS:
         return write(arguments)
-    return run_action("deploy", _HELP, {"RUN KIT": write, **actions}, arguments)
+    return run_action("deploy", _HELP, {"RUN KIT": write, **ACTIONS}, arguments)
 
 
 def write(arguments: Sequence[str]) -> int:
@@ -253,3 +252,6 @@ def compare(arguments: Sequence[str]) -> int:
     num_faults = sum(finding.is_fault for finding in findings)
     print(f"{num_faults} faults found." if num_faults else "No fault found: the targets follow from the inputs.")
     return int(num_faults > 0)
+
+
+ACTIONS = {"check": check, "compare": compare}

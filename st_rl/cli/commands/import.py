@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from st_rl.cli.support.command_line import UsageError, asks_for_help, parse_options, program
+from st_rl.cli.support.command_line import UsageError, asks_for_help, conf, parse_options, program
 from st_rl.utils.config import unknown_name_message
 
 LIBRARIES = ("rsl_rl",)
@@ -18,11 +19,11 @@ _USAGE = "st-rl import rsl_rl CHECKPOINT RUN"
 class ImportOptions:
     """Options of `st-rl import`."""
 
-    library: str
+    library: Annotated[str, conf("arg", metavar="LIBRARY")]
     """Library of the checkpoint: rsl_rl."""
-    checkpoint: Path
+    checkpoint: Annotated[Path, conf("arg", metavar="CHECKPOINT")]
     """Checkpoint of rsl_rl 2 to 5, model_*.pt."""
-    run: Path
+    run: Annotated[Path, conf("arg", metavar="RUN")]
     """Folder of the new run."""
     config: Path | None = None
     """Configuration of the training, YAML or JSON; None uses params/agent.yaml beside the checkpoint, if it exists."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from st_rl.cli.support.command_line import parse_options, program, quote
+from st_rl.cli.support.command_line import conf, parse_options, program, quote
 from st_rl.cli.support.run_folders.run_folder import REPORT_FILE, RunFolder, find_run, writable_file
 from st_rl.cli.support.task_source import task_option
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ReportOptions:
     """Options of `st-rl report`."""
 
-    run: str
+    run: Annotated[str, conf("arg", metavar="RUN")]
     """Run: its folder, the beginning of its name, a task (its newest run), or latest."""
     output: Path | None = None
     """File of the report; None writes report.html in the run folder."""

@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from st_rl.cli.support.command_line import parse_options
+from st_rl.cli.support.command_line import conf, parse_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ _TABLE_WIDTH = 110
 class RobotOptions:
     """Options of `st-rl robot`."""
 
-    file: str
+    file: Annotated[str, conf("arg", metavar="FILE")]
     """MJCF file, robot description (.yaml), or name of a built-in robot."""
     seconds: float = 2.0
     """Duration of the standing test; 0 skips it."""

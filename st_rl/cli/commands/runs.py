@@ -10,15 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from st_rl.cli.support.command_line import (
     UsageError,
+    conf,
     count_of,
     escape_control,
-    optional_path,
     parse_options,
-    repeated_words,
 )
 from st_rl.cli.support.metrics import format_duration
 from st_rl.cli.support.run_folders.run_folder import RUNS, list_runs
@@ -42,12 +41,12 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 class RunsOptions:
     """Options of `st-rl runs`."""
 
-    folder: optional_path() = RUNS  # pyright: ignore[reportInvalidTypeForm]
+    folder: Annotated[Path, conf("Positional"), conf("arg", metavar="[FOLDER]")] = RUNS
     """Folder of the runs."""
     sort: str = "started"
     """Column to sort by, the largest or newest last; -COLUMN (as in --sort=-error) sorts the other way round. Besides
     the columns shown: started, seed, iterations, return, evaluated."""
-    filter: repeated_words() = ()  # pyright: ignore[reportInvalidTypeForm]
+    filter: Annotated[tuple[tuple[str, ...], ...], conf("UseAppendAction")] = ()
     """Conditions that all must hold, such as task=quadruped-walk, state!=failed, 'error<0.1', run~heavy (contains)."""
     json: bool = False
     """Whether to print JSON, with all values."""

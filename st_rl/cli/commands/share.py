@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from st_rl.cli.commands.deploy import write_run_kit
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, conf, parse_options
 from st_rl.cli.support.run_folders.loaded_run import open_run
 from st_rl.cli.support.run_folders.run_folder import RunOptions, make_writable
 
@@ -18,7 +19,7 @@ from st_rl.cli.support.run_folders.run_folder import RunOptions, make_writable
 class ShareOptions(RunOptions):
     """Options of `st-rl share`."""
 
-    folder: Path = field(kw_only=True)
+    folder: Annotated[Path, conf("arg", metavar="FOLDER")] = field(kw_only=True)
     """Folder of the page; a page in it is replaced."""
     packages: Path | None = None
     """Folder of the JavaScript packages, which npm downloads once; None uses one in the cache of the user."""

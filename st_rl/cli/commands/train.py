@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Annotated, Any, Generic
 
 from st_rl.cli.commands.resume import continue_after_restart
 from st_rl.cli.support.command_line import (
@@ -15,13 +15,13 @@ from st_rl.cli.support.command_line import (
     UsageError,
     asks_for_help,
     check_minutes,
+    conf,
     drop_options,
     escape_control,
     option_value,
     parse_options,
     print_help,
     program,
-    renamed_option,
     wrap,
 )
 from st_rl.cli.support.metrics import describe_size
@@ -116,7 +116,7 @@ class TrainOptions(Generic[EnvConfig]):
     """Address on which the viewer is served; any but the loopback address asks for the token that is printed."""
     set: tuple[str, ...] = ()
     """Settings without an option, as dotted.name=value: algorithm.discriminator_cfg.learning_rate=3e-4."""
-    from_: renamed_option("from") = None  # pyright: ignore[reportInvalidTypeForm]
+    from_: Annotated[str | None, conf("arg", name="from")] = None
     """Run to start from, RUN or RUN:CHECKPOINT: its weights and normalizers and, if its task is the same, its settings,
     unless options change them. Iterations, optimizer and schedules start again."""
     config: Path | None = None

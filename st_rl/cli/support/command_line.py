@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from st_rl.utils.config import unknown_name_message
 
@@ -197,28 +197,15 @@ def unknown_option(name: str, parsed: object, command: str) -> str:
     return f"unknown option {name}; " + (f"did you mean {close[0]}? " if close else "") + see
 
 
-def renamed_option(name: str) -> Any:
-    """Return the type of an optional word with an option name that Python has as a keyword, such as `from`.
+def conf(marker_name: str, /, **settings: Any) -> Any:
+    """Return a marker of `tyro.conf` for `Annotated`, such as `conf("arg", metavar="RUN")`.
 
-    As an annotation it is evaluated when options are parsed, so that a command's module does not import tyro.
+    Annotations are evaluated when options are parsed, so that a command's module does not import tyro.
     """
     import tyro
 
-    return Annotated[str | None, tyro.conf.arg(name=name)]
-
-
-def optional_path() -> Any:
-    """Return the type of a path that may be given without the name of an option; an annotation as `renamed_option`."""
-    import tyro
-
-    return Annotated[Path, tyro.conf.Positional]
-
-
-def repeated_words() -> Any:
-    """Return the type of an option that may be repeated, with one or more words each; as `renamed_option`."""
-    import tyro
-
-    return Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction]
+    marker = getattr(tyro.conf, marker_name)
+    return marker(**settings) if settings else marker
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, conf, parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class ConvertOptions(ClipOptions):
     """Options of `st-rl motion convert`."""
 
-    motion: str
+    motion: Annotated[str, conf("arg", metavar="CLIP")]
     """File, folder, or name of a built-in clip."""
-    output: Path
+    output: Annotated[Path, conf("arg", metavar="OUT")]
     """File to write, in the format of its suffix; with --format, a folder for several clips."""
     format: Literal["amp", "isaaclab", "mjlab", "gmr", "csv"] | None = None
     """Format to write; by default the first of amp (.json .txt .pkl), isaaclab (.npz), gmr, csv with that suffix."""

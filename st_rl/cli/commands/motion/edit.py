@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, conf, parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class EditOptions(ClipOptions):
     """Options of `st-rl motion edit`; edits are made in the order of this list."""
 
-    motion: str
+    motion: Annotated[str, conf("arg", metavar="CLIP")]
     """File or name of a built-in clip."""
-    output: Path
+    output: Annotated[Path, conf("arg", metavar="OUT")]
     """File to write, in the format of its suffix."""
     start: float = 0.0
     """Start time, s."""

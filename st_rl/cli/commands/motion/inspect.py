@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import tyro
+from typing import TYPE_CHECKING, Annotated
 
 from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
 from st_rl.cli.commands.motion.verdict import USABLE
-from st_rl.cli.support.command_line import parse_options
+from st_rl.cli.support.command_line import conf, parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -24,7 +22,7 @@ _MIN_SLIP = 0.1
 class InspectOptions(ClipOptions):
     """Options of `st-rl motion inspect`."""
 
-    motions: tyro.conf.Positional[tuple[str, ...]] = ()
+    motions: Annotated[tuple[str, ...], conf("Positional"), conf("arg", metavar="[CLIP ...]")] = ()
     """Files, folders, or names of built-in clips; by default the quadruped gaits."""
 
 

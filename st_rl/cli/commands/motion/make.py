@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from st_rl.cli.commands.motion.clips import load_robot
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, conf, parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -21,7 +21,7 @@ ALL = "all"
 class MakeOptions:
     """Options of `st-rl motion make`."""
 
-    motion_or_run: str
+    motion_or_run: Annotated[str, conf("arg", metavar="MOTION|RUN")]
     """A gait (trot, pace, bound; walk for a biped), all (quadruped gaits), squat, wave, kick or turn of a biped, or a
     run to record: its folder, a task, or latest."""
     speeds: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9)

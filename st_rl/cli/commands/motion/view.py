@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from st_rl.cli.commands.motion.clips import ClipOptions, load_robot, read_clips, robot_of
-from st_rl.cli.support.command_line import UsageError, parse_options
+from st_rl.cli.support.command_line import UsageError, conf, parse_options
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ViewOptions(ClipOptions):
     """Options of `st-rl motion view`."""
 
-    motion: str
+    motion: Annotated[str, conf("arg", metavar="CLIP")]
     """File, folder, or name of a built-in clip."""
     output: Path = Path("motions")
     """Folder of NAME.png and NAME.mp4."""

@@ -7,9 +7,9 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from st_rl.cli.support.command_line import CommandError, UsageError, program, quote
+from st_rl.cli.support.command_line import CommandError, UsageError, conf, program, quote
 from st_rl.cli.support.run_folders.pretrained import PRETRAINED_PREFIX, copy_pretrained
 
 RUNS = Path("runs")
@@ -129,11 +129,9 @@ class RunFolder:
 class PolicyOptions:
     """Options of commands that read the policy of a run."""
 
-    run: str
-    """Run: its folder, the beginning of its name, a task (its newest run), latest, or pretrained:NAME.
-
-    RUN:CHECKPOINT names a checkpoint too.
-    """
+    run: Annotated[str, conf("arg", metavar="RUN")]
+    """Run: its folder, the beginning of its name, a task (its newest run), latest, or pretrained:NAME; RUN:CHECKPOINT
+    names a checkpoint too."""
     checkpoint: str = "best"
     """Checkpoint: best, last, an iteration number, or a file."""
 
