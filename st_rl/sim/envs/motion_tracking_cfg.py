@@ -84,8 +84,8 @@ class MotionTrackingCfg(LeggedTaskCfg):
     """Bodies that count: names or patterns; all that a joint moves, and the base, if empty."""
     anchor_body: str = ""
     """Body of which position and heading in the world count, others relative to it; the base if empty."""
-    action_center: Literal["default_pose", "reference"] = "default_pose"
-    """Joint targets of an action of zero: the default pose, or the next frame of the clip, which is learned faster."""
+    action_center: Literal["default_pose", "reference"] = "reference"
+    """Joint targets of an action of zero: the next frame of the clip, or the default pose, which is learned slower."""
     start: Literal["random", "first"] = "random"
     """Whether episodes start at frames sampled by `sampling`, or at the first frame of a clip."""
     sampling: SamplingCfg = field(default_factory=SamplingCfg)

@@ -34,6 +34,7 @@ def clips(tmp_path_factory):
 @pytest.fixture(scope="module")
 def task(clips):
     settings = {"noise.level": 0.0, "deployable": True, "continue_to_next_clip": False, "future_steps": (3, 7)}
+    settings["action_center"] = "default_pose"
     return make_task("quadruped-track", 4, seed=3, motions=clips, transition_distance=0.05, **settings)
 
 

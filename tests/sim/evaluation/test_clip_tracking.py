@@ -14,7 +14,9 @@ CLIPS = ("trot_0.3", "bound_0.9")
 
 
 def make_task(num_envs):
-    cfg = with_overrides(find_task("quadruped-track").cfg(motions=CLIPS), {"physics.num_threads": 1})
+    cfg = with_overrides(
+        find_task("quadruped-track").cfg(motions=CLIPS, action_center="default_pose"), {"physics.num_threads": 1}
+    )
     return make_eval_task("quadruped-track", cfg, num_envs, 1.0, 3, fine=False)
 
 
