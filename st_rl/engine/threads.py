@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean, median
 
@@ -12,7 +12,6 @@ from st_rl.utils.log import logger
 
 # More threads must be faster by this factor, because each takes a core from other programs.
 WORTHWHILE = 1.1
-LEAST_ROUNDS = 4
 # Updates of which the median duration is compared with the measured one, and the factor that starts another trial.
 WINDOW = 10
 TOLERANCE = 1.3
@@ -36,41 +35,21 @@ def torch_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fastest_thread_count(work: Callable[[], object], candidates: Sequence[int], seconds: float = 1.0) -> int:
-    """The number of threads on which `work` runs fastest, the first candidate unless another is clearly faster.
-
-    The candidates alternate for `seconds`, and the best round of each counts, which makes the choice robust to noise.
-    """
-    best = dict.fromkeys(candidates, float("inf"))
-    start, rounds = time.perf_counter(), 0
-    while rounds < LEAST_ROUNDS or time.perf_counter() - start < seconds:
-        for number in best:
-            with torch_threads(number):
-                began = time.perf_counter()
-                work()
-                duration = time.perf_counter() - began
-            # The first round only warms up.
-            if rounds > 0:
-                best[number] = min(best[number], duration)
-        rounds += 1
-    return _choose(best)
-
-
 class UpdateThreads:
-    """The number of torch threads for updates; tries others when updates take another time than measured.
+    """The number of torch threads for updates, measured on the updates themselves.
 
-    In a trial the next updates run on each of the `candidates` in turn, and the fastest number is used from then on. A
-    trial follows the first `WINDOW` updates on more than one thread, and a window of updates that is slower or faster
-    than measured. Without candidates the number is fixed; None leaves the number of torch unchanged.
+    In a trial, updates run on each of the `candidates` in turn, and the fastest number is used from then on. There is
+    one at the start, and one after a window of updates that was slower or faster than measured. Without candidates
+    the number is fixed; None leaves the number of torch unchanged.
     """
 
     def __init__(self, number: int | None, candidates: Sequence[int] = ()):
         self.number = number
         self.candidates = tuple(candidates)
         self._durations: deque[float] = deque(maxlen=WINDOW)
-        # Median duration that updates should take, s; None until there is one.
-        self._expected: float | None = None
-        self._trial: list[tuple[int, float]] | None = None
+        # Duration that updates should take, s; set by a trial.
+        self._expected = 0.0
+        self._trial: list[tuple[int, float]] | None = [] if candidates else None
         self._wait = self._updates_to_wait = WINDOW
 
     @contextmanager
@@ -93,30 +72,21 @@ class UpdateThreads:
         self._updates_to_wait -= 1
         if self._updates_to_wait > 0:
             return
-        typical = median(self._durations)
-        if self._expected is None and number == self.candidates[0]:
-            self._expected = typical
-        elif self._expected is None or not 1.0 / TOLERANCE < typical / self._expected < TOLERANCE:
+        if not 1.0 / TOLERANCE < median(self._durations) / self._expected < TOLERANCE:
             self._trial = []
 
     def _finish_trial(self, trial: list[tuple[int, float]]) -> None:
         """Use the number of threads that was fastest after the warm-up, the first candidate in doubt."""
         measured = trial[len(self.candidates) :]
         means = {number: fmean(d for n, d in measured if n == number) for number in self.candidates}
-        fastest = _choose(means)
-        if fastest != self.number:
+        fastest = self.candidates[0]
+        for number, mean in means.items():
+            if mean * WORTHWHILE < means[fastest]:
+                fastest = number
+        if fastest != self.number or not self._expected:
             shown = ", ".join(f"{number}: {1e3 * mean:.3g} ms" for number, mean in means.items())
-            logger.info(f"updates use {fastest} instead of {self.number} threads from now on ({shown})")
+            logger.info(f"updates use {fastest} of {max(self.candidates)} threads from now on ({shown})")
         self._wait = WINDOW if fastest != self.number else min(2 * self._wait, LONGEST_WAIT)
         self.number, self._expected, self._trial = fastest, means[fastest], None
         self._updates_to_wait = self._wait
         self._durations.clear()
-
-
-def _choose(durations: Mapping[int, float]) -> int:
-    """The number of threads with the smallest duration, the first one unless another is clearly faster."""
-    chosen = next(iter(durations))
-    for number, duration in durations.items():
-        if duration * WORTHWHILE < durations[chosen]:
-            chosen = number
-    return chosen

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from st_rl import engine, system_info
+from st_rl import system_info
 from st_rl.cli import main
 from st_rl.cli.support import torch_setup
 from st_rl.cli.support.torch_setup import choose_update_threads
@@ -19,28 +19,14 @@ def config(width=128, **settings):
     return {"num_steps_per_env": 24, "policy": policy, "algorithm": {"num_mini_batches": 4}, **settings}
 
 
-@pytest.fixture
-def measured(monkeypatch):
-    """Four cores, on which a measurement finds all of them fastest; returns the candidates of each measurement."""
-    asked = []
-
-    def fastest(work, candidates):
-        work()
-        asked.append(candidates)
-        return candidates[-1]
-
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
     monkeypatch.setattr(system_info, "num_cores", lambda: 4)
-    monkeypatch.setattr(engine, "fastest_thread_count", fastest)
-    return asked
 
 
-def test_measuring_threads_leaves_the_random_numbers_unchanged(measured):
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
+def test_threads_of_large_updates_are_measured():
     chosen = choose_update_threads(None, config(), ENV, "cpu")
-    assert (chosen.number, chosen.candidates) == (4, (1, 4))
-    assert measured == [(1, 4)]
-    assert torch.equal(torch.get_rng_state(), before)
+    assert (chosen.number, chosen.candidates) == (1, (1, 4))
 
 
 @pytest.mark.parametrize(
@@ -53,10 +39,9 @@ def test_measuring_threads_leaves_the_random_numbers_unchanged(measured):
     ],
     ids=["all threads given", "those of updates given", "too small", "on a GPU"],
 )
-def test_threads_are_not_measured_if_known(measured, threads, settings, device, chosen):
+def test_threads_are_not_measured_if_known(threads, settings, device, chosen):
     fixed = choose_update_threads(threads, config(**settings), ENV, device)
     assert (fixed.number, fixed.candidates) == (chosen, ())
-    assert measured == []
 
 
 def test_run_keeps_its_threads_on_resume(tmp_path, monkeypatch):
@@ -75,7 +60,7 @@ def test_run_keeps_its_threads_on_resume(tmp_path, monkeypatch):
     assert seen == [2, 1]
 
 
-def test_measured_threads_are_measured_again_after_a_resume(tmp_path, monkeypatch, measured):
+def test_measured_threads_are_measured_again_after_a_resume(tmp_path, monkeypatch):
     from st_rl.runners import OnPolicyRunner
 
     monkeypatch.setattr(torch_setup, "SMALL_MINI_BATCH", 1)
@@ -91,4 +76,4 @@ def test_measured_threads_are_measured_again_after_a_resume(tmp_path, monkeypatc
     assert main(["train", "balance", "--iterations", "1", "--num-envs", "4", "--log-dir", str(folder)]) == 0
     assert main(["resume", str(folder), "--iterations", "1"]) == 0
     assert main(["resume", str(folder), "--iterations", "1", "--threads", "1"]) == 0
-    assert used == [(4, (1, 4)), (4, (1, 4)), (1, ())]
+    assert used == [(1, (1, 4)), (1, (1, 4)), (1, ())]

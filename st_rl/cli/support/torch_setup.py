@@ -52,19 +52,13 @@ def set_threads(threads: int | None, device: str, policy: Mapping[str, Any], env
 
 
 def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: VecEnv, device: str) -> UpdateThreads:
-    """Return the threads of torch for updates on a CPU: the configured number, or the fastest in a measurement.
+    """Return the threads of torch for updates on a CPU: the configured number, or the fastest during the training.
 
-    A measured number is measured again during the training. Several ranks use one thread each: the number must be the
-    same on all of them, because sums over other parts round differently.
+    Several ranks use one thread each: the number must be the same on all of them, because sums over other parts round
+    differently.
     """
-    import torch
-    from torch import nn
-
-    from st_rl.engine import UpdateThreads, fastest_thread_count
-    from st_rl.modules import MlpModel
-    from st_rl.system_info import num_cores
+    from st_rl.engine import UpdateThreads
     from st_rl.utils.distributed import world_size
-    from st_rl.utils.log import logger
 
     configured = config.get("update_threads") or threads
     if configured is not None or not device.startswith("cpu"):
@@ -73,20 +67,9 @@ def choose_update_threads(threads: int | None, config: Mapping[str, Any], env: V
         return UpdateThreads(1)
     policy, rows = config["policy"], config["num_steps_per_env"] * env.num_envs
     rows //= config["algorithm"].get("num_mini_batches") or 1
-    hidden = [list(policy.get(f"{head}_hidden_dims") or ()) for head in ("actor", "critic")]
-    if rows * max([0, *hidden[0], *hidden[1]]) < SMALL_MINI_BATCH or num_cores() == 1:
-        return UpdateThreads(1)
-    # Two networks of the size of the policy. The fork leaves the random numbers of the training unchanged.
-    with torch.random.fork_rng():
-        heads = nn.ModuleList([MlpModel(env.num_obs, sizes, 1, nonlinearity=nn.ELU) for sizes in hidden])
-        observations = torch.randn(rows, env.num_obs)
-
-    def mini_batch_step() -> None:
-        torch.cat([head(observations) for head in heads]).square().mean().backward()
-
-    fastest = fastest_thread_count(mini_batch_step, (1, num_cores()))
-    logger.info(f"updates use {fastest} of {num_cores()} threads (fastest in a short measurement)")
-    return measured_update_threads(fastest)
+    widths = [width for head in ("actor", "critic") for width in policy.get(f"{head}_hidden_dims") or ()]
+    is_small = rows * max(widths, default=0) < SMALL_MINI_BATCH
+    return UpdateThreads(1) if is_small else measured_update_threads(1)
 
 
 def measured_update_threads(number: int | None) -> UpdateThreads:
