@@ -1,6 +1,7 @@
 """Common setup: one torch thread, a fixed seed, and GPU tests skipped without a GPU."""
 
 import functools
+import gc
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# Exports and compilers create many objects, which the default of 700 would search for cycles an eighth of the time.
+gc.set_threshold(50_000, 10, 10)
 if hasattr(signal, "SIGHUP"):
     # nohup ignores it, for the tests and for the processes that they start.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -27,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude modules and tests, which live until the end, from garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
