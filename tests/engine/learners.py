@@ -122,10 +122,11 @@ def combinations() -> list[tuple[str, str, str]]:
 
 def quick_combinations() -> list[tuple[str, str, str]]:
     """A selection with each algorithm, each policy and each variant at least once."""
+    with_own_algorithm = {policy for policies in QUICK_POLICIES.values() for policy in policies}
     return [
         (algorithm, policy, variant)
         for algorithm, policy, variant in combinations()
-        if (algorithm == "PPO" and variant == "adaptive")
+        if (algorithm == "PPO" and variant == "adaptive" and policy not in with_own_algorithm)
         or (algorithm == "PPO" and policy == "ActorCritic")
         or (variant == "adaptive" and policy in QUICK_POLICIES.get(algorithm, PLAIN_POLICIES))
     ]
@@ -152,8 +153,8 @@ def _belong_together(algorithm: str, policy: str, variant: str) -> bool:
 
 def draws_in_padding(policy: str) -> bool:
     """Whether a policy samples noise for every cell of padded trajectories."""
-    shares = [value for name, value in POLICY_SETTINGS.get(policy, {}).items() if name.endswith("replace_state_prob")]
-    return policy_classes()[policy].is_recurrent and any(shares)
+    probs = [value for name, value in POLICY_SETTINGS.get(policy, {}).items() if name.endswith("replace_state_prob")]
+    return policy_classes()[policy].is_recurrent and any(probs)
 
 
 def make_learner(algorithm: str, policy: str, variant: str, engine: Engine, device: str = "cpu") -> Any:
