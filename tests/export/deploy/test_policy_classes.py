@@ -95,7 +95,7 @@ def test_observation_history_is_the_same_in_onnx(tmp_path):
 
 @pytest.fixture
 def skills(tmp_path):
-    """Run folders of five skills, one of them recurrent, for the parkour task."""
+    """Run folders of five recurrent skills for the parkour task."""
     task = make_task("quadruped-parkour")
     folders = []
     for index in range(5):
