@@ -79,7 +79,7 @@ def test_inspect_accepts_a_robot_without_actuators_and_continues_after_foreign_j
     shown = inspect_text(capsys, clip, "--robot", robot)
     assert "kick: missing joints of the robot: right_hip" in shown
     assert "kick: joints that the robot does not have: arm" in shown
-    assert "kick: left_hip exceeds its range by 0.18 rad" in shown
+    assert "kick: left_hip leaves its range by 0.176 rad" in shown
     assert main(["motion", "convert", clip, str(tmp_path / "out.npz"), "--robot", robot, "--reorder"]) == 1
 
 

@@ -237,7 +237,7 @@ def _make_student_folder(options: DistillOptions[EnvConfig], task: str, checkpoi
     options.log_dir = run.path
     if is_main():
         _copy_teacher(checkpoint, run)
-    # Nobody reads it before it is complete.
+    # The other ranks wait for the copy.
     value_of_main(None)
     return run
 

@@ -16,8 +16,8 @@ from st_rl.sim.evaluation.rollout import is_commanded
 
 MAX_ROBOTS = 16
 """Robots that a viewer shows at most."""
-# Header of the shared file: a sequence number that is odd during a write, whether somebody looks, number of rows,
-# iteration, step of the newest row.
+# Header of the shared file: a sequence number that is odd during a write, whether a browser is connected, number of
+# rows, iteration, step of the newest row.
 _SEQUENCE, _IS_WATCHED, _NUM_ROWS, _ITERATION, _STEP = range(5)
 _HEADER = 64
 

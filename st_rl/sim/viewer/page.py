@@ -96,7 +96,7 @@ class ViewerPage:
             paused.on_update(lambda _: setattr(controls, "is_paused", paused.value))
 
     def _follow(self, is_following: bool) -> None:
-        """Let the camera follow the chosen robot, or stay where it is; nobody's view jumps."""
+        """Let the camera follow the chosen robot, or stay where it is, without a jump of the view."""
         # A followed robot is drawn at the origin of the scene.
         place = self._tracked_place if is_following else -self._tracked_place
         self._scene.camera_tracking_enabled = is_following

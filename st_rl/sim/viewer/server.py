@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """Who may open the page: on the loopback address whoever is on this machine, elsewhere whoever has the token."""
+    """Who may open the page: any user of this machine on the loopback address, elsewhere only with the token."""
 
     host: str
     port: int
@@ -109,7 +109,7 @@ def open_server(host: str, port: int) -> tuple[viser.ViserServer, Access]:
     port = claim_port(host, port)
     token = None if host in _LOOPBACK_NAMES else secrets.token_urlsafe(16)
     access = Access(host, port, token)
-    # Connections that break off are no news.
+    # A closed browser is not an error.
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
     # viser prints a banner; the caller prints the address, with the token.
     with _guarded(access) as is_guarded, contextlib.redirect_stdout(io.StringIO()):

@@ -45,7 +45,7 @@ def show_session(
 ) -> None:
     """Serve a page on which the session runs in real time while a browser is connected; `on_open` gets its address.
 
-    Nothing is simulated while nobody looks. ViewerError if the page cannot be served.
+    Nothing is simulated without a browser. ViewerError if the page cannot be served.
     """
     server, access = open_server(host, port)
     try:

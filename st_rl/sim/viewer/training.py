@@ -82,15 +82,15 @@ class TrainingView:
                 start_new_session=True,
             )
         line = process.stdout.readline() if process.stdout is not None else ""
-        answer = json.loads(line) if line else {"error": self._last_words()}
+        answer = json.loads(line) if line else {"error": self._describe_failure()}
         if "error" in answer:
             process.wait(_START_S)
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ViewerError(answer["error"])
         return process, answer["address"]
 
-    def _last_words(self) -> str:
-        """What the process of the page wrote last before it ended."""
+    def _describe_failure(self) -> str:
+        """Return the last line that the process of the page logged before it ended."""
         lines = (self._folder / LOG_FILE).read_text(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return f"the process of the viewer ended: {said[-1] if said else 'without a message'}"
@@ -148,7 +148,7 @@ class _DeviceCopy:
     def start(self) -> None:
         """Copy the values as they are after the work that is queued now; nothing happens while a copy is under way.
 
-        The training may overwrite rows during the copy: a robot then shows a later step, which nobody can see.
+        The training may overwrite rows during the copy: a robot is then shown one rollout later, which is not visible.
         """
         if self._is_started:
             return

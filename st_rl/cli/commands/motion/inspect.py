@@ -65,19 +65,21 @@ def inspect(arguments: Sequence[str]) -> int:
 
 
 def _find_verdict(clip: MotionClip, robot_name: str, option: str | None) -> list[str]:
-    """Return the defects of a clip on its robot and the verdict; only the verdict if it lacks joints of the robot."""
-    from st_rl.cli.commands.motion.verdict import describe_defects, find_verdict
-    from st_rl.sim.motions.inspection import find_defects
+    """Return the defects of a clip on its robot and the verdict; without all joints only those out of range."""
+    from st_rl.cli.commands.motion.verdict import describe_defects, describe_limits, find_verdict
+    from st_rl.sim.motions.inspection import find_defects, find_limit_violations
 
     robot = load_robot(robot_name)
     missing = [name for name in robot.joint_names if name not in clip.joint_names]
+    limits = describe_limits(find_limit_violations(robot, clip))
     if missing:
         return [
+            *limits,
             f"not usable: it has {len(clip.joint_names)} joints and lacks {len(missing)} of the {robot.num_joints} of "
-            f"{robot.path.name} ({missing[0]}, ...); name its robot with --robot"
+            f"{robot.path.name} ({missing[0]}, ...); name its robot with --robot",
         ]
     if robot.free_joint is None or not robot.feet:
-        return []
+        return limits
     found = find_defects(robot, clip)
     return [*describe_defects(found), find_verdict(clip, found, option)]
 
@@ -109,8 +111,6 @@ def find_problems(clip: MotionClip, robot_name: str) -> list[str]:
     if clip.estimated:
         found.append(f"estimated: {', '.join(clip.estimated)}")
     found += find_velocity_problems(clip)
-    if clip.feet is not None and clip.feet.pos[..., 2].min() < -0.02:
-        found.append(f"a foot is {-clip.feet.pos[..., 2].min():.2f} m below the ground")
     robot = load_robot(robot_name)
     return [*found, *_find_joint_problems(clip, robot), *_find_slip(clip, robot)]
 
@@ -137,9 +137,7 @@ def _find_slip(clip: MotionClip, robot: Robot) -> list[str]:
 
 
 def _find_joint_problems(clip: MotionClip, robot: Robot) -> list[str]:
-    """Return joints that only the robot or only the clip has, and those out of range."""
-    import numpy as np
-
+    """Return joints that only the robot or only the clip has."""
     shared = [name for name in robot.joint_names if name in clip.joint_names]
     if not shared:
         return [f"no joint of {robot.path.name}: name the robot with --robot, or its joints with --joint-names"]
@@ -150,10 +148,4 @@ def _find_joint_problems(clip: MotionClip, robot: Robot) -> list[str]:
         found.append(f"missing joints of the robot: {', '.join(missing)}")
     if foreign:
         found.append(f"joints that the robot does not have: {', '.join(foreign)}")
-    for name in shared:
-        low, high = robot.joint_range[robot.joint_names.index(name)]
-        angle = clip.joint_pos[:, clip.joint_names.index(name)]
-        outside = float(np.maximum(low - angle, angle - high).max())
-        if outside > 1e-3:
-            found.append(f"{name} exceeds its range by {outside:.2f} rad")
     return found

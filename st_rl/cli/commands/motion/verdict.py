@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from st_rl.datasets.formats.quaternion_order import swap_order
 
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
-    from st_rl.sim.motions.inspection import ClipDefects
+    from st_rl.sim.motions.inspection import ClipDefects, LimitViolation
 
 USABLE = "usable"
 """The verdict on a clip without defects."""
@@ -33,12 +34,17 @@ def describe_defects(found: ClipDefects) -> list[str]:
         )
     if found.lowest_foot > _MAX_CLEARANCE:
         lines.append(f"the feet stay {found.lowest_foot:.3f} m above the ground")
-    lines += [
-        f"{joint} leaves its range by {excess:.3f} rad, from {first:.2f} to {last:.2f} s"
-        for joint, excess, first, last in found.limits
-    ]
+    lines += describe_limits(found.limits)
     lines += [f"{name} jumps by {size:.2f} at frame {frame}" for frame, name, size in found.jumps]
     return lines
+
+
+def describe_limits(limits: Sequence[LimitViolation]) -> list[str]:
+    """Return a line for each joint out of its range."""
+    return [
+        f"{joint} leaves its range by {excess:.3f} rad, from {first:.2f} to {last:.2f} s"
+        for joint, excess, first, last in limits
+    ]
 
 
 def find_verdict(clip: MotionClip, found: ClipDefects, robot: str | None) -> str:

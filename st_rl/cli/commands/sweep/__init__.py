@@ -201,7 +201,7 @@ def _join_study(
     if not drop_options(arguments, _WORKER_OPTIONS):
         arguments = [str(word) for word in attributes["arguments"]]
         options = read_options(source, arguments)
-        # Whoever can write to the storage must not choose code to import.
+        # The storage is untrusted: it must not choose code to import.
         reject_unsafe_settings(options.training({}).to_dict(), address.describe())
     options.join, options.trials = True, trials if isinstance(trials, int) else None
     return options, arguments

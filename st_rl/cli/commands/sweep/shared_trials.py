@@ -1,6 +1,6 @@
 """The trials of a study that several workers share: who starts which, and what happens to those of a lost worker.
 
-A worker repeats the user attribute `heartbeat` of its trial, on every storage of Optuna alike. A running trial of which
+A worker repeats the user attribute `heartbeat` of its trial, on any storage of Optuna. A running trial of which
 it has not changed for a while is failed as `interrupted`, and a new trial with the same settings, which is a
 `retry_of` it, waits for any worker. Every attribute is written before it matters, and of two trials with the same
 purpose only the one with the lower number runs: a worker may die between any two steps.

@@ -11,6 +11,16 @@ MAX_FALLS = 0.05
 MAX_ERROR = 0.15
 # A policy tracks its clips if more robots reach their end, and the mean position error of the bodies is smaller, m.
 MIN_REACHED, MAX_BODY_ERROR = 0.9, 0.1
+_WORDS = {
+    "reached_end": "{:.0%} of the robots reach the end of their clip",
+    "body_pos_error": "body error {:.3f} m",
+    "joint_pos_error": "joint error {:.3f} rad",
+    "falls": "",
+    "success": "{:.0%} pass their obstacles",
+    "lin_vel_x_error": "forward velocity error {:.3f} m/s",
+    "return_mean": "mean episode return {:.4g}",
+    "reached_time_limit": "{:.0%} of the episodes reach the time limit",
+}
 # More falls are not walking at all.
 MANY_FALLS = 0.5
 
@@ -84,24 +94,18 @@ def _assess(figures: Mapping[str, Any]) -> Verdict:
 def _figures(figures: Mapping[str, Any]) -> str:
     """Describe clips, or falls, obstacles and error, or the returns of a task without commands."""
     words = []
-    reached, body, joint = (
-        read_number(figures.get(name)) for name in ("reached_end", "body_pos_error", "joint_pos_error")
-    )
-    words += [] if reached is None else [f"{reached:.0%} of the robots reach the end of their clip"]
-    words += [] if body is None else [f"body error {body:.3f} m"]
-    words += [] if joint is None else [f"joint error {joint:.3f} rad"]
-    falls, count = read_number(figures.get("falls")), read_number(figures.get("num_envs"))
-    if falls is not None and count is not None:
-        # The log of a training has the fraction.
-        number = f"{falls:.0%} of the robots fall" if count == 1 else f"{falls:.0f} of {count:.0f} robots fall"
-        words.append("no robot falls" if falls == 0 else number)
-    success, error = read_number(figures.get("success")), read_number(figures.get("lin_vel_x_error"))
-    words += [] if success is None else [f"{success:.0%} pass their obstacles"]
-    words += [] if error is None else [f"forward velocity error {error:.3f} m/s"]
-    value, reached = read_number(figures.get("return_mean")), read_number(figures.get("reached_time_limit"))
-    words += [] if value is None else [f"mean episode return {value:.4g}"]
-    words += [] if reached is None else [f"{reached:.0%} of the episodes reach the time limit"]
+    for name, text in _WORDS.items():
+        value = read_number(figures.get(name))
+        if value is not None:
+            words.append(_describe_falls(value, figures) if name == "falls" else text.format(value))
     return ", ".join(words)
+
+
+def _describe_falls(falls: float, figures: Mapping[str, Any]) -> str:
+    count = read_number(figures.get("num_envs")) or 1.0
+    # The log of a training has the fraction.
+    number = f"{falls:.0%} of the robots fall" if count == 1 else f"{falls:.0f} of {count:.0f} robots fall"
+    return "no robot falls" if falls == 0 else number
 
 
 def verdict(result: Mapping[str, Any] | None, curves: Curves, reference: tuple[str, Mapping[str, Any]] | None) -> str:

@@ -39,7 +39,7 @@ def open_run(options: RunOptions) -> tuple[LoadedRun, Path]:
 def _find_source(run: RunFolder, task: str, trusted: str | None) -> TaskSource[Any]:
     """Return the task of a run; CommandError for a task that st-rl alone does not know.
 
-    Tasks of other libraries import code that the id names, and `run.json` may come from anybody: UsageError unless the
+    Tasks of other libraries import code that the id names, and `run.json` is untrusted: UsageError unless the
     command line repeats the id (`trusted`).
     """
     if trusted is not None and trusted != task:
@@ -63,7 +63,7 @@ def _find_source(run: RunFolder, task: str, trusted: str | None) -> TaskSource[A
 def _own_script(settings: Mapping[str, Any]) -> str | None:
     """Return how the user's script was started that the run was trained with; None if it was `st-rl` itself.
 
-    `run.json` may come from anybody: only the plain name of a script is shown.
+    `run.json` is untrusted: only the plain name of a script is shown.
     """
     script = re.match(r"\S*python\S* ([\w./-]+\.py) ", str(settings.get("command_line", ""))[:1000])
     return None if script is None else f"python {script[1]}"
