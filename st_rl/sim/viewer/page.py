@@ -105,10 +105,21 @@ class ViewerPage:
 
     def _place_camera(self, client: viser.ClientHandle) -> None:
         """Let a new browser see the robot, wherever it is."""
-        if client.camera.image_width < _PHONE_WIDTH:
-            client.camera.position, client.camera.look_at = camera_view(self._robot_size, is_phone=True)
+        self._show_robot(client.camera)
+        # A slow browser takes the view of the server, which is for wide windows, after this one.
+        client.camera.on_update(self._correct_camera)
+
+    def _show_robot(self, camera: viser.CameraHandle) -> None:
+        if camera.image_width < _PHONE_WIDTH:
+            camera.position, camera.look_at = camera_view(self._robot_size, is_phone=True)
         if not self._scene.camera_tracking_enabled:
-            client.camera.position = client.camera.position + self._tracked_place
+            camera.position = camera.position + self._tracked_place
+
+    def _correct_camera(self, camera: viser.CameraHandle) -> None:
+        """Show a phone the robot above its panel if it has the view for wide windows."""
+        wide, _ = camera_view(self._robot_size, is_phone=False)
+        if camera.image_width < _PHONE_WIDTH and np.allclose(camera.position, wide, atol=1e-3):
+            self._show_robot(camera)
 
     def _choose_robot(self, robot: int) -> None:
         self.controls.robot = self._scene.env_idx = robot

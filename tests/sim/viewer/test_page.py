@@ -77,9 +77,32 @@ def test_robot_stays_in_view_when_the_camera_stops_following_and_follows_again(m
             page._follow(is_following)
             np.testing.assert_allclose(view_of_robot(), followed, atol=1e-5)
         page._follow(False)
-        late = SimpleNamespace(position=np.array([-1.6, -1.6, 0.9]), image_width=1280)
+        late = SimpleNamespace(position=np.array([-1.6, -1.6, 0.9]), image_width=1280, on_update=lambda callback: None)
         page._place_camera(cast(Any, SimpleNamespace(camera=late)))
         np.testing.assert_allclose(late.position, camera.position, atol=1e-5)
+    finally:
+        server.stop()
+
+
+def test_phone_that_takes_the_view_for_wide_windows_late_is_corrected():
+    from st_rl.sim.viewer.server import open_server
+    from st_rl.sim.viewer.show import make_page
+
+    server, _ = open_server("127.0.0.1", 0)
+    try:
+        page, _ = make_page(server, make_session("quadruped-walk"), ["best.pt"])
+        callbacks: list[Any] = []
+        camera = SimpleNamespace(position=np.full(3, 3.0), look_at=np.zeros(3), image_width=390)
+        camera.on_update = callbacks.append
+        page._place_camera(cast(Any, SimpleNamespace(camera=camera)))
+        above_panel = camera_view(page._robot_size, is_phone=True)
+        assert (camera.position, camera.look_at) == above_panel
+        camera.position, camera.look_at = (np.array(place) for place in camera_view(page._robot_size, is_phone=False))
+        callbacks[0](camera)
+        assert (camera.position, camera.look_at) == above_panel
+        moved = camera.position = np.array([-2.0, 0.5, 0.6])
+        callbacks[0](camera)
+        assert camera.position is moved
     finally:
         server.stop()
 
