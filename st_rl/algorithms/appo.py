@@ -20,7 +20,7 @@ from st_rl.algorithms.ppo import PPO, Losses, Settings
 from st_rl.algorithms.schedules import GET_PROB_FUNC, Schedule
 from st_rl.algorithms.tppo import TPPO
 from st_rl.modules.amp_discriminator import AMPDiscriminator, DiscriminatorPolicy
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.normalizer import NORMALIZE_UNTIL, EmpiricalNormalization
 from st_rl.storage.amp_rollout import AmpHistoryStorage
 from st_rl.storage.fields import MiniBatch, resolve_shape
 from st_rl.storage.rollout_storage import AmpRolloutStorage
@@ -116,7 +116,7 @@ class APPOAlgoMixin(_Algorithm):
         return width
 
     def _new_normalizer(self) -> EmpiricalNormalization:
-        return EmpiricalNormalization(shape=[self.amp_obs_dim], until=1.0e8).to(self.device)
+        return EmpiricalNormalization(shape=[self.amp_obs_dim], until=NORMALIZE_UNTIL).to(self.device)
 
     def _init_schedules(self, options: DiscriminatorOptions) -> None:
         """Replace the weights that have a schedule by the tensor of that schedule."""

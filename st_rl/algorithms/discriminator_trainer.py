@@ -153,13 +153,12 @@ class DiscriminatorTrainer:
         count = min(len(transitions), max(1, self.options.replay_size // self.options.replay_iterations))
         keys = torch.rand(len(transitions), device=transitions.device)
         if mask is None:
-            drawn = keys.topk(count).indices
+            sampled = keys.topk(count).indices
         else:
             # Valid transitions first; repeated if there are fewer than `count`.
-            drawn = (keys - 2.0 * (1.0 - mask.float())).topk(count).indices
-            drawn = drawn[torch.arange(count, device=drawn.device) % mask.sum().long().clamp(min=1)]
-        kept = transitions[drawn]
-        halves = F.pad(kept, (0, self._width % 2)).chunk(2, dim=-1)
+            sampled = (keys - 2.0 * (1.0 - mask.float())).topk(count).indices
+            sampled = sampled[torch.arange(count, device=sampled.device) % mask.sum().long().clamp(min=1)]
+        halves = F.pad(transitions[sampled], (0, self._width % 2)).chunk(2, dim=-1)
         self.replay.insert(*halves)
 
     def sample(self, count: int) -> Tensor:

@@ -28,7 +28,7 @@ class GuardedOptimizer:
     Uses torch's own fused step. A direct call of its CPU kernel gained less than 5% of an iteration: 547.6 instead of
     562.8 ms of processor time in eager mode, 488.0 instead of 484.7 ms compiled (quadruped-walk, 256 environments, one
     thread of a 2-core x86 machine under load, medians of 36 alternating iterations; wall time was too noisy).
-    A compiled Adam step for GPUs is unmeasured by itself and not kept.
+    There is no compiled Adam step for GPUs: it was never measured by itself.
     """
 
     def __init__(

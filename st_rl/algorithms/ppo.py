@@ -21,11 +21,15 @@ from st_rl.env.utils import split_final_observations
 from st_rl.modules.actor_critic import ActorCritic
 from st_rl.modules.networks.gaussian import gaussian_kl
 from st_rl.modules.networks.memory import preserve_hidden_states
-from st_rl.modules.normalizer import EmpiricalNormalization, normalize_without_update
+from st_rl.modules.normalizer import (
+    NORMALIZE_UNTIL,
+    DiscountedRewardScaling,
+    EmpiricalNormalization,
+    normalize_without_update,
+)
 from st_rl.modules.policy import ClippedStdPolicy, Policy, StatefulPolicy
 from st_rl.modules.policy.rsl_rl_view import RslRlPolicy
 from st_rl.modules.policy.weight_transfer import Observations, transfer_normalizer, transfer_policy
-from st_rl.modules.reward_scaling import DiscountedRewardScaling
 from st_rl.modules.state_adaptor import PrivilegeEstimatorMixin
 from st_rl.modules.state_estimator import EstimatorMixin
 from st_rl.storage import RolloutStorage, storage_classes
@@ -289,7 +293,7 @@ class PPO(Configurable):
             unchanged = torch.zeros(width, dtype=torch.bool)
             for name in set(names) & set(slices):
                 unchanged[slices[name]] = True
-        return EmpiricalNormalization([width], until=1.0e8, unchanged=unchanged).to(self.device)
+        return EmpiricalNormalization([width], until=NORMALIZE_UNTIL, unchanged=unchanged).to(self.device)
 
     def init_storage(
         self,
@@ -551,7 +555,7 @@ class PPO(Configurable):
         generator = storage.reccurent_mini_batch_generator if is_recurrent else storage.mini_batch_generator
         if not self.shuffle_every_epoch:
             return generator(number, self.num_learning_epochs)
-        # A generator of one epoch draws a permutation of its own.
+        # A generator of one epoch samples a permutation of its own.
         return itertools.chain.from_iterable(generator(number, 1) for _ in range(self.num_learning_epochs))
 
     def _settings(self) -> Settings:

@@ -362,8 +362,8 @@ def _layout(trajectory: AmpTrajectory, fields: Sequence[str] | None) -> _Layout:
             raise MotionError(
                 trajectory.source,
                 "Frames",
-                f"are {width} wide and have no names, of which {given} given",
-                f"name all {width} columns with fields, or add Fields to the file",
+                f"are {width} wide and have no names; {given} given with fields",
+                f"name all {width} columns, or add Fields to the file",
             )
         names, chosen = tuple(fields), None
     index = {name: column for column, name in enumerate(names or ())}

@@ -41,7 +41,7 @@ class MotionTable:
         """`(C,)` seconds from the first frame of each clip to the last."""
         if not sum(weights) > 0:
             raise ValueError(
-                f"clips are drawn by their weights, which are {list(weights)}: give at least one a positive weight"
+                f"clips are sampled by their weights, which are {list(weights)}: give at least one a positive weight"
             )
         weight = torch.tensor(list(weights), dtype=torch.float64, device=device)
         self._cumulative = (weight / weight.sum()).cumsum(0)[:-1].contiguous()

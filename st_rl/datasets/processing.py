@@ -174,7 +174,7 @@ def mirror_joints(clip: MotionClip, partners: Sequence[int] | np.ndarray, signs:
 
 
 def _swap_sides(parts: Parts | None) -> Parts | None:
-    """Feet or bodies of which left and right, by name, have changed places."""
+    """Feet or bodies with left and right exchanged by name."""
     if parts is None:
         return None
     partners = joint_mirror(parts.names, {"": 1}).permutation.numpy()

@@ -63,7 +63,7 @@ def make_plan(
 
 def compiler_options(device: torch.device, casts_weights: bool = False) -> dict[str, Any]:
     """The inductor options of a device; `casts_weights` says that the function casts weights, as autocast does."""
-    # Draw the same random numbers as eager code.
+    # Sample the same random numbers as eager code.
     options: dict[str, Any] = {"fallback_random": True}
     if device.type == "cpu":
         # Dynamo's guards have checked the shapes; to assert them again takes as long as a small kernel.

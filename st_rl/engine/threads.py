@@ -12,7 +12,7 @@ from st_rl.utils.log import logger
 
 # More threads must be faster by this factor, because each takes a core from other programs.
 WORTHWHILE = 1.1
-# Updates of which the median duration is compared with the measured one, and the factor that starts another trial.
+# Number of updates in the median that is compared with the measured duration, and the factor that starts a trial.
 WINDOW = 10
 TOLERANCE = 1.3
 # Updates of each candidate in a trial; the first only warms up.

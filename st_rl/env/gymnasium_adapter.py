@@ -328,7 +328,7 @@ def _import_gymnasium() -> Any:
 
 
 def _has_separate_envs(env: "VectorEnv[Any, Any, Any]") -> bool:
-    """Whether a vector environment steps separate `gymnasium.Env`s, of which attributes can be read and set."""
+    """Whether a vector environment steps separate `gymnasium.Env`s and can read and set their attributes."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
     return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)

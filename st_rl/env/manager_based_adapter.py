@@ -252,7 +252,7 @@ def _find_actor_groups(observation: object, requested: str | Sequence[str] | Non
 def _find_segments(env: object, groups: Sequence[str], observation: Mapping[str, Any]) -> dict[str, Any] | None:
     """Components of joined groups in order, name -> shape: their terms, or a group of several axes as a whole.
 
-    None for a flat group of which the terms are unknown.
+    None for a flat group with unknown terms.
     """
     terms = {group: _find_terms(env, group, observation[group]) for group in groups}
     is_flat = len(groups) == 1 and not isinstance(observation[groups[0]], Mapping) and observation[groups[0]].dim() == 2

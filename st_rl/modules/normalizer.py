@@ -1,4 +1,4 @@
-"""Normalizers: running statistics on the device, running statistics in NumPy, unit length."""
+"""Normalizers: running statistics on the device, of rewards too, running statistics in NumPy, unit length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
@@ -12,6 +12,8 @@ from st_rl.utils.capability import CapabilityMeta
 from st_rl.utils.distributed import combine_moments, has_exchanges
 from st_rl.utils.log import logger
 
+NORMALIZE_UNTIL = 1.0e8
+"""Samples after which the statistics of observations and rewards stay."""
 _BATCH_SIZE = 4096
 # Samples further than this from the mean, in standard deviations, are clipped before they enter the statistics.
 OUTLIER_DEVIATIONS = 50.0
@@ -185,13 +187,58 @@ def _add_moments(
     var.lerp_(torch.addcmul(batch_var, delta, batch_mean - mean), rate)
 
 
+class DiscountedRewardScaling(nn.Module):
+    """Divides rewards by the running standard deviation of their discounted sum per environment.
+
+    `clip` limits the scaled rewards to plus and minus this number. Rewards keep their sign and zero stays zero: the
+    mean is not subtracted, which would change the task. Writes are in place and without host sync.
+    """
+
+    discounted_sum: Tensor
+
+    def __init__(self, discount: float = 0.99, clip: float | None = None):
+        super().__init__()
+        self.discount = discount
+        self.clip = clip
+        self.statistics = EmpiricalNormalization((), until=NORMALIZE_UNTIL)
+        # The number of environments is known with the first rewards.
+        self.register_buffer("discounted_sum", torch.zeros(0))
+
+    def forward(self, reward: Tensor, dones: Tensor | None = None) -> Tensor:
+        """`(N,) -> (N,)`; unchanged while the standard deviation is zero. The sum starts again where `dones (N,)`."""
+        if self.training:
+            self._allocate(reward.shape[0])
+            self.discounted_sum.mul_(self.discount).add_(reward)
+            # An infinite sum would stay infinite.
+            torch.nan_to_num_(self.discounted_sum, nan=0.0, posinf=0.0, neginf=0.0)
+            self.statistics.update(self.discounted_sum)
+            # A huge sum would be an outlier for hundreds of steps.
+            self.discounted_sum.copy_(self.statistics.clip_outliers(self.discounted_sum))
+            if dones is not None:
+                self.discounted_sum.masked_fill_(dones > 0, 0.0)
+        std = self.statistics.std
+        scaled = reward / torch.where(std > 0.0, std, 1.0)
+        return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
+
+    def _allocate(self, num_envs: int) -> None:
+        if self.discounted_sum.shape[0] != num_envs:
+            with torch.inference_mode(False):
+                self.discounted_sum = torch.zeros(num_envs, device=self.discounted_sum.device)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "discounted_sum")
+        if saved is not None:
+            self._allocate(saved.shape[0])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
 def normalize_without_update(normalizer: nn.Module, x: Tensor) -> Tensor:
     """Normalize observations `(..., *shape)` without updating the statistics, also in training mode."""
     return normalizer.normalize(x) if isinstance(normalizer, EmpiricalNormalization) else normalizer(x)
 
 
 def outlier_message(name: str, num_clipped: Sequence[int]) -> str:
-    """Say how many values of which columns of `name` were clipped, from the number of each column."""
+    """Say how many values of `name` were clipped, by column, from the number of each column."""
     found = [f"{number} in column {column}" for column, number in enumerate(num_clipped) if number]
     shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more columns" if len(found) > 8 else "")
     return (

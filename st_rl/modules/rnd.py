@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from st_rl.modules.mlp import MlpModel
-from st_rl.modules.normalizer import EmpiricalNormalization
-from st_rl.modules.reward_scaling import NORMALIZE_UNTIL, DiscountedRewardScaling
+from st_rl.modules.normalizer import NORMALIZE_UNTIL, DiscountedRewardScaling, EmpiricalNormalization
 from st_rl.utils.config import drop_none
 
 SCHEDULE_MODES = ("constant", "step", "linear")

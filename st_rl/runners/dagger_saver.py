@@ -35,7 +35,7 @@ class DaggerSaver(DemonstrationSaver):
     """Collects the states that a student visits, labelled with its teacher's actions, while the student is trained.
 
     Args:
-        *args: those of `DemonstrationSaver`, of which `policy` is the teacher.
+        *args: those of `DemonstrationSaver`; `policy` is the teacher.
         training_policy_logdir: run folder of the student: its `config.json` and checkpoints.
         teacher_act_prob: probability that the teacher acts in an environment, as in `TPPO`, at the student's iteration.
         update_times_scale: iterations over which a named schedule of that probability decays.

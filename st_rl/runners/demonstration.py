@@ -290,7 +290,7 @@ class DemonstrationSaver:
         return cast(RolloutStorage, self.rollout_storage)
 
     def _init_outcome_buffers(self) -> None:
-        """Allocate what a step delivers beside its transition, `(T, N)`."""
+        """Allocate what a step delivers in addition to its transition, `(T, N)`."""
         shape = (self.rollout_storage_length, self.env.num_envs)
         self.transition_has_timeouts = self._has_success = False
         self.transition_timeouts = torch.zeros(shape, dtype=torch.bool, device=self._device)

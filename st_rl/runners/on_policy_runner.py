@@ -169,7 +169,7 @@ class OnPolicyRunner(Configurable):
         self.git_status_repos = [st_rl.__file__]
         # Called with the number of finished iterations after each of them, on the main rank.
         self.iteration_observers: list[Callable[[int], None]] = []
-        # Repositories of which the git state is already in the run folder.
+        # Repositories with their git state in the run folder already.
         self._recorded_repos: list[str] = []
         # Added to what `run.json` says about the training; the command line sets its options here.
         self.run_settings: dict[str, Any] = {}
@@ -852,7 +852,7 @@ class OnPolicyRunner(Configurable):
         return InferencePolicy(self.alg.actor_critic, self.alg.obs_normalizer, self._obs_groups)
 
     def export(self, path: str | Path) -> ExportReport:
-        """Write the policy as an ONNX file, compared with torch, and what a controller needs as JSON beside it.
+        """Write the policy as an ONNX file, compared with torch, and what a controller needs as JSON next to it.
 
         ExportError if the file would differ from torch; ImportError names the packages to install.
         """

@@ -393,7 +393,7 @@ def _repeat_epochs(
 ) -> Iterator[MiniBatchType]:
     """Yield the mini-batch of every chunk in every epoch; each is gathered once, lazily.
 
-    Without `cache`, for rollouts of which all mini-batches do not fit into memory, each is gathered in every epoch.
+    Without `cache`, each is gathered in every epoch, for rollouts with mini-batches that do not all fit into memory.
     """
     batches: list[MiniBatchType] = []
     for epoch in range(num_epochs):

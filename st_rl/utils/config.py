@@ -32,7 +32,7 @@ class Configurable:
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that the class takes beside the keywords of its constructor."""
+    """Keys that the class takes in addition to the keywords of its constructor."""
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ def test_samples_only_clip_and_rejects_zero_weights():
     clip = torch.rand(4, 2)
     table = MotionTable([clip], [0.1], [0.3], "cpu")
     assert table.sample_clips(torch.rand(5)).tolist() == [0] * 5
-    with pytest.raises(ValueError, match="drawn by their weights"):
+    with pytest.raises(ValueError, match="sampled by their weights"):
         MotionTable([clip, clip], [0.1, 0.1], [0.0, 0.0], "cpu")
 
 

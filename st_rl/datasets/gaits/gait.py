@@ -112,7 +112,7 @@ def periodic_response(
 ) -> np.ndarray:
     """The periodic response `(F, D)` of a linear system to an input `(S, D)` sampled over one period.
 
-    `transfer` gives the real gain for angular frequencies `(H,)` in rad/s, of which the first is zero.
+    `transfer` gives the real gain for angular frequencies `(H,)` in rad/s, the first one zero.
     """
     coefficients = np.fft.rfft(samples, axis=0)[: _NUM_HARMONICS + 1] / len(samples)
     coefficients[1:] *= 2.0

@@ -118,7 +118,7 @@ def latent_size(name: str, class_name: str, shape: Shape, output_size: int, kwar
     """Return the width of the latent of `build_encoder`: `output_size`, or that of the convolutions of a `CnnModel`."""
     if not issubclass(_encoder_class(name, class_name), CnnModel):
         return output_size
-    # On the meta device no weights are allocated and no random numbers drawn.
+    # On the meta device no weights are allocated and no random numbers sampled.
     with torch.device("meta"):
         return build_encoder(name, class_name, shape, output_size, kwargs).output_size  # pyright: ignore[reportReturnType]
 

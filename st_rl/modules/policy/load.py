@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from st_rl.modules.actor_critic import ActorCritic
-from st_rl.modules.normalizer import EmpiricalNormalization
+from st_rl.modules.normalizer import NORMALIZE_UNTIL, EmpiricalNormalization
 from st_rl.modules.policy import ActingPolicy
 from st_rl.modules.policy.build import EnvSpec, SizedEnv, build_actor_critic, read_env_spec
 from st_rl.utils.config import drop_none, reject_unsafe_settings
@@ -150,7 +150,7 @@ def _build_policy(
 
 def load_normalizer(width: int | Sequence[int], statistics: Mapping[str, Any] | None) -> nn.Module:
     """The frozen observation normalizer of a checkpoint; the identity if it has no statistics."""
-    normalizer = EmpiricalNormalization(width, until=1.0e8) if statistics else nn.Identity()
+    normalizer = EmpiricalNormalization(width, until=NORMALIZE_UNTIL) if statistics else nn.Identity()
     if statistics:
         normalizer.load_state_dict(statistics)
     return normalizer.eval()

@@ -25,7 +25,7 @@ class EnvSizes(NamedTuple):
 def read_sizes(env: VecEnv, observations: Observations, obs_groups: ObsGroups | None = None) -> EnvSizes:
     """Return sizes and segments of the first observations; ValueError if the environment's own sizes differ.
 
-    With `obs_groups` the observations are joined groups, of which only the groups have sizes of their own.
+    With `obs_groups` the observations are joined groups; the environment states sizes of single groups only.
     """
     obs, critic_obs, extras = observations
     if not isinstance(obs, Tensor):

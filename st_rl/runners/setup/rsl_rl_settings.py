@@ -51,7 +51,7 @@ DISTRIBUTIONS = ("GaussianDistribution", "HeteroscedasticGaussianDistribution")
 MACHINE_KEYS = ("multi_gpu_cfg", "grad_reduce_bucket_mb", "device")
 HINTS = {"actor.distribution_cfg.class_name": "for bounded actions set 'action_bound' of our policy"}
 
-# Classes of models and the settings that each takes beside those of an MLPModel.
+# Classes of models and the settings that each takes in addition to those of an MLPModel.
 MLP_KEYS = ("hidden_dims", "activation", "obs_normalization", "distribution_cfg")
 RNN_DEFAULTS: dict[str, Any] = {"rnn_type": "lstm", "rnn_hidden_dim": 256, "rnn_num_layers": 1}
 MODEL_KEYS: dict[str, tuple[str, ...]] = {
@@ -264,7 +264,7 @@ def _check_class(part: str, given: object, expected: str) -> None:
     if given is not None and _class_name(given) != expected:
         raise ValueError(
             f"{part}.class_name is '{given}', which has no counterpart here, only {expected} for these networks; "
-            "give your own algorithm as 'package.module:Class' beside a 'policy' dictionary"
+            "give your own algorithm as 'package.module:Class' together with a 'policy' dictionary"
         )
 
 

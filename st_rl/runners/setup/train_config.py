@@ -84,8 +84,10 @@ def _report_keys(config: Mapping[str, Any], runner: Mapping[str, Any], extra: fr
     report_unused_keys({k: v for k, v in runner.items() if k not in known}, "the runner", known, strict)
     if runner is not config:
         # In the nested layout, settings of the runner belong into its part.
-        beside = {k: v for k, v in config.items() if k not in CLIENT_KEYS | {"runner", "policy", "algorithm", "strict"}}
-        report_unused_keys(beside, "the training configuration beside 'runner'", CLIENT_KEYS, strict)
+        outside = {
+            k: v for k, v in config.items() if k not in CLIENT_KEYS | {"runner", "policy", "algorithm", "strict"}
+        }
+        report_unused_keys(outside, "the training configuration outside 'runner'", CLIENT_KEYS, strict)
 
 
 def _check_values(runner: dict[str, Any]) -> None:

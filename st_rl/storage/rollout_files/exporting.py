@@ -67,8 +67,8 @@ def export_minari(recorded: Iterable[Frames], folder: Path, description: str = "
         raise FileExistsError(f"{data} exists already: name a folder that does not, or delete it")
     folder.mkdir(parents=True, exist_ok=True)
     # Renamed when complete, so that readers never see an incomplete dataset.
-    with tempfile.TemporaryDirectory(prefix=".data-", dir=folder, ignore_cleanup_errors=True) as beside:
-        complete = Path(beside) / "data"
+    with tempfile.TemporaryDirectory(prefix=".data-", dir=folder, ignore_cleanup_errors=True) as temporary:
+        complete = Path(temporary) / "data"
         complete.mkdir()
         num_episodes = num_steps = 0
         sizes = (0, 0)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 TEMPORARY_PREFIX = ".tmp-"
-# A temporary file of another machine, of which the writer is unknown, is left over when unchanged for this long.
+# A temporary file of a writer on another machine is left over when unchanged for this long.
 LEFT_OVER_AFTER_S = 3600.0
 
 
 @contextlib.contextmanager
 def atomic_write(path: StrPath, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path` and rename it to `path` when the block succeeds.
+    """Yield a temporary path in the same folder and rename it to `path` when the block succeeds.
 
     With `durable` the file is flushed to disk first; otherwise the operating system does so within seconds. If the
     block fails, the temporary file is removed and `path` is unchanged. The temporary name keeps the suffix and starts

@@ -49,7 +49,7 @@ class FolderLock:
 
 
 def lock_state(folder: StrPath) -> Literal["free", "held", "abandoned"]:
-    """Return whether a writer is at work in a folder; the lock of a killed one is abandoned."""
+    """Return whether a process is writing to a folder; the lock of a killed one is abandoned."""
     path = Path(folder) / LOCK_FILE
     holder = _read(path)
     if holder is None:

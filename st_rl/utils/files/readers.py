@@ -25,7 +25,7 @@ MAX_TEXT_BYTES = 2**27
 MAX_SETTINGS_BYTES = 2**24
 """Size of any other JSON file, such as those of a run folder."""
 MAX_YAML_BYTES = 2**16
-"""Size of a YAML file, of which PyYAML reads some 100 kB a second."""
+"""Size of a YAML file; PyYAML reads about 100 kB a second."""
 MAX_UNPACKED_BYTES = 2**25
 """Size of a compressed file after decompression, unless it is less than `MAX_UNPACKED_RATIO` times the file's size."""
 MAX_UNPACKED_RATIO = 10
@@ -151,7 +151,7 @@ def check_json(text: bytes, max_elements: int = MAX_ELEMENTS) -> None:
 
 
 def check_journal(path: Path) -> None:
-    """ValueError for a file that exceeds a limit of JSON, or of which a line is not a JSON value."""
+    """ValueError for a file that exceeds a limit of JSON, or has a line that is not a JSON value."""
     data = read_bytes(path, MAX_TEXT_BYTES)
     check_json(data.replace(b"\n", b","), MAX_SETTINGS_ELEMENTS)
     for line in data.splitlines():

@@ -13,7 +13,7 @@ WXYZ_TO_XYZW = [1, 2, 3, 0]
 """Columns that reorder a quaternion (w, x, y, z) as (x, y, z, w)."""
 XYZW_TO_WXYZ = [3, 0, 1, 2]
 """Columns that reorder a quaternion (x, y, z, w) as (w, x, y, z)."""
-# A rotation of which the sine of half the angle is smaller is treated as the identity.
+# A rotation with a smaller sine of half the angle is treated as the identity.
 _TINY = 1.0e-12
 
 # Torch.

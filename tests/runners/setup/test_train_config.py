@@ -256,7 +256,7 @@ def test_unknown_runner_lists_known_ones():
         (small_config({"activasion": "elu"}), "unknown key 'activasion' for ActorCritic; did you mean 'activation'?"),
         (
             {**NESTED, "sed": 4},
-            "unknown key 'sed' for the training configuration beside 'runner'; did you mean 'seed'?",
+            "unknown key 'sed' for the training configuration outside 'runner'; did you mean 'seed'?",
         ),
     ],
 )
@@ -275,7 +275,7 @@ def test_strict_accepts_all_known_keys():
 
 def test_warns_about_settings_outside_runner_section(caplog):
     make_runner(config={**NESTED, "save_interval": 3})
-    assert "beside 'runner' ignores keys of other parts: save_interval" in caplog.text
+    assert "outside 'runner' ignores keys of other parts: save_interval" in caplog.text
     assert "seed" not in caplog.text
 
 
