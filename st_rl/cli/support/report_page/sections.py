@@ -60,7 +60,7 @@ def heading(task: str, settings: Mapping[str, Any], curves: Curves) -> str:
         facts.append(f"mean episode return {reward[1][-1]:.1f} after {iterations}")
     rate = curves.get("Perf/total_fps")
     seconds = sum(sum(curves[tag][1]) for tag in ("Perf/collection time", "Perf/learning_time") if tag in curves)
-    facts += [f"{format_duration(seconds)} at {fmean(rate[1]):,.0f} steps/s" if rate and seconds else ""]
+    facts += [f"trained for {format_duration(seconds)} at {fmean(rate[1]):,.0f} steps/s" if rate and seconds else ""]
     line = " · ".join(escape(fact) for fact in facts if fact)
     return f'<h1>{escape(task)}</h1><p class="lead">{line}</p>'
 
