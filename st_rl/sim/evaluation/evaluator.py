@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from st_rl.env import VecEnv
+from st_rl.env.gymnasium_adapter import GymnasiumVecEnv
 from st_rl.env.utils import split_observations, split_step
 from st_rl.sim.envs.cfg import TaskCfg
 from st_rl.sim.envs.legged_walk_cfg import LeggedWalkCfg
@@ -218,8 +219,9 @@ class _NetworkPolicy(Protocol):
 class CheckpointEvaluator:
     """Scores policies during training, higher is better, on a separate environment.
 
-    It leaves the random state of the training untouched. `wrap_step` speeds up the steps of feed-forward policies; the
-    wrapped step is used until the tensors of the policy move. Episodes end after `max_steps`.
+    All policies start from the same random state; that of the training stays untouched. `wrap_step` speeds up the
+    steps of feed-forward policies; the wrapped step is used until the tensors of the policy move. Episodes end after
+    `max_steps`.
     """
 
     def __init__(
@@ -237,6 +239,7 @@ class CheckpointEvaluator:
     def __call__(self, policy: Policy) -> float:
         """The score of a policy."""
         with preserve_rng_state(self._env.device):
+            self._seed()
             task, seconds = self._env, self._cfg.seconds
             if isinstance(task, MotionTracking):
                 rollout = self._rollout_of(policy, lambda wrap: ClipRollout(task, policy, _MAX_CLIP_S, wrap))
@@ -254,6 +257,19 @@ class CheckpointEvaluator:
             episodes = evaluate_episodes(task, policy, self._max_steps)
             self.metrics = {name: episodes[name] for name in ("return_mean", "length_mean")}
             return float(episodes["return_mean"])
+
+    def _seed(self) -> None:
+        """Give every checkpoint the same initial states; a resumed training continues with the same scores."""
+        env, seed, device = self._env, self._cfg.seed, torch.device(self._env.device)
+        # Not `torch.manual_seed`, which also seeds GPUs that only the training uses.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        elif isinstance(env, Task) and env.generator is not None:
+            env.generator.manual_seed(seed)
+        if isinstance(env, GymnasiumVecEnv):
+            env.reset(seed)
 
     def _rollout_of(self, policy: Policy, make: Callable[[StepWrapper | None], Rollout]) -> Rollout:
         """The last rollout if the policy computes with the same tensors, else a new one of a step that can be wrapped.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from st_rl.cli.support.task_source import find_source
 from st_rl.env.protocols import CommandedEnv
 from st_rl.sim.envs.terrain_walk import Course
 from st_rl.sim.evaluation.command_grid import AXES, EvaluationCfg, command_grid, command_ranges, evaluation_commands
@@ -399,6 +400,19 @@ def test_evaluation_preserves_the_random_state():
     assert math.isfinite(score)
     assert torch.equal(torch.get_rng_state(), before)
     assert not isinstance(EchoEnv(num_envs=3), CommandedEnv)
+
+
+@pytest.mark.parametrize("name", ["balance", "quadruped-walk", "gym:Pendulum-v1"])
+def test_every_checkpoint_starts_from_the_same_states(name):
+    """Scores do not depend on how many checkpoints were evaluated before, which differs after a resume."""
+    pytest.importorskip("mujoco")
+    pytest.importorskip("gymnasium")
+    source = find_source(name)
+    env = source.make_eval(source.default_config, 4, 1.0, 3)
+    actions = torch.zeros(4, env.num_actions)
+    scorer = CheckpointEvaluator(env, EvaluationCfg(num_envs=4, seconds=1.0, warmup_s=0.2))
+    scores = [scorer(lambda obs: actions + 0.1 * torch.randn(actions.shape)) for _ in range(3)]
+    assert len(set(scores)) == 1
 
 
 @pytest.fixture(scope="module")
