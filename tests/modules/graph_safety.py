@@ -1,9 +1,10 @@
-"""A mode that fails where a captured graph would: on anything that reads a tensor's values on the host."""
+"""Modes that show what a captured graph cannot do: wait for the device, and follow tensors that move."""
 
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 aten: Any = torch.ops.aten
 WAITING_OPERATIONS = {
@@ -60,3 +61,45 @@ class NoHostSync(TorchDispatchMode):
     def on_wait(self, what: str) -> None:
         """Called for everything that would wait for the device."""
         raise AssertionError(f"{what} waits for the device")
+
+
+class OutsideReads(TorchDispatchMode):
+    """Collects the memory that is read and was not allocated meanwhile: a captured graph reads it in every replay."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses: set[int] = set()
+        self._allocated: set[int] = set()
+        # Keeps everything alive, so that no address is given away again.
+        self._tensors: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        result = func(*args, **(kwargs or {}))
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self._tensors += inputs + outputs
+        # A new tensor of a Python number is part of the function.
+        is_constant = func is aten.lift_fresh.default
+        read = {address_of(tensor) for tensor in inputs} - self._allocated
+        self.addresses |= set() if is_constant else read
+        self._allocated |= read if is_constant else {address_of(tensor) for tensor in outputs} - read
+        return result
+
+
+def watch_reads(reads: list[set[int]]):
+    """Return a wrapper of steps that appends what each call of the step reads."""
+
+    def wrap(step):
+        def run():
+            with OutsideReads() as mode:
+                step()
+            reads.append(mode.addresses)
+
+        return run
+
+    return wrap
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """The address of the memory that a tensor is a view of."""
+    return tensor.untyped_storage().data_ptr()

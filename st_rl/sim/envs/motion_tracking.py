@@ -218,7 +218,9 @@ class MotionTracking(LeggedTask):
         count = len(self.reference.clips)
         if clips.shape != self.clip.shape or not bool(((clips >= 0) & (clips < count)).all()):
             raise ValueError(f"give each of the {self.num_envs} robots one of the clips 0 to {count - 1}")
-        self._held_rows = self.reference.first_row[clips.to(self.device)]
+        # In place: a captured step reads the rows where they were when it was captured.
+        self._held_rows.copy_(self.reference.first_row[clips.to(self.device)])
+        self._holds_clips = True
         if reset:
             self.reset()
 
@@ -274,7 +276,7 @@ class MotionTracking(LeggedTask):
         weights = torch.tensor(reference.weights, dtype=torch.float64, device=device)
         self._clip_weights = (weights / weights.sum()).cumsum(0).to(torch.float32)
         self._future = torch.tensor(cfg.future_steps, dtype=torch.long, device=device)
-        self._held_rows: torch.Tensor | None = None
+        self._held_rows, self._holds_clips = self._zeros(dtype=torch.long), False
         self.row = self.register_buffer("row", self._zeros(dtype=torch.long))
         """`(N,)` row of the reference that the robots were last compared with, or started from."""
         self.clip = self.register_buffer("clip", self._zeros(dtype=torch.long))
@@ -391,7 +393,7 @@ class MotionTracking(LeggedTask):
     def _sample_initial_states(self) -> None:
         """Sample a frame of the reference for every robot, and an initial state near it."""
         random, base, reference = self.random, self._base, self.reference
-        if self._held_rows is not None:
+        if self._holds_clips:
             self._start_row = self._held_rows
         elif self.cfg.start == "first":
             clip = torch.searchsorted(self._clip_weights, random["clip"][:, 0].contiguous(), right=True)

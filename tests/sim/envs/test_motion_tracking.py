@@ -449,6 +449,8 @@ def test_gpu_errors_equal_cpu_errors():
     qpos, qvel = disturbed_states(cpu)
     gpu.row.copy_(cpu.row)
     gpu.clip.copy_(cpu.clip)
+    # The generators of a CPU and of a GPU draw other numbers.
+    gpu.properties.copy_(cpu.properties)
     for task in (cpu, gpu):
         everyone = torch.ones(24, dtype=torch.bool, device=task.device)
         task.backend.reset(everyone, qpos.to(task.device), qvel.to(task.device))

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from st_rl.sim.envs.cfg import with_overrides
-from st_rl.sim.evaluation.clip_tracking import clip_score, evaluate_clips
+from st_rl.sim.evaluation.clip_tracking import ClipRollout, clip_score, evaluate_clips
 from st_rl.sim.evaluation.evaluator import CheckpointEvaluator, EvaluationCfg, make_eval_task
 from st_rl.sim.tasks import find_task
 from st_rl.sim.terms import observations
+from tests.modules.graph_safety import watch_reads
 
 CLIPS = ("trot_0.3", "bound_0.9")
 
@@ -96,3 +97,13 @@ def test_checkpoint_that_tracks_longer_scores_higher():
     assert evaluator.metrics["completed"] < completed
     worse = {"body_pos_error": 0.05, "joint_pos_error": 0.1, "completed": 0.4}
     assert clip_score({**worse, "completed": 1.0, "body_pos_error": 0.2}) > clip_score(worse)
+
+
+def test_all_steps_of_two_rollouts_read_the_same_memory():
+    # One robot tracks the clips in turn.
+    task, reads = make_task(1), []
+    rollout = ClipRollout(task, lambda obs: torch.zeros(1, task.num_actions), 0.2, watch_reads(reads))
+    rollout.run()
+    rollout.run()
+    assert len(reads) == 2 * 2 * 10
+    assert all(addresses == reads[0] for addresses in reads)

@@ -22,6 +22,7 @@ from st_rl.sim.evaluation.evaluator import (
 from st_rl.sim.evaluation.gait_metrics import diagonal_pairs
 from st_rl.sim.evaluation.rollout import EvaluationRollout
 from tests.fakes import EchoEnv
+from tests.modules.graph_safety import watch_reads
 
 FEET = np.array([[1.0, -1, 0], [1, 1, 0], [-1, -1, 0], [-1, 1, 0]])
 PERIOD = 0.02
@@ -463,6 +464,14 @@ class TestBuiltInTask:
         result = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 0.2).run(torch.full((4, 3), 0.05))
         assert (result.commands > 0).all()
         assert (result.effective_commands == 0).all()
+
+    def test_all_steps_of_two_rollouts_read_the_same_memory(self, task):
+        reads, commands = [], torch.full((4, 3), 0.3)
+        rollout = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 0.2, watch_reads(reads))
+        rollout.run(commands)
+        rollout.run(commands.clone())
+        assert len(reads) == 2 * 10
+        assert all(addresses == reads[0] for addresses in reads)
 
     def test_hard_push_makes_robot_fall(self, task):
         thrown = EvaluationRollout(task, lambda obs: torch.zeros(4, 12), 1.6).run(torch.zeros(4, 3), pushes=(6.0, 0.4))

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from st_rl.env import check_env
+from st_rl.sim.envs.legged_walk import LeggedWalk
+from st_rl.sim.envs.motion_tracking import MotionTracking
 from st_rl.sim.tasks import TASKS, make_task
 from st_rl.utils.tensors.segments import segment_width
-from tests.modules.graph_safety import NoHostSync
+from tests.modules.graph_safety import NoHostSync, OutsideReads
 
 NUM_ENVS = 8
 DISTURBED = {"control.latency_s": (0.0, 0.03)}
@@ -96,6 +98,27 @@ def test_step_has_no_host_sync_and_writes_in_place(name):
     with NoHostSync():
         run(task, actions)
     assert {key: value.data_ptr() for key, value in task.buffers.items()} == addresses
+
+
+def hold(task):
+    """Choose what an evaluation does: commands, or clips."""
+    if isinstance(task, LeggedWalk):
+        task.hold_commands(torch.rand(NUM_ENVS, 3))
+    if isinstance(task, MotionTracking):
+        task.hold_clips(torch.randint(len(task.reference.clips), (NUM_ENVS,)))
+
+
+def test_all_steps_read_the_same_memory(name):
+    task, reads = build(name), []
+    actions = torch.zeros(NUM_ENVS, task.num_actions)
+    for _ in range(2):
+        task.reset()
+        hold(task)
+        task.step(actions)
+        with OutsideReads() as step:
+            task.step(actions)
+        reads.append(step)
+    assert reads[0].addresses == reads[1].addresses
 
 
 def test_roll_outs_in_inference_mode_and_outside_may_alternate(name):
