@@ -113,25 +113,11 @@ class OnPolicyRunner(Configurable):
     """Writes the curves. Created when learning starts, so that playing a policy writes nothing."""
     logger_type: str | None = None
     """Name of the logger, known when learning starts."""
-    tot_timesteps: int = 0
-    tot_time: float = 0.0
-    current_learning_iteration: int = 0
     # State of the run folder; None until learning starts.
     _folder_lock: FolderLock | None = None
     _run_description: dict[str, Any] | None = None
     _checkpoints: CheckpointKeeper | None = None
     _saved_iteration: int | None = None
-    # State of `learn`.
-    _stop_requested: bool = False
-    _may_be_pruned: bool = False
-    _learn_begin: float = 0.0
-    _background: BackgroundCalls | None = None
-    _last_observations: tuple[Tensor, Tensor] | None = None
-    """Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads."""
-    _resumes_from_observations: bool = False
-    _has_engine: bool = False
-    _engine_rollout: Callable[[Any], Any] | None = None
-    """`_rollout_steps` as a CUDA graph; selected when learning starts, None without one."""
 
     def __init__(
         self,
@@ -163,6 +149,8 @@ class OnPolicyRunner(Configurable):
         self._has_std = isinstance(self.alg.actor_critic, GaussianPolicy)
         # Infos that the algorithm learns from.
         self._info_keys = ("time_outs", *self.alg.required_info_keys)
+        self.tot_timesteps = self.current_learning_iteration = 0
+        self.tot_time = 0.0
         self.metrics_velrmsd = self.metrics_CoT = torch.tensor(NAN)
         # The number of the configuration; the command line replaces it by one that is measured during the training.
         self.update_threads = UpdateThreads(self.cfg.get("update_threads"))
@@ -175,11 +163,22 @@ class OnPolicyRunner(Configurable):
         self.run_settings: dict[str, Any] = {}
         self._writer_guard = FailureGuard("runner.writer")
         self._is_learning = threading.Lock()
+        # Created by the first call, so that a runner that writes at once starts no thread.
+        self._background: BackgroundCalls | None = None
         self._console = ConsolePanel()
         self._episodes = EpisodeStatistics(self.num_steps_per_env, env.num_envs, device)
         self._non_finite = NonFiniteGuard(device, self.num_steps_per_env)
         self._durations: deque[float] = deque(maxlen=50)
+        self._stop_requested = False
+        self._may_be_pruned = False
+        self._learn_begin = 0.0
         self._inference_mode = self.cfg.get("inference_mode_rollout") in (None, True)
+        # Normalized actor and critic observations to act on next, in fixed buffers that a captured rollout reads.
+        self._last_observations: tuple[Tensor, Tensor] | None = None
+        self._resumes_from_observations = False
+        # `_rollout_steps` as a CUDA graph; selected when learning starts, None without one.
+        self._engine_rollout: Callable[[Any], Any] | None = None
+        self._has_engine = False
         self._reset_env()
 
     # ---- learn ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ DAMPING_S = 2.0
 """Seconds of damping before the program ends."""
 WINDOW = 25
 """Control steps over which positions and velocities are compared: a stride, since many sensors delay velocities."""
-SLOWEST = 8.0
+MAX_SPEED_RATIO = 8.0
 """How many times as fast as `joint_vel` says positions may change in two steps; impacts of feet make it 3."""
 RATE_WINDOW = 5
 """Control steps of which the mean rate must be that of the policy; two late steps may be among them."""
@@ -215,7 +215,7 @@ class Guards:
         # The smaller change of two steps: after a step from rest, velocities may still be those of before.
         moved = float(np.sqrt(np.mean(change[-2:] ** 2, axis=1)).min()) if len(change) > 1 else 0.0
         said = float(np.sqrt(np.mean(values["joint_vel"] ** 2))) * period
-        if moved > max(MOVING_RAD / 2, SLOWEST * said):
+        if moved > max(MOVING_RAD / 2, MAX_SPEED_RATIO * said):
             self._refuse_motion(moved / max(said, 1e-6))
         if len(change) < WINDOW or np.sqrt(np.mean(change**2)) < MOVING_RAD:
             return
