@@ -1,7 +1,7 @@
 """Trains a Unitree G1 to track clips, and measures by clip how well it does.
 
     python benchmarks/tracking.py prepare --mjcf G1.XML --motions CLIPS --data FOLDER   # one MJCF file without meshes
-    python benchmarks/tracking.py train walk wave --data FOLDER --device cuda --seeds 1 2 3 --minutes 9
+    python benchmarks/tracking.py train walk wave --data FOLDER --device cuda --seeds 1 2 3 --jobs 6 --minutes 9
     python benchmarks/tracking.py evaluate walk wave --data FOLDER --robots 512         # CPU, fine and training physics
 
 G1.XML is asset_zoo/robots/unitree_g1/xmls/g1.xml of the Python package mjlab 1.6, CLIPS a folder with g1_walk.csv,
@@ -12,21 +12,26 @@ g1_wave.csv, g1_dance.csv, g1_jumpjack.csv and g1_high5.csv. Jobs:
     five-deployable                 the same without position and velocity of the base
     dance-uniform                   the dance without adaptive sampling
 
-A job is trained for its seconds, start and compilation included (--seconds overrides them), one seed after the other,
-and jobs that would end after --minutes are left out. --env and --set change settings of the task and of the training:
---env scales.body_pos=0.2 --set algorithm.desired_kl=0.01. The evaluation
-starts at the first frame of every clip, without noise, pushes and randomization, at small deviations from the clip. It
-writes, by clip, the fraction of robots that reach its end, the mean position error of 14 bodies relative to the torso
-(the bodies and the definition of mjlab's tracking task), the mean joint error, the moment of the largest error, and the
-joint acceleration of the robot as a multiple of that of the clip; results are in benchmarks/results/tracking.json.
+A job is trained for its iterations (--iterations overrides them), or until its seconds are over, start and compilation
+included (--seconds). --jobs trainings share the GPU, which NVIDIA MPS makes faster than taking turns: start nvidia-
+cuda-mps-control -d first. Trainings that would end after --minutes are left out. --env and --set change settings of the
+task and of the training: --env scales.body_pos=0.2 --set algorithm.desired_kl=0.01. The evaluation starts at the first
+frame of every clip, without noise, pushes and randomization, at small deviations from the clip. It writes, by clip, the
+fraction of robots that reach its end, the mean position error of 14 bodies relative to the torso (the bodies and the
+definition of mjlab's tracking task), the mean joint error, the moment of the largest error, and the joint acceleration
+of the robot as a multiple of that of the clip; results are in benchmarks/results/tracking.json.
 """
 
 import argparse
 import ast
+import itertools
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import MappingProxyType
@@ -76,18 +81,20 @@ class Job(NamedTuple):
     """A training."""
 
     clips: tuple[str, ...]
+    iterations: int
     seconds: float
+    """Time limit."""
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
 JOBS = {
-    "walk": Job(("walk",), 120.0),
-    "wave": Job(("wave",), 120.0),
-    "dance": Job(("dance",), 300.0),
-    "jumpjack": Job(("jumpjack",), 300.0),
-    "five": Job(ALL_CLIPS, 600.0),
-    "five-deployable": Job(ALL_CLIPS, 600.0, {"deployable": True}),
-    "dance-uniform": Job(("dance",), 300.0, {"sampling.adaptive": False}),
+    "walk": Job(("walk",), 180, 120.0),
+    "wave": Job(("wave",), 150, 120.0),
+    "dance": Job(("dance",), 280, 300.0),
+    "jumpjack": Job(("jumpjack",), 240, 300.0),
+    "five": Job(ALL_CLIPS, 350, 600.0),
+    "five-deployable": Job(ALL_CLIPS, 350, 600.0, {"deployable": True}),
+    "dance-uniform": Job(("dance",), 280, 300.0, {"sampling.adaptive": False}),
 }
 
 
@@ -119,8 +126,8 @@ def data_settings(options: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
-def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> None:
-    """Train a job for `seconds`, with all that happens from the first line to the last checkpoint."""
+def train(options: argparse.Namespace, name: str, seed: int) -> None:
+    """Train a job, at most for its seconds, with all that happens from the first line to the last checkpoint."""
     began, run = time.monotonic(), options.runs / f"{name}_{seed}"
     entry = find_task(TASK)
     config = entry.gpu_training_config(options.num_envs)
@@ -137,12 +144,13 @@ def train(options: argparse.Namespace, name: str, seed: int, seconds: float) -> 
     env = make_task(TASK, options.num_envs, options.device, seed, cfg=with_overrides(entry.cfg(), settings))
     runner = OnPolicyRunner(env, config, log_dir=run, device=options.device)
     run.parent.mkdir(parents=True, exist_ok=True)
-    runner.time_limit_s = seconds - (time.monotonic() - began)
+    runner.time_limit_s = (options.seconds or JOBS[name].seconds) - (time.monotonic() - began)
     with open(run.with_name(f"{run.name}.log"), "w") as log, redirect_stdout(log):
-        runner.learn(None, init_at_random_ep_len=False)
+        runner.learn(options.iterations or JOBS[name].iterations, init_at_random_ep_len=False)
     runner.close()
     trained = {"seconds": time.monotonic() - began, **read_progress(run, CURVES), **describe_machine()}
-    write_results(run / TRAINED, trained | {"settings": options.env | options.set})
+    trained |= {"settings": options.env | options.set, "trainings_at_once": options.jobs}
+    write_results(run / TRAINED, trained)
     strip_checkpoints(run)
     figures = {key: trained[key] for key in ("seconds", "median_steps_per_second", "iterations", "steps")}
     figures |= {name: values[-1] for name, values in trained["curve"].items() if name != "seconds"}
@@ -174,13 +182,15 @@ def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("prepare", "train", "evaluate"))
-    parser.add_argument("jobs", nargs="*", help=f"jobs, default walk: {', '.join(JOBS)}")
+    parser.add_argument("names", nargs="*", metavar="JOB", help=f"jobs, default walk: {', '.join(JOBS)}")
     parser.add_argument("--mjcf", type=Path, help="g1.xml of mjlab, for prepare")
     parser.add_argument("--motions", type=Path, help="folder of the clips, for prepare")
     parser.add_argument("--data", type=Path, default=Path("runs/tracking_data"), help="what prepare writes")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--seconds", type=float, help="seconds of each training, instead of those of the job")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--iterations", type=int, help="iterations of each training, instead of those of the job")
+    parser.add_argument("--seconds", type=float, help="time limit of each training, instead of that of the job")
     parser.add_argument("--minutes", type=float, default=600.0, help="time limit of the whole stage train")
     parser.add_argument("--num-envs", type=int, default=4096, help="robots that learn")
     parser.add_argument("--engine", default="graph", choices=("auto", "eager", "compile", "graph"))
@@ -189,43 +199,61 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--env", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the task")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the training")
     parser.add_argument("--out", type=Path, default=RESULTS / "tracking.json")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parse_options(parser)
-    options.jobs = options.jobs or ["walk"]
+    options.names = options.names or ["walk"]
     for name in ("env", "set"):
         pairs = (item.split("=", 1) for item in getattr(options, name))
         setattr(options, name, {key: ast.literal_eval(value) for key, value in pairs})
-    unknown = [name for name in options.jobs if name not in JOBS]
+    unknown = [name for name in options.names if name not in JOBS]
     if unknown:
         parser.error(f"no job {', '.join(unknown)}: choose among {', '.join(JOBS)}")
     return options
 
 
+def train_all(options: argparse.Namespace) -> None:
+    """Train all seeds of all jobs, `--jobs` at a time, each in a process of its own if there are several."""
+    began = time.monotonic()
+    own = [word for word in sys.argv[1:] if word not in options.names]
+
+    def run(name: str, seed: int) -> None:
+        left = 60 * options.minutes - (time.monotonic() - began)
+        if (options.seconds or JOBS[name].seconds) > left:
+            print(f"{name}, seed {seed}: left out, no time", flush=True)
+        elif options.jobs == 1:
+            train(options, name, seed)
+        else:
+            subprocess.run([sys.executable, __file__, *own, "--worker", name, "--seeds", str(seed)], check=False)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda job: run(*job), itertools.product(options.names, options.seeds)))
+
+
+def evaluate_all(options: argparse.Namespace) -> None:
+    """Evaluate the runs that there are, and write their results as they come."""
+    results: dict[str, Any] = {"benchmark": "tracking", **describe_machine(), "jobs": {}}
+    header = f"{'body error':>10} {'joint error':>12} {'worst':>8} {'acc.':>6}"
+    print(f"{'job, seed':<18} {'clip':<9} {'physics':<9} {'end':>6} {header}")
+    for name, seed in itertools.product(options.names, options.seeds):
+        if (options.runs / f"{name}_{seed}").is_dir():
+            results["jobs"].setdefault(name, {})[str(seed)] = evaluate(options, name, seed)
+            write_results(options.out, results)
+    print(f"results: {options.out}")
+
+
 def main() -> None:
     options = read_options()
-    if options.stage == "prepare":
-        prepare(options)
-        return
     # The curves are in progress.csv.
     replace_missing("tensorboardX")
     use_tensor_cores(options.device)
-    began = time.monotonic()
-    results: dict[str, Any] = {"benchmark": "tracking", **describe_machine(), "jobs": {}}
-    if options.stage == "evaluate":
-        header = f"{'body error':>10} {'joint error':>12} {'worst':>8} {'acc.':>6}"
-        print(f"{'job, seed':<18} {'clip':<9} {'physics':<9} {'end':>6} {header}")
-    for name in options.jobs:
-        for seed in options.seeds:
-            if options.stage == "train":
-                seconds = options.seconds or JOBS[name].seconds
-                if time.monotonic() - began + seconds > 60 * options.minutes:
-                    print(f"{name}, seed {seed}: left out, no time", flush=True)
-                    continue
-                train(options, name, seed, seconds)
-            elif (options.runs / f"{name}_{seed}").is_dir():
-                results["jobs"].setdefault(name, {})[str(seed)] = evaluate(options, name, seed)
-                write_results(options.out, results)
-    if options.stage == "evaluate":
-        print(f"results: {options.out}")
+    if options.stage == "prepare":
+        prepare(options)
+    elif options.worker:
+        train(options, options.worker, options.seeds[0])
+    elif options.stage == "train":
+        train_all(options)
+    else:
+        evaluate_all(options)
 
 
 if __name__ == "__main__":
