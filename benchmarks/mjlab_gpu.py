@@ -21,8 +21,8 @@ from missing_packages import import_mjlab
 FOLDER = Path(__file__).resolve().parent
 
 
-def make_runner(task: str, robots: int) -> Any:
-    """The runner of mjlab for its task."""
+def make_runner(task: str, robots: int, motion_file: str | None) -> Any:
+    """The runner of mjlab for its task; a tracking task tracks the clip of an npz file."""
     import_mjlab()
     from mjlab.envs import ManagerBasedRlEnv
     from mjlab.rl import MjlabOnPolicyRunner, RslRlVecEnvWrapper
@@ -32,6 +32,8 @@ def make_runner(task: str, robots: int) -> Any:
     configure_torch_backends()
     env_cfg, agent = load_env_cfg(task), load_rl_cfg(task)
     env_cfg.scene.num_envs = robots
+    if motion_file is not None:
+        env_cfg.commands["motion"].motion_file = motion_file
     env = RslRlVecEnvWrapper(ManagerBasedRlEnv(cfg=env_cfg, device="cuda:0"), clip_actions=agent.clip_actions)
     return MjlabOnPolicyRunner(env, asdict(agent), None, "cuda:0")
 
@@ -56,11 +58,12 @@ def main() -> None:
     parser.add_argument("--task", default="Mjlab-Velocity-Flat-Unitree-Go1")
     parser.add_argument("--robots", type=int, default=4096)
     parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--motion-file", help="clip of a tracking task, an npz file of mjlab")
     parser.add_argument("--wait-for", type=Path, help="after the warm-up, wait until this file exists")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "mjlab_gpu.json", help="results file")
     options = parser.parse_args()
     with redirect_stdout(sys.stderr):
-        runner = make_runner(options.task, options.robots)
+        runner = make_runner(options.task, options.robots, options.motion_file)
         runner.learn(num_learning_iterations=4, init_at_random_ep_len=True)
         if options.wait_for is not None:
             Path(f"{options.wait_for}.ready.{os.getpid()}").touch()

@@ -1,6 +1,7 @@
 """Command line and run folders of the scripts that train several seeds and evaluate them in a second stage."""
 
 import argparse
+import ast
 import csv
 import json
 import statistics
@@ -49,6 +50,11 @@ def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if "cpu_robots" in options:
         options.robots = options.robots or (4096 if options.device.startswith("cuda") else options.cpu_robots)
     return options
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Settings `NAME=VALUE` by name, with values in Python's notation."""
+    return {name: ast.literal_eval(value) for name, value in (pair.split("=", 1) for pair in pairs)}
 
 
 def run_training(

@@ -23,7 +23,6 @@ of the robot as a multiple of that of the clip; results are in benchmarks/result
 """
 
 import argparse
-import ast
 import itertools
 import json
 import shutil
@@ -39,7 +38,7 @@ from typing import Any, NamedTuple, cast
 
 from machine import describe_machine, write_results
 from missing_packages import replace_missing
-from run_files import TRAINED, parse_options, read_progress, read_trained, strip_checkpoints
+from run_files import TRAINED, parse_options, read_progress, read_settings, read_trained, strip_checkpoints
 
 from st_rl.cli.support.run_folders.loaded_run import LoadedRun
 from st_rl.cli.support.run_folders.run_folder import RunFolder
@@ -202,9 +201,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parse_options(parser)
     options.names = options.names or ["walk"]
-    for name in ("env", "set"):
-        pairs = (item.split("=", 1) for item in getattr(options, name))
-        setattr(options, name, {key: ast.literal_eval(value) for key, value in pairs})
+    options.env, options.set = read_settings(options.env), read_settings(options.set)
     unknown = [name for name in options.names if name not in JOBS]
     if unknown:
         parser.error(f"no job {', '.join(unknown)}: choose among {', '.join(JOBS)}")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from device_limits import device_limits
 from machine import describe_machine, write_results
+from run_files import read_settings
 
 from st_rl.cli.support.task_source import find_source
 from st_rl.cli.support.torch_setup import seed_everything
@@ -34,6 +35,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="quadruped-walk", help="a built-in task")
     parser.add_argument("--robot", help="description of another robot, as --env.robot of `st-rl train`")
+    parser.add_argument("--env", nargs="+", default=[], metavar="NAME=VALUE", help="other settings of the task")
     parser.add_argument("--robots", type=int, nargs="+", default=[4096])
     parser.add_argument("--timestep", type=float, default=0.01, help="seconds of a physics substep")
     parser.add_argument("--substeps", type=int, default=2, help="substeps per control step")
@@ -58,6 +60,7 @@ def make_runner(options: argparse.Namespace, robots: int) -> OnPolicyRunner:
     settings: dict[str, Any] = {"physics.timestep": options.timestep, "physics.substeps": options.substeps}
     if options.robot:
         settings["robot"] = options.robot
+    settings |= read_settings(options.env)
     task_config = with_overrides(source.default_config, settings)
     env = make_task(source.name, robots, "cuda", options.seed, cfg=task_config)
     config = source.training

@@ -13,6 +13,9 @@ from st_rl.cli.support.command_line import UsageError, conf, parse_options
 if TYPE_CHECKING:
     from st_rl.datasets.clip import MotionClip
 
+# The control rate of mjlab's tracking tasks, which do not read the rate of a file.
+MJLAB_FPS = 50.0
+
 
 @dataclass
 class ConvertOptions(ClipOptions):
@@ -25,7 +28,7 @@ class ConvertOptions(ClipOptions):
     format: Literal["amp", "isaaclab", "mjlab", "gmr", "csv"] | None = None
     """Format to write; by default the first of amp (.json .txt .pkl), isaaclab (.npz), gmr, csv with that suffix."""
     output_fps: float | None = None
-    """Frame rate to write; None keeps that of the file."""
+    """Frame rate to write; None keeps that of the file, but is 50 for mjlab, which plays a frame each control step."""
     mirror: bool = False
     """Whether to swap left and right."""
     start: float = 0.0
@@ -69,8 +72,9 @@ def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
 
     if options.start or options.end is not None:
         clip = processing.cut(clip, options.start, options.end)
-    if options.output_fps is not None:
-        clip = processing.resample(clip, options.output_fps)
+    output_fps = options.output_fps or (MJLAB_FPS if options.format == "mjlab" else None)
+    if output_fps is not None:
+        clip = processing.resample(clip, output_fps)
     if options.mirror:
         clip = replace(processing.mirror(clip), name=f"{clip.name}_mirrored")
     if options.weight is not None:
