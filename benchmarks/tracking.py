@@ -87,13 +87,13 @@ class Job(NamedTuple):
 
 
 JOBS = {
-    "walk": Job(("walk",), 180, 120.0),
-    "wave": Job(("wave",), 150, 120.0),
-    "dance": Job(("dance",), 280, 300.0),
-    "jumpjack": Job(("jumpjack",), 240, 300.0),
-    "five": Job(ALL_CLIPS, 350, 600.0),
-    "five-deployable": Job(ALL_CLIPS, 350, 600.0, {"deployable": True}),
-    "dance-uniform": Job(("dance",), 280, 300.0, {"sampling.adaptive": False}),
+    "walk": Job(("walk",), 160, 120.0),
+    "wave": Job(("wave",), 100, 120.0),
+    "dance": Job(("dance",), 240, 300.0),
+    "jumpjack": Job(("jumpjack",), 200, 300.0),
+    "five": Job(ALL_CLIPS, 300, 600.0),
+    "five-deployable": Job(ALL_CLIPS, 300, 600.0, {"deployable": True}),
+    "dance-uniform": Job(("dance",), 240, 300.0, {"sampling.adaptive": False}),
 }
 
 
