@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.gait_distance import (
     POINTS,
     contact_offsets,
+    cycle_distance,
     gait_cycles,
     joint_distance,
     offset_error,
@@ -123,34 +124,28 @@ def reference_cycle(task: Any, gait: str, period_s: float, speed: float) -> torc
     return gait_cycles(joint_pos, 1.0 / period_s, 1.0 / clip.fps, POINTS)[0].float()
 
 
-def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[str, Any]:
-    """Metrics of a policy compared with the reference of a gait."""
-    gait_cfg = reference.gaits[gait]
-    speeds = [speed for speed in reference.speeds for _ in range(ROBOTS_EACH)]
+def evaluate(
+    task: Any, policy: Any, cycles: Mapping[float, torch.Tensor], foot_offsets: Sequence[float]
+) -> dict[str, Any]:
+    """Metrics of a policy compared with reference strides `(P, J)` by speed, and with the phases of the feet."""
+    robots_each = task.num_envs // len(cycles)
+    speeds = [speed for speed in cycles for _ in range(robots_each)]
     commands = torch.tensor([[speed, 0.0, 0.0] for speed in speeds])
     recorded = walk(task, policy, commands)
     standing = ~recorded["fell"][-1]
     mean_speed = recorded["velocity"].mean(dim=0)
     frequency = stride_frequency(recorded["joint_pos"], task.step_dt)
     offsets = contact_offsets(recorded["contact"], frequency, task.step_dt)
-    distances = torch.cat(
-        [
-            joint_distance(
-                recorded["joint_pos"][:, rows], reference_cycle(task, gait, gait_cfg.period_s, speed), task.step_dt
-            )
-            for speed, rows in ((speed, [i for i, s in enumerate(speeds) if s == speed]) for speed in reference.speeds)
-        ]
-    )
-    expected = torch.tensor(gait_cfg.offsets) - gait_cfg.offsets[0]
+    joint_pos = recorded["joint_pos"].split(robots_each, dim=1)
+    distances = [joint_distance(part, cycle, task.step_dt) for part, cycle in zip(joint_pos, cycles.values())]
+    expected = torch.tensor(foot_offsets) - foot_offsets[0]
     errors = offset_error(offsets, expected.double())
     return {
         "falls": int((~standing).sum()),
         "speed_error": float((mean_speed - commands[:, 0]).abs().mean()),
         "speed_mae": float((recorded["velocity"] - commands[:, 0]).abs().mean()),
-        "joint_distance": float(distances.mean()),
-        "joint_distance_by_speed": {
-            f"{s:g}": float(d.mean()) for s, d in zip(reference.speeds, distances.split(ROBOTS_EACH))
-        },
+        "joint_distance": float(torch.cat(distances).mean()),
+        "joint_distance_by_speed": {f"{speed:g}": float(part.mean()) for speed, part in zip(cycles, distances)},
         "stride_hz": float(frequency.median()),
         "contact_offsets": [round(float(x), 3) for x in _circular_mean(offsets)],
         "expected_offsets": expected.tolist(),
@@ -161,10 +156,28 @@ def evaluate(task: Any, policy: Any, reference: Reference, gait: str) -> dict[st
 
 def evaluate_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
     """Metrics of a policy compared with the gait of its task's clips, on the CPU in fine physics."""
-    reference = REFERENCES[task]
-    robots = len(reference.speeds) * ROBOTS_EACH
+    reference, gait = REFERENCES[task], config.motions[0]
+    gait_cfg, robots = reference.gaits[gait], len(reference.speeds) * ROBOTS_EACH
     env = make_eval_task(task, config, robots, WARM_UP_S + WALK_S, 20_001, fine=True)
-    return evaluate(env, policy, reference, config.motions[0])
+    cycles = {speed: reference_cycle(env, gait, gait_cfg.period_s, speed) for speed in reference.speeds}
+    return evaluate(env, policy, cycles, gait_cfg.offsets)
+
+
+def clip_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
+    """The same for a task with two feet and one recorded clip, at its speed and compared with its mean stride.
+
+    Adds what the clip itself measures: its speed, its frequency and the distance of its strides from their mean.
+    """
+    env: Any = make_eval_task(task, config, 4 * ROBOTS_EACH, WARM_UP_S + WALK_S, 20_001, fine=True)
+    clip = env.reference.clips[0]
+    joint_pos = torch.from_numpy(clip.joint_pos).float()
+    frequency = float(stride_frequency(joint_pos[:, None], env.step_dt))
+    strides = gait_cycles(joint_pos, frequency, env.step_dt)
+    mean_stride = strides.mean(dim=0)
+    path = clip.root_pos[-1, :2] - clip.root_pos[0, :2]
+    speed = float((path**2).sum() ** 0.5) * clip.fps / (len(joint_pos) - 1)
+    measured = {"speed": speed, "stride_hz": frequency, "distance": float(cycle_distance(strides, mean_stride).mean())}
+    return evaluate(env, policy, {speed: mean_stride}, (0.0, 0.5)) | {"clip": measured}
 
 
 def _circular_mean(offsets: torch.Tensor) -> torch.Tensor:

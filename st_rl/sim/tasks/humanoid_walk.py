@@ -50,7 +50,7 @@ class HumanoidWalkCfg(LeggedWalkCfg):
     """
     control: ControlCfg = field(default_factory=lambda: ControlCfg(action_scale=0.3))
     rewards: dict[str, float] = field(default_factory=lambda: default_weights(HumanoidWalk.REWARDS))
-    posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow"
+    posture_joints: str = "hip_roll|hip_yaw|waist|shoulder|elbow|wrist"
     """Joints of the term `posture`: a regular expression to search in their names."""
     commands: CommandsCfg = field(
         default_factory=lambda: CommandsCfg(lin_vel_x=(-0.1, 1.0), lin_vel_y=(0.0, 0.0), ang_vel_yaw=(-0.6, 0.6))
