@@ -41,7 +41,10 @@ def describe_machine() -> dict[str, Any]:
 def write_results(path: Path, results: dict[str, Any]) -> None:
     """Write results as indented JSON with four significant digits; non-finite values become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_rounded(results), indent=1) + "\n")
+    # Whoever stops the benchmark while it writes keeps the former file.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(_rounded(results), indent=1) + "\n")
+    unfinished.replace(path)
 
 
 def _processor_name() -> str:

@@ -3,12 +3,14 @@
     python benchmarks/returns.py --peer-python VENV/bin/python --tasks Hopper-v5 --steps 300000
 
 Both libraries train with the settings that Stable-Baselines3 publishes for these tasks (its defaults with normalized
-observations and rewards), on 8 environments of 256 steps. The columns `st_rl defaults` are trained with the settings
+observations and rewards), on 8 environments of 256 steps; this library also with its eps of Adam and of the
+observation normalizer. The columns `st_rl defaults` are trained with the settings
 of `st-rl train gym:TASK` instead. Policies are evaluated without exploration noise, one episode from each of 20 seeds.
 Each training runs in a process of its own with one thread, `--jobs` of them at a time; the time of evaluations does not
 count. A training is added to the file of the results when it ends, and replaces an earlier one of the same task,
 library and seed. After `--seconds` the trainings that still run are stopped and listed in `stopped` of the results,
-with the curve that they reached.
+with the curve that they reached. `--merge` adds the trainings of other files, for example from another machine, to
+the file of the results.
 """
 
 import argparse
@@ -70,6 +72,7 @@ def equal_config(job: dict[str, Any]) -> dict[str, Any]:
         "reward_normalization": True,
         "normalize_advantage_per_mini_batch": True,
         "shuffle_every_epoch": True,
+        "optimizer_kwargs": {"eps": 1e-5},
     }
     return {
         "num_steps_per_env": job["num_steps"],
@@ -93,7 +96,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     """Train once with this library; returns the curve, the final returns and the time."""
     import torch
 
-    replace_missing("imageio")
+    replace_missing("glfw", "imageio")
     import st_rl
     from st_rl.cli.support.task_source import find_source
     from st_rl.env.gymnasium_adapter import make_gymnasium
@@ -109,6 +112,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     eval_env = make_gymnasium(job["task"], job["episodes"])
     iterations = -(-job["steps"] // (num_envs * config["num_steps_per_env"]))
     runner = build_runner("OnPolicyRunner", env, config | {"max_iterations": iterations}, None, "cpu")
+    if not is_default:
+        # There is no setting for it; the least deviation that Stable-Baselines3 divides by.
+        runner.alg.obs_normalizer.eps = 1e-4
     curve, seconds, cpu_seconds, done = [], 0.0, 0.0, 0
     stride = max(1, round(job["evaluate_every"] / (num_envs * config["num_steps_per_env"])))
     returns: list[float] = []
@@ -163,7 +169,7 @@ def run_worker(command: list[Any], job: dict[str, Any], deadline: float, variabl
         return {"seed": job["seed"], "curve": []}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([str(part) for part in command], text=True, env=os.environ | variables, **pipes)
-    timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    timer = threading.Timer(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX), process.kill)
     timer.start()
     output, errors = process.communicate(json.dumps(job))
     timer.cancel()
@@ -181,10 +187,16 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "mean_of_seeds": statistics.fmean(means),
         "spread_of_seeds": statistics.stdev(means) if len(means) > 1 else None,
         "seed_means": means,
-        "training_s": statistics.fmean(run["training_s"] for run in runs),
-        "training_cpu_s": statistics.fmean(run["training_cpu_s"] for run in runs),
+        "training_s": _mean_time(runs, "training_s"),
+        "training_cpu_s": _mean_time(runs, "training_cpu_s"),
         "seeds": runs,
     }
+
+
+def _mean_time(runs: list[dict[str, Any]], name: str) -> float | None:
+    """None if the trainings ran on different machines."""
+    is_same = len({(run["processor"], run["processes_at_once"]) for run in runs}) == 1
+    return statistics.fmean(run[name] for run in runs) if is_same else None
 
 
 def has_seed(tasks: dict[str, Any], task: str, library: str, seed: int) -> bool:
@@ -199,7 +211,35 @@ def read_tasks(path: Path, steps: int) -> dict[str, Any]:
     results = json.loads(path.read_text())
     if results["steps"] != steps:
         sys.exit(f"{path} holds trainings of {results['steps']} steps: give another file with --output")
+    for cell in results["tasks"].values():
+        for run in (run for summary in cell.values() for run in summary["seeds"]):
+            run.setdefault("processor", results["machine"]["processor"])
+            run.setdefault("processes_at_once", results["processes_at_once"])
     return results["tasks"]
+
+
+def add_run(tasks: dict[str, Any], task: str, library: str, run: dict[str, Any]) -> None:
+    """Add a complete training to the results; it replaces one with the same task, library and seed."""
+    cell = tasks.setdefault(task, {})
+    others = [old for old in cell.get(library, {"seeds": []})["seeds"] if old["seed"] != run["seed"]]
+    cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
+
+
+def merge(paths: list[Path], output: Path, steps: int) -> None:
+    """Add the trainings of other files of results to `output`, of which all else stays as it is."""
+    tasks = read_tasks(output, steps)
+    others = [read_tasks(path, steps) for path in paths]
+    for task, library, run in (
+        (task, library, run)
+        for other in others
+        for task, cell in other.items()
+        for library, summary in cell.items()
+        for run in summary["seeds"]
+    ):
+        add_run(tasks, task, library, run)
+    found = json.loads((output if output.is_file() else paths[0]).read_text())
+    write_results(output, {**found, "tasks": tasks})
+    print_table(tasks)
 
 
 def main() -> None:
@@ -219,10 +259,14 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=10, help="evaluations of a training")
     parser.add_argument("--algorithm", default="{}", help="JSON with other settings of our PPO, for experiments")
     parser.add_argument("--output", type=Path, default=FOLDER / "results" / "returns.json", help="file of the results")
+    parser.add_argument("--merge", nargs="+", type=Path, help="files of results to add instead of training")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(train(json.loads(sys.stdin.read()))))
+        return
+    if options.merge:
+        merge(options.merge, options.output, options.steps)
         return
     tasks = read_tasks(options.output, options.steps)
     jobs = [
@@ -253,9 +297,8 @@ def run_jobs(
             task, library = job["task"], job["library"]
             print(f"{task:<15} {library:<18} seed {job['seed']}: {describe(run)}", flush=True)
             if "final_returns" in run:
-                cell = tasks.setdefault(task, {})
-                others = [old for old in cell.get(library, {"seeds": []})["seeds"] if old["seed"] != job["seed"]]
-                cell[library] = summarize(sorted([*others, run], key=lambda done: done["seed"]))
+                where = {"processor": header["machine"]["processor"], "processes_at_once": options.jobs}
+                add_run(tasks, task, library, run | where)
             else:
                 stopped.append({"task": task, "library": library, **run})
             results = {**header, "processes_at_once": options.jobs, "tasks": tasks, "stopped": stopped}
@@ -279,8 +322,9 @@ def print_table(tasks: dict[str, Any]) -> None:
     for task, cell in tasks.items():
         for library, summary in cell.items():
             spread, count = summary["spread_of_seeds"] or 0.0, len(summary["seeds"])
-            line = f"{summary['mean_of_seeds']:8.1f} +- {spread:6.1f} ({count} seeds), {summary['training_s']:.0f} s"
-            print(f"{task:<15} {library:<18} {line}")
+            line = f"{summary['mean_of_seeds']:8.1f} +- {spread:6.1f} ({count} seeds)"
+            time_s = "" if summary["training_s"] is None else f", {summary['training_s']:.0f} s"
+            print(f"{task:<15} {library:<18} {line}{time_s}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 VENV has stable-baselines3 and gymnasium[mujoco]. Its PPO collects rollouts and learns from them; this library replays
 the same environment steps and actions from the same weights, with the equal settings of returns.py. The largest
-differences are written, first with these settings alone, then with Adam's eps and the eps of the observation
-normalizer as there, and last with the rollout of Stable-Baselines3, so that only the updates differ.
+differences are written, first with these settings alone, then with the eps of the observation normalizer as there,
+and last with the rollout of Stable-Baselines3, so that only the updates differ.
 """
 
 import argparse
@@ -107,7 +107,6 @@ class Peer:
             model.learn(NUM_STEPS * NUM_ENVS * num_rollouts, callback=kept)
         self.rollouts, self.weights = kept.rollouts, model.policy.state_dict()
         self.num_actions = model.action_space.shape[0]
-        self.adam_eps = model.policy.optimizer.param_groups[0]["eps"]
         self.normalizer_eps = normalized.epsilon
 
 
@@ -152,7 +151,7 @@ def parameter_pairs(policy: Any, weights: Mapping[str, torch.Tensor]) -> Iterato
             yield layer.bias, weights[f"{name}.bias"]
 
 
-def replay(peer: Peer, equal_adam: bool, equal_normalizer: bool, equal_rollouts: bool) -> dict[str, Any]:
+def replay(peer: Peer, equal_normalizer: bool, equal_rollouts: bool) -> dict[str, Any]:
     """Train on the peer's steps; returns the largest differences of each rollout and of the weights at the end."""
     config = equal_config(SETTINGS) | {"max_iterations": len(peer.rollouts), "engine": "eager"}
     runner = build_runner("OnPolicyRunner", ReplayedEnv(peer), config, None, "cpu")
@@ -160,9 +159,6 @@ def replay(peer: Peer, equal_adam: bool, equal_normalizer: bool, equal_rollouts:
     with torch.no_grad():
         for own, value in parameter_pairs(policy, peer.first_weights):
             own.copy_(value)
-    if equal_adam:
-        for group in alg.optimizer.param_groups:
-            group["eps"] = peer.adam_eps
     normalizer = alg.obs_normalizer
     if equal_normalizer and isinstance(normalizer, EmpiricalNormalization):
         normalizer.eps = peer.normalizer_eps
@@ -214,10 +210,9 @@ def main() -> None:
         pairs = zip(peer.weights.values(), peer.first_weights.values())
         tasks[task] = {
             "weights_moved": max((after - before).abs().max().item() for after, before in pairs),
-            "equal settings": replay(peer, False, False, False),
-            "and Adam's eps": replay(peer, True, False, False),
-            "and the normalizer's eps": replay(peer, True, True, False),
-            "and the rollouts": replay(peer, True, True, True),
+            "equal settings": replay(peer, False, False),
+            "and the normalizer's eps": replay(peer, True, False),
+            "and the rollouts": replay(peer, True, True),
         }
         for case, found in tasks[task].items():
             if isinstance(found, dict):

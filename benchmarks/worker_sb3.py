@@ -10,10 +10,13 @@ import gymnasium
 import numpy as np
 import torch
 from missing_packages import replace_missing
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+
+replace_missing("glfw", "imageio")
+
+from stable_baselines3 import PPO  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
+from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
 
 def evaluate(model: PPO, normalizer: VecNormalize, job: dict[str, Any]) -> list[float]:
@@ -55,7 +58,6 @@ class Evaluations(BaseCallback):
 def main() -> None:
     job = json.loads(sys.stdin.read())
     torch.set_num_threads(1)
-    replace_missing("imageio")
     rollout = job["num_envs"] * job["num_steps"]
     env = make_vec_env(job["task"], n_envs=job["num_envs"], seed=1000 * job["seed"])
     env = VecNormalize(env, gamma=job["gamma"])

@@ -124,7 +124,8 @@ class DiscriminatorTrainer:
         self.optimizer: GuardedOptimizer | None = None
         if options.needs_optimizer:
             parameters = discriminator.parameters()
-            self.optimizer = GuardedOptimizer(optimizer_class_name, parameters, rate, device, options.weight_decay)
+            settings = {"weight_decay": options.weight_decay} if options.weight_decay else {}
+            self.optimizer = GuardedOptimizer(optimizer_class_name, parameters, rate, device, **settings)
         self.replay: ReplayBuffer | None = None
         if options.replay_size:
             # A transition is a state and its successor.

@@ -37,7 +37,7 @@ class GuardedOptimizer:
         parameters: Iterable[nn.Parameter],
         learning_rate: float,
         device: torch.device | str,
-        weight_decay: float = 0.0,
+        **options: Any,
     ):
         if class_name not in OPTIMIZERS:
             raise ValueError(unknown_name_message("optimizer_class_name", class_name, OPTIMIZERS))
@@ -48,9 +48,11 @@ class GuardedOptimizer:
         self._rate_tensor = torch.tensor(float(learning_rate), device=device) if is_captured else None
         self._learning_rate: float | Tensor = float(learning_rate) if self._rate_tensor is None else self._rate_tensor
         self._options = {"fused": True, "capturable": is_captured} if self._is_fused else {}
-        decay = {"weight_decay": weight_decay} if weight_decay else {}
-        options: dict[str, Any] = {"lr": self._learning_rate, **decay, **self._options}
-        self.optimizer = cls(list(parameters), **options)
+        settings: dict[str, Any] = {"lr": self._learning_rate, **self._options}
+        try:
+            self.optimizer = cls(list(parameters), **settings, **options)
+        except TypeError as error:
+            raise ValueError(f"{class_name} cannot be made with {options}: {error}") from error
 
     def replace(self, optimizer: torch.optim.Optimizer) -> None:
         """Step with another optimizer from now on, with its learning rate and its parameters."""

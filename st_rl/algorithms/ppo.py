@@ -103,6 +103,7 @@ class PPO(Configurable):
         anneal_iterations: int | None = None,
         clip_gradients_separately: bool = False,
         exact_kl: bool = False,
+        optimizer_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         _check_arguments(actor_critic, schedule, mixed_precision, max_grad_norm)
@@ -119,7 +120,7 @@ class PPO(Configurable):
         self.use_clipped_value_loss = use_clipped_value_loss
         is_number = isinstance(clip_min_std, (int, float, Tensor))
         self.clip_min_std = clip_min_std if is_number else torch.tensor(clip_min_std, device=device)
-        self.optimizer_class_name = optimizer_class_name
+        self.optimizer_class_name, self.optimizer_kwargs = optimizer_class_name, dict(optimizer_kwargs or {})
         self.schedule, self.desired_kl = schedule, desired_kl
         self.empirical_normalization = empirical_normalization
         is_same = critic_obs_normalization is None
@@ -177,7 +178,9 @@ class PPO(Configurable):
         policy = self.actor_critic
         self.symmetry = make_symmetry(symmetry_cfg, policy, device) if symmetry_cfg else None
         self.mirror_loss_coef = self.symmetry.mirror_loss_coef if self.symmetry else 0.0
-        self._optimizer = GuardedOptimizer(self.optimizer_class_name, self._policy_parameters(), learning_rate, device)
+        self._optimizer = GuardedOptimizer(
+            self.optimizer_class_name, self._policy_parameters(), learning_rate, device, **self.optimizer_kwargs
+        )
         if self.anneal_learning_rate:
             self._annealed_rate = Schedule(lambda it: learning_rate * self._anneal_fraction(it), 1, device)
         if self.anneal_clip_param:

@@ -32,6 +32,20 @@ def test_steps_equal_torch_with_clipped_gradients(size, name):
         torch.testing.assert_close(weight, twin, rtol=1e-6, atol=1e-7)
 
 
+def test_optimizer_kwargs_reach_the_optimizer():
+    alg = make_ppo(
+        optimizer_class_name="AdamW", optimizer_kwargs={"eps": 1e-5, "betas": [0.8, 0.9], "weight_decay": 0.1}
+    )
+    group = alg.optimizer.param_groups[0]
+    assert (group["eps"], tuple(group["betas"]), group["weight_decay"]) == (1e-5, (0.8, 0.9), 0.1)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"epz": 1e-5}, "Adam.*epz"), ({"lr": 0.1}, "Adam.*'lr'")])
+def test_rejects_other_optimizer_kwargs(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_ppo(optimizer_kwargs=settings)
+
+
 def test_adam_step_counts_are_per_parameter():
     weights, twins = make_twins((40, 33), (5,), (2,))
     guarded, plain = GuardedOptimizer("Adam", weights, 0.1, "cpu"), torch.optim.Adam(twins, lr=0.1, fused=True)
