@@ -55,6 +55,10 @@ class WarpBackend(Backend):
             self._model = self._mjwarp.put_model(self.model)
             # It prints from the device, inside a graph, which doubles the time of a step.
             self._model.opt.warn_overflow = 0
+            # Films are rendered by MuJoCo, so only sensors read poses of cameras, and nothing those of lights.
+            self._model.nlight = 0
+            if not _has_camera_sensors(self.model):
+                self._model.ncam = 0
             contacts = self._contacts = physics.max_contacts or max_ground_contacts(self.model)
             self._other_rows = int(self.model.jnt_limited.sum()) + int((self.model.dof_frictionloss > 0).sum())
             rows = 4 * contacts + self._other_rows
@@ -220,6 +224,11 @@ class WarpBackend(Backend):
         for name, value in state["arrays"].items():
             self._arrays[name].copy_(value)
         self._load_field_state(state)
+
+
+def _has_camera_sensors(model: MjModel) -> bool:
+    camera = mujoco.mjtObj.mjOBJ_CAMERA
+    return bool((model.sensor_objtype == camera).any() or (model.sensor_reftype == camera).any())
 
 
 def max_ground_contacts(model: MjModel) -> int:

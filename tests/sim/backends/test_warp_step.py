@@ -134,3 +134,28 @@ def test_sensors_are_read_in_the_last_substep(model, device):
     backends[1].step(1)
     torch.testing.assert_close(backends[1].sensordata, backends[0].sensordata)
     assert backends[0].sensordata.any()
+
+
+CAMERA_SCENE = """<mujoco><worldbody><light pos="0 0 3"/><body pos="0 0 1"><freejoint/>
+<geom type="sphere" size="0.1"/><camera name="eye" pos="0.1 0 0.2"/></body></worldbody>
+<sensor>{}</sensor></mujoco>"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sensor", ["", '<framepos objtype="camera" objname="eye"/>'])
+def test_poses_of_cameras_are_computed_for_sensors_only(device, sensor, monkeypatch):
+    warp = pytest.importorskip("warp")
+    scene = pytest.importorskip("mujoco").MjModel.from_xml_string(CAMERA_SCENE.format(sensor))
+    backends = [MujocoBackend(scene, 2, PHYSICS, "cpu"), WarpBackend(scene, 2, PHYSICS, device)]
+    launched, launch = [], warp.launch
+
+    def record(kernel, dim, *args, **kwargs):
+        launched.append(kernel.key if min(dim if isinstance(dim, tuple | list) else [dim]) else None)
+        return launch(kernel, dim, *args, **kwargs)
+
+    monkeypatch.setattr(warp, "launch", record)
+    for backend in backends:
+        backend.step(2)
+    torch.testing.assert_close(backends[1].sensordata.cpu(), backends[0].sensordata)
+    assert ("_cam_local_to_global" in launched) == bool(sensor)
+    assert "_light_local_to_global" not in launched
