@@ -73,6 +73,8 @@ SETTINGS: dict[str, Any] = {
     "physics.max_contacts": 12,
 }
 ROBOT, SCALES = "g1.xml", "action_scale.json"
+# Feet are 3 cm and more below the ground; `st-rl motion inspect` advises to raise these clips.
+SUNKEN_CLIPS = ("walk", "dance")
 ALL_CLIPS = ("walk", "wave", "dance", "jumpjack", "high5")
 
 
@@ -87,13 +89,13 @@ class Job(NamedTuple):
 
 
 JOBS = {
-    "walk": Job(("walk",), 160, 120.0),
-    "wave": Job(("wave",), 100, 120.0),
-    "dance": Job(("dance",), 240, 300.0),
-    "jumpjack": Job(("jumpjack",), 200, 300.0),
-    "five": Job(ALL_CLIPS, 300, 600.0),
-    "five-deployable": Job(ALL_CLIPS, 300, 600.0, {"deployable": True}),
-    "dance-uniform": Job(("dance",), 240, 300.0, {"sampling.adaptive": False}),
+    "walk": Job(("walk",), 130, 120.0),
+    "wave": Job(("wave",), 200, 120.0),
+    "dance": Job(("dance",), 400, 300.0),
+    "jumpjack": Job(("jumpjack",), 400, 300.0),
+    "five": Job(ALL_CLIPS, 600, 600.0),
+    "five-deployable": Job(ALL_CLIPS, 600, 600.0, {"deployable": True}),
+    "dance-uniform": Job(("dance",), 400, 300.0, {"sampling.adaptive": False}),
 }
 
 
@@ -108,10 +110,15 @@ def prepare(options: argparse.Namespace) -> None:
     described.write_text(yaml.safe_dump({**content, "mjcf": str(options.mjcf.resolve())}))
     robot = Robot.from_file(described)
     save_without_visuals(robot, folder / ROBOT)
-    described.unlink()
     (folder / SCALES).write_text(json.dumps(list(robot.action_scale if robot.action_scale is not None else [])))
     for clip in ALL_CLIPS:
-        shutil.copyfile(options.motions / f"g1_{clip}.csv", folder / f"g1_{clip}.csv")
+        source, target = options.motions / f"g1_{clip}.csv", folder / f"g1_{clip}.csv"
+        if clip in SUNKEN_CLIPS:
+            edit = ["motion", "edit", str(source), str(target), "--ground", "constant", "--robot", str(described)]
+            subprocess.run([sys.executable, "-m", "st_rl", *edit], check=True)
+        else:
+            shutil.copyfile(source, target)
+    described.unlink()
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}, {size / 2**20:.1f} MiB")
 
