@@ -31,7 +31,7 @@ def require_warp() -> tuple[ModuleType, ModuleType]:
         import warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('simulation on a GPU needs MuJoCo Warp: pip install "st_rl[warp]"') from error
-    warp.config.quiet = True  # pyright: ignore[reportAttributeAccessIssue]
+    warp.config.log_level = warp.LOG_WARNING  # pyright: ignore[reportAttributeAccessIssue]
     return warp, mujoco_warp
 
 
