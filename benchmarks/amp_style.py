@@ -166,15 +166,17 @@ def evaluate_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
 def clip_style(task: str, config: Any, policy: Any) -> dict[str, Any]:
     """The same for a task with two feet and one recorded clip, at its speed and compared with its mean stride.
 
-    Adds what the clip itself measures: its speed, its frequency and the distance of its strides from their mean.
+    The first second of the clip, in which it may start to walk, is left out. Adds what the clip itself measures: its
+    speed, its frequency and the distance of its strides from their mean.
     """
     env: Any = make_eval_task(task, config, 4 * ROBOTS_EACH, WARM_UP_S + WALK_S, 20_001, fine=True)
     clip = env.reference.clips[0]
-    joint_pos = torch.from_numpy(clip.joint_pos).float()
+    first = round(clip.fps)
+    joint_pos = torch.from_numpy(clip.joint_pos[first:]).float()
     frequency = float(stride_frequency(joint_pos[:, None], env.step_dt))
     strides = gait_cycles(joint_pos, frequency, env.step_dt)
     mean_stride = strides.mean(dim=0)
-    path = clip.root_pos[-1, :2] - clip.root_pos[0, :2]
+    path = clip.root_pos[-1, :2] - clip.root_pos[first, :2]
     speed = float((path**2).sum() ** 0.5) * clip.fps / (len(joint_pos) - 1)
     measured = {"speed": speed, "stride_hz": frequency, "distance": float(cycle_distance(strides, mean_stride).mean())}
     return evaluate(env, policy, {speed: mean_stride}, (0.0, 0.5)) | {"clip": measured}
