@@ -101,7 +101,7 @@ def difference(model: MjModel, physics: PhysicsCfg, device: str, periods: int) -
 
 def measure(name: str, options: argparse.Namespace, physics: PhysicsCfg) -> dict[str, Any]:
     """One row."""
-    model = Robot.from_mjcf(robot_path(name)).model
+    model = Robot.from_file(robot_path(name)).model
     backends = {side: kind(model, options.robots, physics, options.device) for side, kind in SIDES.items()}
     rollouts = {side: make_rollout(backend) for side, backend in backends.items()}
     times: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -120,7 +120,8 @@ def measure(name: str, options: argparse.Namespace, physics: PhysicsCfg) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["quadruped", "humanoid"], help="built-in robots or MJCF files")
+    files = "built-in robots, MJCF files or descriptions"
+    parser.add_argument("--models", nargs="+", default=["quadruped", "humanoid"], help=files)
     parser.add_argument("--robots", type=int, default=4096)
     parser.add_argument("--timestep", type=float, default=0.005)
     parser.add_argument("--substeps", type=int, default=4)

@@ -11,6 +11,7 @@ import torch
 from st_rl.sim.backends.base import Backend, PhysicsCfg
 from st_rl.sim.backends.contact_readings import ContactReadings, can_read
 from st_rl.sim.backends.kernel_loading import load_kernels
+from st_rl.sim.backends.lean_launches import BLOCK_DIM, MAX_UNROLLED, find_idle_kernels, lean_launches
 from st_rl.sim.require import MjModel, mujoco
 from st_rl.utils.log import logger
 
@@ -66,6 +67,9 @@ class WarpBackend(Backend):
             self._model.opt.contact_sensor_maxmatch = contacts
             # The solver starts from the last acceleration, so the unconstrained one is not needed.
             self._model.opt.run_qacc_smooth = False
+            self._find_idle_kernels()
+            self._unrolled = physics.iterations if physics.iterations <= MAX_UNROLLED else None
+            self._model.opt.graph_conditional = self._unrolled is None
             reads_contacts = can_read(self.model)
             if reads_contacts:
                 self._model.sensor_contact_acc_adr = self._warp.empty(0, dtype=int)
@@ -92,8 +96,13 @@ class WarpBackend(Backend):
         """Compile the kernels of a step in parallel; the first step would compile them one by one."""
         # Separate data: a step copies parts of it even if it launches nothing.
         scratch = put_data()
+
+        def run_step() -> None:
+            with self._lean_launches(self._idle_kernels[True], read_sensors=True):
+                self._mjwarp.step(self._model, scratch)
+
         try:
-            load_kernels(self._warp, str(self.device), lambda: self._mjwarp.step(self._model, scratch))
+            load_kernels(self._warp, str(self.device), run_step)
         except Exception as error:
             # Depends on the version of Warp; a step compiles missing kernels itself.
             logger.warning(f"could not precompile MuJoCo Warp kernels ({error}); the first step will be slow")
@@ -117,10 +126,18 @@ class WarpBackend(Backend):
         flags = options.disableflags
         if not read_sensors:
             options.disableflags = flags | int(self._mjwarp.DisableBit.SENSOR)
-        self._mjwarp.step(self._model, self._data)
-        options.disableflags = flags
-        if read_sensors and self._contact_readings is not None:
-            self._contact_readings.launch(self._model)
+        with self._lean_launches(self._idle_kernels[read_sensors], read_sensors):
+            self._mjwarp.step(self._model, self._data)
+            options.disableflags = flags
+            if read_sensors and self._contact_readings is not None:
+                self._contact_readings.launch(self._model)
+
+    def _lean_launches(self, idle: frozenset[str], read_sensors: bool) -> contextlib.AbstractContextManager[None]:
+        block_dim = BLOCK_DIM if self.device.type == "cuda" else None
+        return lean_launches(self._warp, idle, self._unrolled, read_sensors, block_dim)
+
+    def _find_idle_kernels(self) -> None:
+        self._idle_kernels = [find_idle_kernels(self.model, self._fields, read) for read in (False, True)]
 
     def reset(self, mask: torch.Tensor, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
         """Reset the robots of `mask` `(N,)`; other robots stay bitwise unchanged."""
@@ -144,13 +161,15 @@ class WarpBackend(Backend):
             values = shared.repeat(self.num_envs, *[1] * (shared.dim() - 1)).contiguous()
             setattr(self._model, field, self._warp.from_torch(values, dtype=array.dtype))
             self._fields[field] = values
+            self._find_idle_kernels()
         return self._fields[field]
 
     def refresh_constants(self) -> None:
         """Recompute the constants that depend on expanded fields."""
         for field in _MASS_CONSTANTS:
             self.expand(field)
-        with self._warp.ScopedDevice(str(self.device)), self._on_torch_stream():
+        launches = self._lean_launches(frozenset(), read_sensors=True)
+        with self._warp.ScopedDevice(str(self.device)), self._on_torch_stream(), launches:
             self._mjwarp.set_const(self._model, self._data)
         self._has_own_constants = True
 

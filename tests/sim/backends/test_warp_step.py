@@ -1,9 +1,11 @@
 """What the Warp backend leaves out of a substep changes no numbers: MuJoCo on the CPU is the reference for both."""
 
+import contextlib
+
 import pytest
 import torch
 
-from st_rl.sim.backends import MujocoBackend, PhysicsCfg, WarpBackend
+from st_rl.sim.backends import MujocoBackend, PhysicsCfg, WarpBackend, warp_backend
 from st_rl.sim.robots import Robot, robot_path
 
 pytest.importorskip("mujoco_warp")
@@ -134,6 +136,61 @@ def test_sensors_are_read_in_the_last_substep(model, device):
     backends[1].step(1)
     torch.testing.assert_close(backends[1].sensordata, backends[0].sensordata)
     assert backends[0].sensordata.any()
+
+
+FULL_SCENE = """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
+<body pos="0 0 0.3"><freejoint/><site name="imu"/><geom type="box" size="0.2 0.1 0.05" mass="3"/>
+<body pos="0.2 0 0"><joint name="hip" axis="0 1 0" frictionloss="{friction}" range="-1 1" limited="true"/>
+<geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.2" mass="0.5"/>
+<body pos="0 0 -0.2" gravcomp="{gravcomp}"><joint name="knee" axis="0 1 0" stiffness="{stiffness}"/>
+<geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.2" mass="0.3"/></body></body></body></worldbody>
+{tendon}<actuator><position joint="hip" kp="20" kv="1"/><general joint="knee" {activation}/></actuator>
+<sensor><accelerometer site="imu"/><jointactuatorfrc joint="hip"/></sensor></mujoco>"""
+TENDON = '<tendon><fixed damping="0.3"><joint joint="hip" coef="1"/><joint joint="knee" coef="-1"/></fixed></tendon>'
+PLAIN = {"friction": 0, "gravcomp": 0, "stiffness": 0, "tendon": "", "activation": ""}
+FILTER = 'dyntype="filter" dynprm="0.1"'
+SCENES = {
+    "plain": PLAIN,
+    "tendon": {**PLAIN, "tendon": TENDON},
+    "everything": {"friction": 0.5, "gravcomp": 1, "stiffness": 1, "tendon": TENDON, "activation": FILTER},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("name", "settings", "field"),
+    [
+        ("quadruped", {}, None),
+        ("plain", {}, None),
+        ("plain", {}, "dof_frictionloss"),
+        ("plain", {"solver": "CG"}, "body_gravcomp"),
+        ("plain", {}, "dof_damping"),
+        ("tendon", {}, None),
+        ("everything", {}, None),
+        ("everything", {"cone": "elliptic", "iterations": 1}, None),
+        ("everything", {"integrator": "RK4", "iterations": 20}, None),
+    ],
+)
+def test_kernels_that_are_left_out_change_no_bit(model, name, settings, field, monkeypatch):
+    mujoco = pytest.importorskip("mujoco")
+    if name != "quadruped":
+        model = mujoco.MjModel.from_xml_string(FULL_SCENE.format(**SCENES[name]))
+    physics = PhysicsCfg(**settings)
+    lean, full = (WarpBackend(model, NUM_ENVS, physics, "cpu") for _ in range(2))
+    for backend in (lean, full):
+        if field:
+            backend.expand(field).copy_(0.1 * torch.arange(NUM_ENVS)[:, None])
+        with monkeypatch.context() as patch:
+            if backend is full:
+                patch.setattr(warp_backend, "lean_launches", lambda *_: contextlib.nullcontext())
+            controls = torch.randn(20, NUM_ENVS, model.nu, generator=torch.Generator().manual_seed(0))
+            for control in controls:
+                backend.set_control(control)
+                backend.step(3)
+    assert not torch.equal(lean.qpos[0], lean.qpos[1])
+    for field in ("qpos", "qvel", "sensordata", "joint_force"):
+        assert torch.equal(getattr(lean, field), getattr(full, field)), field
 
 
 CAMERA_SCENE = """<mujoco><worldbody><light pos="0 0 3"/><body pos="0 0 1"><freejoint/>
