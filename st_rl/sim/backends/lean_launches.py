@@ -51,6 +51,8 @@ def find_idle_kernels(model: MjModel, changed_fields: Collection[str], read_sens
         # External forces on bodies are never set, and constraint forces of joints never read.
         "_apply_ft": model.nflex,
         "_qfrc_constraint_from_grad": False,
+        # The world does not move.
+        "_comvel_root": False,
         "_gravity_force": not is_zero("body_gravcomp"),
         "_spring_damper_dof_passive": has_springs or has_dampers,
         "_qfrc_passive_kernel": has_springs or has_dampers or has_forces_of_bodies,
