@@ -140,19 +140,20 @@ def test_sensors_are_read_in_the_last_substep(model, device):
 
 FULL_SCENE = """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
 <body pos="0 0 0.3"><freejoint/><site name="imu"/><geom type="box" size="0.2 0.1 0.05" mass="3"/>
-<body pos="0.2 0 0"><joint name="hip" axis="0 1 0" frictionloss="{friction}" range="-1 1" limited="true"/>
+<body pos="0.2 0 0"><joint name="hip" axis="0 1 0" frictionloss="{friction}" range="-1 1" limited="true"
+actuatorfrclimited="{limited}" actuatorfrcrange="-1 1"/>
 <geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.2" mass="0.5"/>
 <body pos="0 0 -0.2" gravcomp="{gravcomp}"><joint name="knee" axis="0 1 0" stiffness="{stiffness}"/>
 <geom type="capsule" size="0.03" fromto="0 0 0 0 0 -0.2" mass="0.3"/></body></body></body></worldbody>
 {tendon}<actuator><position joint="hip" kp="20" kv="1"/><general joint="knee" {activation}/></actuator>
 <sensor><accelerometer site="imu"/><jointactuatorfrc joint="hip"/></sensor></mujoco>"""
 TENDON = '<tendon><fixed damping="0.3"><joint joint="hip" coef="1"/><joint joint="knee" coef="-1"/></fixed></tendon>'
-PLAIN = {"friction": 0, "gravcomp": 0, "stiffness": 0, "tendon": "", "activation": ""}
-FILTER = 'dyntype="filter" dynprm="0.1"'
+PLAIN = {"friction": 0, "gravcomp": 0, "stiffness": 0, "limited": "false", "tendon": "", "activation": ""}
+FORCES = {"friction": 0.5, "gravcomp": 1, "stiffness": 1, "limited": "true"}
 SCENES = {
     "plain": PLAIN,
     "tendon": {**PLAIN, "tendon": TENDON},
-    "everything": {"friction": 0.5, "gravcomp": 1, "stiffness": 1, "tendon": TENDON, "activation": FILTER},
+    "everything": {**FORCES, "tendon": TENDON, "activation": 'dyntype="filter" dynprm="0.1"'},
 }
 
 
