@@ -115,8 +115,8 @@ class EmpiricalNormalization(nn.Module):
         given = x.reshape(-1, *self.shape).to(self._mean.dtype)
         x = self.clip_outliers(given)
         excess = given - x
-        # NaN if the batch holds a NaN or Inf, else 0.
-        non_finite = 0.0 * excess.sum()
+        # NaN in columns with a NaN or Inf, else 0.
+        non_finite = 0.0 * excess.sum(dim=0)
         # Signs, because sums of a comparison are slow on a CPU.
         num_clipped = excess.sign_().abs_().sum(dim=0)
         if x.is_cuda:
