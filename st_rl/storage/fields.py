@@ -105,12 +105,10 @@ def resolve_shape(shape: Shape) -> tuple[int, ...] | None:
     return tuple(operator.index(size) for size in sizes)
 
 
-def fit_row(value: torch.Tensor | None, source: str, row: torch.Tensor, flag: bool = False) -> torch.Tensor:
+def fit_row(value: torch.Tensor | None, source: str, row: torch.Tensor) -> torch.Tensor:
     """Return a transition's value in the shape of its buffer row `(N, ...)`; ValueError if the sizes differ."""
     if value is None:
         raise ValueError(f"transition.{source} is None; set it before add_transitions")
-    if flag and value.dtype != torch.bool:
-        value = value.bool()
     if value.shape == row.shape:
         return value
     # Rewards and log-probs come as (N,) or (N, 1), images flat or not; broadcasting would hide a wrong size.

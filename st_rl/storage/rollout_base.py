@@ -182,8 +182,11 @@ class RolloutStorage:
                 buffer.write(self.step, fit_row(value, source, buffer.row))
                 continue
             row = buffer[self.step]
-            if field.flag or value is None or value.shape != row.shape:
-                value = fit_row(value, source, row, field.flag)
+            if value is None or value.shape != row.shape:
+                value = fit_row(value, source, row)
+            if field.flag:
+                torch.ne(value.to(row.device), 0, out=row)
+                continue
             rows.append(row)
             values.append(value)
         copy_rows(rows, values)
