@@ -439,11 +439,10 @@ class PPO(Configurable):
         time_outs = infos["time_outs"].to(self.device)
         if time_outs.device.type == "cpu" and not bool(time_outs.any()):
             return None
-        time_outs = time_outs.reshape(-1) > 0
         final_obs, policy = self._final_critic_observation(infos), self.actor_critic
         bootstrap = self._bootstrap if policy.is_recurrent else self.engine.compile_on_gpu(self._bootstrap)
         with preserve_hidden_states(policy):
-            return bootstrap(time_outs, cast(Tensor, self.transition.values), final_obs)
+            return bootstrap(time_outs.reshape(-1), cast(Tensor, self.transition.values), final_obs)
 
     def _bootstrap(self, time_outs: Tensor, values: Tensor, final_obs: Tensor | None) -> Tensor:
         """Discounted values of `final_obs (N, Oc)`, or else `values (N, 1)`, where `time_outs (N,)`; 0 elsewhere."""
@@ -452,7 +451,7 @@ class PPO(Configurable):
             # A final observation with NaN or Inf has no value; use that of the state before it.
             values = torch.where(torch.isfinite(final_values), final_values, values)
         # `where`, not a product: rows of running episodes may hold NaN.
-        return torch.where(time_outs, self.gamma * values.squeeze(-1), 0.0)
+        return torch.where(time_outs > 0, self.gamma * values.squeeze(-1), 0.0)
 
     def _final_critic_observation(self, infos: Mapping[str, Any]) -> Tensor | None:
         """The normalized final observation `(N, Oc)` of finished episodes; None if it does not fit the critic."""
@@ -584,8 +583,8 @@ class PPO(Configurable):
         exchanged = [gradient for optimizer in optimizers for gradient in optimizer.gradients]
         average_in_place(exchanged if kl is None else [*exchanged, kl])
         if kl is not None:
-            rate = adapt_learning_rate(self._optimizer.learning_rate, kl, float(self.desired_kl or 0.0))
-            self._optimizer.learning_rate = rate
+            adapt = self.engine.compile_on_gpu(adapt_learning_rate)
+            self._optimizer.learning_rate = adapt(self._optimizer.learning_rate, kl, float(self.desired_kl or 0.0))
         norms = self._apply_gradients()
         if isinstance(self.actor_critic, ClippedStdPolicy):
             self.actor_critic.clip_std(min=self.clip_min_std)
