@@ -89,13 +89,13 @@ class Job(NamedTuple):
 
 
 JOBS = {
-    "walk": Job(("walk",), 120, 120.0),
-    "wave": Job(("wave",), 180, 120.0),
-    "dance": Job(("dance",), 350, 300.0),
-    "jumpjack": Job(("jumpjack",), 350, 300.0),
-    "five": Job(ALL_CLIPS, 500, 600.0),
-    "five-deployable": Job(ALL_CLIPS, 500, 600.0, {"deployable": True}),
-    "dance-uniform": Job(("dance",), 350, 300.0, {"sampling.adaptive": False}),
+    "walk": Job(("walk",), 800, 120.0),
+    "wave": Job(("wave",), 800, 120.0),
+    "dance": Job(("dance",), 2000, 300.0),
+    "jumpjack": Job(("jumpjack",), 2000, 300.0),
+    "five": Job(ALL_CLIPS, 4000, 600.0),
+    "five-deployable": Job(ALL_CLIPS, 4000, 600.0, {"deployable": True}),
+    "dance-uniform": Job(("dance",), 2000, 300.0, {"sampling.adaptive": False}),
 }
 
 
