@@ -1,4 +1,4 @@
-"""The figure of returns beside Stable-Baselines3, from `results/returns_1m.json`: mean and range of the seeds."""
+"""The figure of returns beside Stable-Baselines3, from `results/returns_*.json`: mean and range of the seeds."""
 
 import json
 import statistics
@@ -8,6 +8,7 @@ from typing import Any
 from plots import can_plot, start_plot
 
 FOLDER = Path(__file__).resolve().parent
+FILES = ("returns_1m.json", "returns_200k.json")
 LABELS = {
     "st_rl defaults": ("st_rl, defaults of gym:", "tab:blue"),
     "st_rl": ("st_rl, settings of Stable-Baselines3", "tab:cyan"),
@@ -25,9 +26,10 @@ def read_curve(run: dict[str, Any]) -> list[tuple[float, float]]:
 def main() -> None:
     if not can_plot():
         return
-    tasks = json.loads((FOLDER / "results" / "returns_1m.json").read_text())["tasks"]
-    figure, axes = start_plot(len(tasks), (4.2 * len(tasks), 3.2), squeeze=False)
-    for ax, (task, cell) in zip(axes[0], tasks.items()):
+    files = [json.loads((FOLDER / "results" / name).read_text()) for name in FILES]
+    cells = [item for file in files for item in file["tasks"].items()]
+    figure, axes = start_plot(len(cells), (4.2 * len(cells), 3.2), squeeze=False)
+    for ax, (task, cell) in zip(axes[0], cells):
         for library, (label, color) in LABELS.items():
             curves = [read_curve(run) for run in cell.get(library, {"seeds": []})["seeds"]]
             if not curves:
@@ -37,8 +39,8 @@ def main() -> None:
             values = [[value for _, value in point] for point in points]
             ax.plot(steps, [statistics.fmean(row) for row in values], color=color, label=label)
             ax.fill_between(steps, [min(row) for row in values], [max(row) for row in values], color=color, alpha=0.15)
-        count = min(len(summary["seeds"]) for summary in cell.values())
-        ax.set(title=f"{task}, {count} seed{'s' if count > 1 else ''}", xlabel="million steps", ylim=(0, None))
+        counts = sorted({len(summary["seeds"]) for summary in cell.values()})
+        ax.set(title=f"{task}, {' to '.join(map(str, sorted({counts[0], counts[-1]})))} seeds", xlabel="million steps")
     axes[0][0].set_ylabel("return without noise")
     axes[0][0].legend(fontsize=7)
     figure.savefig(FOLDER.parent / "docs" / "images" / "returns.png", dpi=110)
