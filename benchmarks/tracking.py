@@ -174,7 +174,8 @@ def evaluate(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         policy = saved.load_policy(task, run.checkpoint(), "cpu")
         for metrics in evaluate_clips(cast("MotionTracking", task), policy)[1]:
             clip = metrics["clip"].removeprefix("g1_")
-            found.setdefault(clip, {})[physics] = metrics
+            means = {key: value for key, value in metrics.items() if not isinstance(value, list)}
+            found.setdefault(clip, {})[physics] = means
             print(
                 f"{name + ' ' + str(seed):<18} {clip:<9} {physics:<9} {metrics['reached_end']:>6.1%} "
                 f"{metrics['body_pos_error']:>8.3f} m {metrics['joint_pos_error']:>8.3f} rad "
