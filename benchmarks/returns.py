@@ -278,6 +278,7 @@ def main() -> None:
     peer_python = options.peer_python or sys.executable
     deadline = time.monotonic() + options.seconds
     header = {"benchmark": "returns", **describe_machine(), "settings": SETTINGS, "steps": options.steps}
+    header["algorithm"] = json.loads(options.algorithm)
     run_jobs(jobs, lambda job: start_worker(job, peer_python, deadline), options, header, tasks)
 
 
