@@ -228,10 +228,16 @@ def train_all(options: argparse.Namespace) -> None:
         elif options.jobs == 1:
             train(options, name, seed)
         else:
-            subprocess.run([sys.executable, __file__, *own, "--worker", name, "--seeds", str(seed)], check=False)
+            subprocess.run([sys.executable, __file__, *own, "--worker", name, "--seeds", str(seed)], check=True)
 
+    jobs = list(itertools.product(options.names, options.seeds))
+    if options.jobs == 1:
+        for job in jobs:
+            run(*job)
+        return
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda job: run(*job), itertools.product(options.names, options.seeds)))
+        # The first failure is raised after all have ended.
+        list(pool.map(run, *zip(*jobs)))
 
 
 def evaluate_all(options: argparse.Namespace) -> None:

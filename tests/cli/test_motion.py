@@ -162,6 +162,12 @@ def test_convert_writes_a_folder_with_all_bodies_for_mjlab(capsys, tmp_path):
         # mjlab plays a frame in each control step of 0.02 s, whatever the file says.
         assert file["fps"] == 50.0
         assert file["body_pos_w"].shape == (len(file["joint_pos"]), 13, 3)
+    slow = tmp_path / "slow"
+    assert main(["motion", "convert", "trot", str(slow), "--format", "mjlab", "--output-fps", "25"]) == 0
+    with np.load(slow / files[0].name) as file:
+        assert file["fps"] == 25.0
+    assert main(["motion", "convert", "trot", str(slow), "--format", "mjlab", "--output-fps", "0"]) != 0
+    assert "give the frames per second, a positive number" in capsys.readouterr().err
     assert main(["motion", "convert", "trot", str(tmp_path / "none")]) == 2
     assert "needs --format, one of" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from st_rl.sim.require import MjModel, mujoco
 BLOCK_DIM = 64
 """Threads per block of kernels without a choice of their own; with Warp's 256 many of them fill half of a large GPU."""
 MAX_UNROLLED = 8
-"""Up to so many iterations the solver is launched without a condition, and its last iteration only as far as needed."""
+"""Largest number of solver iterations launched without a loop condition, the last one without unread results."""
 _SOLVER_BEGIN, _LINE_SEARCH = "_solve_init_efc", "_linesearch_iterative_kernel"
 # After the last line search: forces of constraints, which only sensors read, and the next search direction.
 _CONSTRAINT_FORCES = frozenset({"_zero_change_counters", "_update_constraint_efc"})

@@ -72,7 +72,7 @@ def _convert(clip: MotionClip, options: ConvertOptions) -> MotionClip:
 
     if options.start or options.end is not None:
         clip = processing.cut(clip, options.start, options.end)
-    output_fps = options.output_fps or (MJLAB_FPS if options.format == "mjlab" else None)
+    output_fps = MJLAB_FPS if options.output_fps is None and options.format == "mjlab" else options.output_fps
     if output_fps is not None:
         clip = processing.resample(clip, output_fps)
     if options.mirror:
